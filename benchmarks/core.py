@@ -1,0 +1,244 @@
+"""Bytes → traces on one core, next to what reading and parsing the same bytes costs.
+
+    python benchmarks/core.py PATH…                 transcripts, or directories of them
+    python benchmarks/core.py --turns 10 100 1000   made sessions of these lengths
+    … --rounds 7 --instructions --json
+
+- Every run is a process of its own that times only its work: CPU seconds, wall seconds, its peak memory.
+- Runs are interleaved, round by round, so that a busy machine disturbs all of them alike; the minimum of the CPU
+  seconds is what counts, the median tells how busy the machine was.
+- All tasks read the same files: a session's transcript and those of its subagents.
+- `--instructions` counts what the processor executes, under valgrind: slow, and the same on any machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import re
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+GOAL = 2.0  # times as fast as json.loads
+NOT_AVAILABLE = 3
+
+
+class NotAvailableError(Exception):
+    """What is to be measured does not exist yet."""
+
+
+def session_files(path: Path) -> Iterator[Path]:
+    """A transcript and its subagents' files, or everything below a directory."""
+    if path.is_dir():
+        yield from sorted(path.rglob("*.jsonl"))
+        return
+    yield path
+    yield from sorted((path.with_suffix("") / "subagents").rglob("agent-*.jsonl"))
+    owner = f'"sessionId":"{path.stem}"'.encode()
+    for flat in sorted(path.parent.glob("agent-*.jsonl")):
+        with flat.open("rb") as file:
+            if owner in file.readline():
+                yield flat
+
+
+def do_nothing(_: Path) -> int:
+    return 0
+
+
+def read_bytes(path: Path) -> int:
+    size = 0
+    for file in session_files(path):
+        with file.open("rb") as lines:
+            for line in lines:
+                size += len(line)
+    return size
+
+
+def decode_json(path: Path) -> int:
+    rows = 0
+    for file in session_files(path):
+        with file.open("rb") as lines:
+            for line in lines:
+                json.loads(line)
+                rows += 1
+    return rows
+
+
+def decode_msgspec(path: Path) -> int:
+    msgspec = importlib.import_module("msgspec")
+    decode = msgspec.json.Decoder().decode
+    rows = 0
+    for file in session_files(path):
+        with file.open("rb") as lines:
+            for line in lines:
+                try:
+                    decode(line)
+                except msgspec.DecodeError:  # a lone surrogate: json takes it
+                    json.loads(line)
+                rows += 1
+    return rows
+
+
+def build_all(path: Path) -> int:
+    """Every trace of the sessions at `path`; how many spans they hold."""
+    try:
+        read_traces = importlib.import_module("turnspan.sessions").read_traces
+    except (ImportError, AttributeError) as exc:
+        raise NotAvailableError(f"not available yet: {exc}") from exc
+    sessions = [path]
+    if path.is_dir():
+        sessions = [file for file in session_files(path) if not file.name.startswith("agent-")]
+    return sum(len(trace.spans) for session in sessions for trace in read_traces(session))
+
+
+TASKS: dict[str, Callable[[Path], int]] = {
+    "read the lines": read_bytes,
+    "msgspec, untyped": decode_msgspec,
+    "json.loads": decode_json,
+    "turnspan: traces": build_all,
+}
+WARM = {"nothing": do_nothing, **TASKS}
+
+
+def run_here(task: str, path: Path) -> None:
+    """The child's side: do it once and say what it took."""
+    importlib.import_module("msgspec")  # what everyone imports is not what we compare
+    began, cpu_began = time.perf_counter(), time.process_time()
+    try:
+        made = WARM[task](path)
+    except NotAvailableError as exc:
+        print(exc, file=sys.stderr)
+        sys.exit(NOT_AVAILABLE)
+    cpu_s, wall_s = time.process_time() - cpu_began, time.perf_counter() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak_mb = peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)  # macOS counts bytes, Linux KB
+    print(json.dumps({"cpu_s": cpu_s, "wall_s": wall_s, "peak_mb": peak_mb, "made": made}))
+
+
+def run_child(task: str, path: Path, *prefix: str) -> subprocess.CompletedProcess[str]:
+    command = [*prefix, sys.executable, __file__, "--child", task, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == NOT_AVAILABLE:
+        raise NotAvailableError(done.stderr.strip())
+    if done.returncode:
+        sys.exit(f"{task} failed on {path}:\n{done.stderr}")
+    return done
+
+
+def count_instructions(task: str, path: Path) -> int:
+    """Instructions executed, from start to end."""
+    tool = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
+    said = run_child(task, path, *tool).stderr
+    found = re.search(r"I\s+refs:\s+([\d,]+)", said)
+    if not found:
+        sys.exit(f"valgrind did not say how many instructions {task} took:\n{said}")
+    return int(found[1].replace(",", ""))
+
+
+def measure(path: Path, rounds: int, *, with_instructions: bool) -> dict[str, Any]:
+    """All tasks over one path, interleaved."""
+    size = sum(file.stat().st_size for file in session_files(path))
+    runs: dict[str, list[dict[str, float]]] = {task: [] for task in TASKS}
+    missing: dict[str, str] = {}
+    for _ in range(rounds):
+        for task in TASKS:
+            if task not in missing:
+                try:
+                    runs[task].append(json.loads(run_child(task, path).stdout))
+                except NotAvailableError as exc:
+                    missing[task] = str(exc)
+    base = min(run["cpu_s"] for run in runs["json.loads"])
+    rows: list[dict[str, Any]] = []
+    for task, done in runs.items():
+        if task in missing:
+            rows.append({"task": task, "missing": missing[task]})
+            continue
+        best = min(run["cpu_s"] for run in done)
+        row = {
+            "task": task,
+            "cpu_s_min": best,
+            "cpu_s_median": statistics.median(run["cpu_s"] for run in done),
+            "wall_s_min": min(run["wall_s"] for run in done),
+            "mb_per_s": size / 1e6 / best,
+            "times_json_loads": base / best,
+            "peak_mb": max(run["peak_mb"] for run in done),
+            "made": done[0]["made"],
+        }
+        if with_instructions:
+            row["instructions_per_byte"] = (count_instructions(task, path) - count_instructions("nothing", path)) / size
+        rows.append(row)
+    return {"path": str(path), "bytes": size, "rounds": rounds, "rows": rows}
+
+
+def table(result: dict[str, Any]) -> str:
+    lines = [
+        f"{result['path']}: {result['bytes'] / 1e6:,.1f} MB, best of {result['rounds']}",
+        f"{'':18} {'CPU s':>8} {'median':>8} {'MB/s':>8} {'× json':>7} {'peak MB':>8} {'instr/B':>8} {'made':>10}",
+    ]
+    for row in result["rows"]:
+        if "missing" in row:
+            lines.append(f"{row['task']:18} {row['missing']}")
+            continue
+        instructions = f"{row['instructions_per_byte']:8.1f}" if "instructions_per_byte" in row else f"{'–':>8}"
+        figures = (
+            f"{row['cpu_s_min']:8.3f} {row['cpu_s_median']:8.3f} {row['mb_per_s']:8.0f} {row['times_json_loads']:7.2f}"
+        )
+        verdict = ""
+        if row["task"].startswith("turnspan"):
+            met = row["times_json_loads"] >= GOAL
+            verdict = f"  goal {GOAL:.0f} ×: {'met' if met else 'MISSED'}"
+        lines.append(f"{row['task']:18} {figures} {row['peak_mb']:8.0f} {instructions} {row['made']:10,}{verdict}")
+    return "\n".join(lines)
+
+
+def made_sessions(turns: list[int], below: Path) -> list[Path]:
+    """One made session for each length."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    write_archive = importlib.import_module("generate").write_archive
+    paths = []
+    for count in turns:
+        out = below / f"{count}-turns"
+        (row,) = write_archive(out, turns=count)["sessions"]
+        paths.append(out / row["path"])
+    return paths
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("paths", type=Path, nargs="*", help="transcripts, or directories of them")
+    parser.add_argument("--turns", type=int, nargs="+", default=[], help="lengths of sessions to make and measure")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--instructions", action="store_true", help="count them too, under valgrind: take a small file")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        run_here(options.child, options.paths[0])
+        return
+    if options.instructions and not shutil.which("valgrind"):
+        parser.error("--instructions needs valgrind")
+    with tempfile.TemporaryDirectory() as folder:
+        turns = options.turns if options.turns or options.paths else [1000]
+        paths = [*options.paths, *made_sessions(turns, Path(folder))]
+        results = []
+        for path in paths:
+            results.append(measure(path, options.rounds, with_instructions=options.instructions))
+            if not options.json:
+                print(table(results[-1]), end="\n\n")
+    if options.json:
+        print(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

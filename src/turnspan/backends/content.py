@@ -1,0 +1,253 @@
+"""Content as the text of an attribute: GenAI messages, ChatML, or as it is; and cut to a size without breaking it.
+
+Rules:
+
+- Messages become JSON. A tool call's arguments are embedded as JSON where they are JSON, else as a string.
+- `fit` cuts inside the JSON value, the longest strings first, so that what is left is still valid JSON. Only when the
+  text between the strings is too long by itself does it become one JSON string that holds the beginning.
+- A cut text ends in an ellipsis. How long it was is for the caller to record.
+- Images and documents are a marker: the model does not hold their bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from turnspan.backends.spelling import scrub
+from turnspan.trace.model import Json, Media, Message, Reasoning, Text, ToolCall, ToolResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from turnspan.trace.model import Content, Part
+
+Tree: TypeAlias = "dict[str, Tree] | list[Tree] | str | int | float | bool | None"
+
+ELLIPSIS = "…"
+_ELLIPSIS_BYTES = len(ELLIPSIS.encode())
+_SHORTEST_CUT = 16  # a string leaf is not worth cutting below this many bytes
+
+_encode = msgspec.json.Encoder().encode
+
+
+def as_text(content: Content) -> str:
+    """Content for a reader: words as they are, messages as GenAI JSON."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Json):
+        return well_formed(content.text)
+    return genai_messages(content, "input")
+
+
+def words(content: Content) -> str | None:
+    """The words of content that is nothing but words; None when there is more to it."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Json) or len(content) != 1:
+        return None
+    texts = []
+    for part in content[0].parts:
+        if isinstance(part, Text):
+            texts.append(part.text)
+        elif isinstance(part, Media):
+            texts.append(marker(part))
+        else:
+            return None
+    return "\n\n".join(texts)
+
+
+def genai_messages(content: Content, direction: str) -> str:
+    """Content as GenAI messages; `direction` is "input" or "output"."""
+    messages = _as_messages(content, direction)
+    return _encode([_genai_message(message, direction) for message in messages]).decode()
+
+
+def chatml(content: Content, direction: str) -> str:
+    """Content as the ChatML that Langfuse draws."""
+    out = [item for message in _as_messages(content, direction) for item in _chatml_message(message)]
+    return _encode(out[0] if direction == "output" and len(out) == 1 else out).decode()
+
+
+def json_text(content: Content) -> str:
+    """Any content as JSON text: words become a JSON string."""
+    if isinstance(content, Json):
+        return well_formed(content.text)
+    if isinstance(content, str):
+        return _encode(content).decode()
+    return chatml(content, "input")
+
+
+def marker(media: Media) -> str:
+    """What stands for an image or a document."""
+    return f"[{media.mime}, {media.bytes} bytes]"
+
+
+def well_formed(text: str) -> str:
+    """JSON text without escaped lone surrogates, which most parsers refuse."""
+    if "\\ud" not in text and "\\uD" not in text:
+        return text
+    try:
+        return _encode(scrub(json.loads(text))).decode()
+    except (ValueError, RecursionError, OverflowError):
+        return text
+
+
+def is_json(text: str) -> bool:
+    """Whether `text` is one JSON value."""
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
+def _as_messages(content: Content, direction: str) -> tuple[Message, ...]:
+    if isinstance(content, tuple):
+        return content
+    text = content.text if isinstance(content, Json) else content
+    return (Message("user" if direction == "input" else "assistant", (Text(text),)),)
+
+
+def _genai_message(message: Message, direction: str) -> dict[str, object]:
+    out: dict[str, object] = {"role": message.role, "parts": [_genai_part(part) for part in message.parts]}
+    if message.finish_reason is not None:
+        out["finish_reason"] = message.finish_reason
+    elif direction == "output":
+        # Required by the schema, and Phoenix shows no output without it; most transcripts do not record one.
+        calls = any(isinstance(part, ToolCall) for part in message.parts)
+        out["finish_reason"] = "tool_call" if calls else "stop"
+    return out
+
+
+def _genai_part(part: Part) -> dict[str, object]:
+    match part:
+        case Text(text):
+            return {"type": "text", "content": text}
+        case Reasoning(text):
+            return {"type": "reasoning", "content": text}
+        case ToolCall(call_id, name, arguments):
+            return {"type": "tool_call", "id": call_id, "name": name, "arguments": _embedded(arguments)}
+        case ToolResult(call_id, result):
+            return {"type": "tool_call_response", "id": call_id, "response": result}
+        case Media():
+            return {"type": "text", "content": marker(part)}
+
+
+def _embedded(text: str) -> msgspec.Raw | str:
+    text = well_formed(text)
+    return msgspec.Raw(text) if is_json(text) else text
+
+
+def _chatml_message(message: Message) -> list[dict[str, object]]:
+    """One message; results of tools become messages of their own, as ChatML has them."""
+    texts: list[str] = []
+    thinking: list[dict[str, str]] = []
+    calls: list[dict[str, object]] = []
+    results: list[dict[str, object]] = []
+    for part in message.parts:
+        match part:
+            case Text(text):
+                texts.append(text)
+            case Reasoning(text):
+                thinking.append({"type": "thinking", "content": text})
+            case ToolCall(call_id, name, arguments):
+                function = {"name": name, "arguments": well_formed(arguments)}
+                calls.append({"id": call_id, "type": "function", "function": function})
+            case ToolResult(call_id, result):
+                results.append({"role": "tool", "tool_call_id": call_id, "content": result})
+            case Media():
+                texts.append(marker(part))
+    if results and not texts and not thinking and not calls:
+        return results
+    own: dict[str, object] = {"role": message.role, "content": "\n\n".join(texts)}
+    if thinking:
+        own["thinking"] = thinking
+    if calls:
+        own["tool_calls"] = calls
+    return [*results, own]
+
+
+def fit(text: str, limit: int, *, is_json: bool) -> str:
+    """`text` in at most `limit` bytes of UTF-8; JSON stays JSON."""
+    if not is_json:
+        return _cut(text, limit, _utf8_size)
+    try:
+        tree: Tree = msgspec.json.decode(text)
+        shorter = _with_leaves_cut(tree, limit)
+    except msgspec.DecodeError:
+        return _cut(text, limit, _utf8_size)
+    except RecursionError:
+        shorter = None
+    return _encode(_cut(text, limit, _json_size) if shorter is None else shorter).decode()
+
+
+def _with_leaves_cut(tree: Tree, limit: int) -> Tree:
+    """The tree with its longest strings cut so that the whole takes `limit` bytes; None when that is not enough."""
+    sizes: list[int] = []
+
+    def measure(leaf: str) -> str:
+        sizes.append(_json_size(leaf))
+        return leaf
+
+    _map_strings(tree, measure)
+    between = len(_encode(tree)) - sum(sizes)
+    cap = _level(sizes, limit - between)
+    return None if cap < _SHORTEST_CUT else _map_strings(tree, lambda leaf: _cut_leaf(leaf, cap))
+
+
+def _level(sizes: list[int], spare: int) -> int:
+    """The cap under which these sizes together take at most `spare`: cut the longest, keep the short."""
+    rest = len(sizes)
+    for size in sorted(sizes):
+        if size * rest > spare:
+            return spare // rest
+        spare -= size
+        rest -= 1
+    return max(sizes, default=0)
+
+
+def _cut_leaf(leaf: str, cap: int) -> str:
+    if _json_size(leaf) <= cap:
+        return leaf
+    if leaf[:1] in "{[":
+        # ChatML holds arguments as JSON inside a string: that one stays JSON, too.
+        room = cap
+        while room > _SHORTEST_CUT * 4:
+            inner = fit(leaf, room, is_json=True)
+            size = _json_size(inner)
+            if size <= cap:
+                return inner
+            room = min(room - 1, room * cap // size)
+    return _cut(leaf, cap, _json_size)
+
+
+def _cut(text: str, limit: int, size_of: Callable[[str], int]) -> str:
+    """The longest simple prefix of `text`, with an ellipsis, that takes at most `limit` by `size_of`."""
+    if len(text) <= limit and size_of(text) <= limit:
+        return text
+    n = max(limit - _ELLIPSIS_BYTES, 0)
+    while n > 0 and (size := size_of(text[:n] + ELLIPSIS)) > limit:
+        n = min(n - 1, n * limit // size)
+    return text[:n] + ELLIPSIS
+
+
+def _utf8_size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _json_size(text: str) -> int:
+    return len(_encode(text))
+
+
+def _map_strings(tree: Tree, change: Callable[[str], str]) -> Tree:
+    """The tree with every string value changed, keys as they are."""
+    if isinstance(tree, str):
+        return change(tree)
+    if isinstance(tree, list):
+        return [_map_strings(item, change) for item in tree]
+    if isinstance(tree, dict):
+        return {key: _map_strings(item, change) for key, item in tree.items()}
+    return tree

@@ -1,0 +1,119 @@
+"""Any OTLP endpoint: Jaeger, Tempo, Phoenix, a collector; over HTTP/protobuf or gRPC.
+
+Settings: `endpoint` (a base URL; `/v1/traces` is added over HTTP), `protocol` ("http/protobuf" or "grpc"), `headers`,
+`certificate` (a CA file), `client_certificate`, `client_key`, `proxy`, `proxy_from_env`, `timeout_s`, `compression`
+("gzip" or "none"), and what every destination knows: `attribute_max_bytes`, `max_request_bytes`, `user_id`,
+`environment`, `tags`. Variables named OTEL_* change nothing: a shell may have them set for quite another program.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from turnspan.backends import Answer, Verdict
+from turnspan.backends.attributes import GenAI
+from turnspan.backends.connect import Tls
+from turnspan.backends.over_http import HttpTransport
+from turnspan.backends.settings import COMMON, TRANSPORT, Settings
+from turnspan.backends.wire import encode_request
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from turnspan.backends.settings import Endpoint
+    from turnspan.backends.spelling import Spelling
+    from turnspan.trace.model import Trace
+
+KNOWN = COMMON | TRANSPORT | {"endpoint", "protocol"}
+_PATH = "/v1/traces"
+
+
+class Transport(Protocol):
+    """A way for bytes to reach a destination."""
+
+    def send(self, body: bytes) -> Verdict:
+        """Deliver one request body."""
+
+    def close(self) -> None:
+        """Let go of connections."""
+
+
+class OtlpBackend:
+    """Traces as OTLP/protobuf, in one spelling, over one transport."""
+
+    def __init__(self, name: str, spelling: Spelling, transport: Transport, max_request_bytes: int) -> None:
+        self.name = name
+        self.max_request_bytes = max_request_bytes
+        self._spelling = spelling
+        self._transport = transport
+
+    def encode(self, traces: Sequence[Trace]) -> bytes:
+        """All spans of these traces as one ExportTraceServiceRequest."""
+        return encode_request(traces, self._spelling)
+
+    def send(self, body: bytes) -> Verdict:
+        """Deliver one request; one that is too long does not leave at all."""
+        if len(body) > self.max_request_bytes:
+            reason = f"{len(body)} bytes are more than the {self.max_request_bytes} a request may have"
+            return Verdict(Answer.TOO_LARGE, reason)
+        return self._transport.send(body)
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._transport.close()
+
+
+def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> OtlpBackend:  # noqa: ARG001 - the entry point's signature
+    """An OTLP destination. Raises ConfigError when a setting is wrong."""
+    read = Settings(settings, name=name, known=KNOWN)
+    endpoint = read.endpoint("endpoint")
+    protocol = read.choice("protocol", ("http/protobuf", "grpc"))
+    base = endpoint.path.rstrip("/")
+    if protocol == "grpc":
+        if base:
+            raise read.wrong("endpoint", "a URL without a path when the protocol is grpc")
+    elif not base.endswith(_PATH):
+        base += _PATH
+    transport = open_transport(read, msgspec.structs.replace(endpoint, path=base), read.headers(), protocol)
+    max_request_bytes = read.whole("max_request_bytes", 3_500_000, least=10_000)
+    return OtlpBackend(name, GenAI(read.capture()), transport, max_request_bytes)
+
+
+def open_transport(read: Settings, endpoint: Endpoint, headers: dict[str, str], protocol: str) -> Transport:
+    """The transport these settings describe; nothing is connected yet."""
+    tls = Tls(read.file("certificate"), read.file("client_certificate"), read.file("client_key"))
+    timeout_s = read.seconds("timeout_s", 10.0, most=600.0)
+    is_gzip = read.choice("compression", ("gzip", "none")) == "gzip"
+    proxy = read.proxy(endpoint)
+    secrets = _secrets(headers, proxy)
+    if protocol == "grpc":
+        from turnspan.backends.over_grpc import GrpcTransport  # noqa: PLC0415 - costs 240 ms of CPU
+
+        return GrpcTransport(
+            endpoint, headers=headers, timeout_s=timeout_s, is_gzip=is_gzip, proxy=proxy, tls=tls, secrets=secrets
+        )
+    return HttpTransport(
+        endpoint, headers=headers, timeout_s=timeout_s, is_gzip=is_gzip, proxy=proxy, tls=tls, secrets=secrets
+    )
+
+
+def _secrets(headers: dict[str, str], proxy: Endpoint | None) -> tuple[str, ...]:
+    """Every text that must not appear in a reason: header values, their words, what Basic credentials stand for."""
+    texts = set(headers.values())
+    for value in headers.values():
+        scheme, _, token = value.partition(" ")
+        texts.add(token)
+        if scheme.lower() == "basic":
+            try:
+                pair = base64.b64decode(token, validate=True).decode()
+            except ValueError:
+                continue
+            texts |= {pair, *pair.split(":", 1)}
+    if proxy is not None and proxy.user:
+        texts |= {proxy.user, *proxy.user.split(":", 1), base64.b64encode(proxy.user.encode()).decode()}
+    # Short words ("1", "true") are no credentials, and taking them out would make every reason unreadable.
+    return tuple(sorted(text for text in texts if len(text) >= 6))

@@ -1,0 +1,214 @@
+"""Traces as lines of OTLP/JSON, and lines back as spans: the format of OpenTelemetry's file exporter and receiver.
+
+Rules (opentelemetry-proto, "JSON Protobuf Encoding"):
+
+- One line is one ExportTraceServiceRequest, and holds one trace.
+- Ids are lower-case hexadecimal, names camelCase, enums numbers, 64-bit integers strings.
+- A line that is not whole is skipped when read: a crash may have left one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import msgspec
+
+from turnspan.backends.spelling import (
+    FLAGS,
+    SCOPE_NAME,
+    SCOPE_VERSION,
+    STATUS_ERROR,
+    otlp_kind,
+    otlp_time,
+    scrubbed,
+    storable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from turnspan.backends.spelling import Attributes, Spelling, Value
+    from turnspan.trace.model import Span, Trace
+
+KeyValues: TypeAlias = "list[dict[str, object]]"
+
+_encode = msgspec.json.Encoder().encode
+
+
+def encode_lines(traces: Sequence[Trace], spelling: Spelling) -> bytes:
+    """Each trace as one line, each with its line end."""
+    lines: list[bytes] = []
+    for trace in traces:
+        if not trace.spans:
+            continue
+        try:
+            lines.append(_encode(_request(trace, spelling)))
+        except UnicodeEncodeError:
+            lines.append(_encode(_request(scrubbed(trace), spelling)))
+    return b"".join(line + b"\n" for line in lines)
+
+
+def _request(trace: Trace, spelling: Spelling) -> dict[str, object]:
+    everywhere = _attributes(spelling.of_trace(trace))
+    scope_spans = {
+        "scope": {"name": SCOPE_NAME, "version": SCOPE_VERSION},
+        "spans": [_span(trace, span, everywhere + _attributes(spelling.of_span(trace, span))) for span in trace.spans],
+    }
+    resource = {"attributes": _attributes(spelling.resource(trace))}
+    return {"resourceSpans": [{"resource": resource, "scopeSpans": [scope_spans]}]}
+
+
+def _span(trace: Trace, span: Span, attributes: KeyValues) -> dict[str, object]:
+    out: dict[str, object] = {"traceId": trace.trace_id.hex(), "spanId": span.span_id.hex()}
+    if span.parent_id is not None:
+        out["parentSpanId"] = span.parent_id.hex()
+    out["name"] = span.name
+    out["kind"] = otlp_kind(span)
+    out["startTimeUnixNano"] = str(otlp_time(span.start_ns))
+    out["endTimeUnixNano"] = str(otlp_time(span.end_ns))
+    out["attributes"] = attributes
+    if span.links:
+        out["links"] = [
+            {
+                "traceId": link.trace_id.hex(),
+                "spanId": link.span_id.hex(),
+                "attributes": _attributes({"turnspan.link.relation": link.relation}),
+                "flags": FLAGS,
+            }
+            for link in span.links
+        ]
+    status: dict[str, object] = {}
+    if span.error is not None:
+        status["code"] = STATUS_ERROR
+        if span.error_message:
+            status["message"] = span.error_message
+    out["status"] = status
+    out["flags"] = FLAGS
+    return out
+
+
+def _attributes(attributes: Attributes) -> KeyValues:
+    return [
+        {"key": key, "value": {"stringValue": value} if type(value) is str else _any_value(storable(value))}
+        for key, value in attributes.items()
+    ]
+
+
+def _any_value(value: Value) -> dict[str, object]:
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, str):
+        return {"stringValue": value}
+    if isinstance(value, int):
+        return {"intValue": str(value)}
+    if isinstance(value, float):
+        return {"doubleValue": value if math.isfinite(value) else _NOT_FINITE[str(value)]}
+    return {"arrayValue": {"values": [{"stringValue": item} for item in value]}}
+
+
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+class _AnyValue(msgspec.Struct, frozen=True, rename="camel"):
+    string_value: str | None = None
+    bool_value: bool | None = None
+    int_value: int | str | None = None
+    double_value: float | Literal["NaN", "Infinity", "-Infinity"] | None = None
+    array_value: _ArrayValue | None = None
+
+
+class _ArrayValue(msgspec.Struct, frozen=True):
+    values: list[_AnyValue] = []
+
+
+class _KeyValue(msgspec.Struct, frozen=True):
+    key: str
+    value: _AnyValue = _AnyValue()
+
+
+class _Status(msgspec.Struct, frozen=True):
+    code: int = 0
+    message: str = ""
+
+
+class _Link(msgspec.Struct, frozen=True, rename="camel"):
+    trace_id: str
+    span_id: str
+    attributes: list[_KeyValue] = []
+
+
+class _Span(msgspec.Struct, frozen=True, rename="camel"):
+    trace_id: str
+    span_id: str
+    name: str = ""
+    parent_span_id: str = ""
+    kind: int = 0
+    start_time_unix_nano: str = "0"
+    end_time_unix_nano: str = "0"
+    attributes: list[_KeyValue] = []
+    links: list[_Link] = []
+    status: _Status = _Status()
+
+
+class _Resource(msgspec.Struct, frozen=True):
+    attributes: list[_KeyValue] = []
+
+
+class _ScopeSpans(msgspec.Struct, frozen=True):
+    spans: list[_Span] = []
+
+
+class _ResourceSpans(msgspec.Struct, frozen=True, rename="camel"):
+    resource: _Resource = _Resource()
+    scope_spans: list[_ScopeSpans] = []
+
+
+class _Request(msgspec.Struct, frozen=True, rename="camel"):
+    resource_spans: list[_ResourceSpans] = []
+
+
+_decode = msgspec.json.Decoder(_Request).decode
+
+
+def decode_line(line: bytes) -> Iterator[dict[str, object]]:
+    """The spans of one line as plain dicts; nothing for a line that is not whole."""
+    try:
+        request = _decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    for resource_spans in request.resource_spans:
+        resource = _plain(resource_spans.resource.attributes)
+        for scope_spans in resource_spans.scope_spans:
+            for span in scope_spans.spans:
+                yield {
+                    "trace_id": span.trace_id,
+                    "span_id": span.span_id,
+                    "parent_span_id": span.parent_span_id,
+                    "name": span.name,
+                    "kind": span.kind,
+                    "start_ns": int(span.start_time_unix_nano),
+                    "end_ns": int(span.end_time_unix_nano),
+                    "attributes": _plain(span.attributes),
+                    "status": span.status.code,
+                    "status_message": span.status.message,
+                    "links": [
+                        {"trace_id": link.trace_id, "span_id": link.span_id, "attributes": _plain(link.attributes)}
+                        for link in span.links
+                    ],
+                    "resource": resource,
+                }
+
+
+def _plain(attributes: list[_KeyValue]) -> dict[str, object]:
+    return {item.key: _plain_value(item.value) for item in attributes}
+
+
+def _plain_value(value: _AnyValue) -> object:
+    if value.array_value is not None:
+        return [_plain_value(item) for item in value.array_value.values]
+    if value.int_value is not None:
+        return int(value.int_value)
+    if value.double_value is not None:
+        return float(value.double_value)
+    return value.bool_value if value.string_value is None else value.string_value

@@ -1,0 +1,257 @@
+"""Settings of one destination, read once into values; a wrong one is a sentence a person can act on.
+
+Rules:
+
+- Every error names the setting, the value and what is allowed. A value that may hold a credential is never shown.
+- Unknown settings are errors: a misspelt `timeout` must not pass for the default.
+- Plain http goes to this machine only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from turnspan.backends.spelling import scrub_text
+from turnspan.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+COMMON = frozenset({"attribute_max_bytes", "user_id", "environment", "tags", "max_request_bytes"})
+TRANSPORT = frozenset(
+    {
+        "headers",
+        "certificate",
+        "client_certificate",
+        "client_key",
+        "proxy",
+        "proxy_from_env",
+        "timeout_s",
+        "compression",
+    }
+)
+
+_URL = re.compile(
+    r"(?P<scheme>https?)://"
+    r"(?:(?P<user>[^/@\s]*)@)?"
+    r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9._-]+))"
+    r"(?::(?P<port>[0-9]{1,5}))?"
+    r"(?P<path>/[!-~]*)?"
+)
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_FRAMING = frozenset({"host", "content-length", "content-type", "content-encoding", "transfer-encoding", "connection"})
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """Where a request goes."""
+
+    is_tls: bool
+    host: str
+    port: int
+    path: str = ""
+    user: str = ""  # "name:password" of a proxy
+
+    @property
+    def authority(self) -> str:
+        """Host and port as a Host header has them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.is_tls else 80) else f"{host}:{self.port}"
+
+    def __repr__(self) -> str:
+        return f"Endpoint({'https' if self.is_tls else 'http'}://{self.authority}{self.path})"
+
+
+class Capture(msgspec.Struct, frozen=True):
+    """What every destination may set about the spans themselves."""
+
+    attribute_max_bytes: int = 60_000
+    user_id: str = ""
+    environment: str = ""
+    tags: tuple[str, ...] = ()
+
+
+class Settings:
+    """The settings of one destination, each read with a type and a range."""
+
+    def __init__(self, settings: Mapping[str, object], *, name: str, known: frozenset[str]) -> None:
+        self._settings = settings
+        self._name = name
+        for key in settings:
+            if key not in known:
+                allowed = ", ".join(sorted(known))
+                raise ConfigError(f"destination {name}: there is no setting {key!r}", hint=f"allowed are {allowed}")
+
+    def wrong(self, key: str, allowed: str, *, is_secret: bool = False) -> ConfigError:
+        """The error for one setting."""
+        value = self._settings.get(key)
+        if value is None:
+            return ConfigError(
+                f"destination {self._name}: the setting {key!r} is missing", hint=f"it must be {allowed}"
+            )
+        shown = "a value that is not shown" if is_secret else _shown(value)
+        return ConfigError(f"destination {self._name}: the setting {key!r} is {shown}", hint=f"it must be {allowed}")
+
+    def text(self, key: str, default: str = "", *, is_secret: bool = False) -> str:
+        """A string."""
+        value = self._settings.get(key, default)
+        if not isinstance(value, str):
+            raise self.wrong(key, "a string", is_secret=is_secret)
+        return scrub_text(value)
+
+    def choice(self, key: str, allowed: tuple[str, ...]) -> str:
+        """One of a few words; the first is the default."""
+        value = self._settings.get(key, allowed[0])
+        if value not in allowed:
+            raise self.wrong(key, " or ".join(f'"{word}"' for word in allowed))
+        assert isinstance(value, str)
+        return value
+
+    def flag(self, key: str) -> bool:
+        """True or false; false unless set."""
+        value = self._settings.get(key, False)
+        if not isinstance(value, bool):
+            raise self.wrong(key, "true or false")
+        return value
+
+    def whole(self, key: str, default: int, *, least: int, most: int = 2**40) -> int:
+        """A whole number."""
+        value = self._settings.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self.wrong(key, f"a whole number from {least} to {most}")
+        return value
+
+    def seconds(self, key: str, default: float, *, most: float) -> float:
+        """A duration."""
+        value = self._settings.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+            raise self.wrong(key, f"a number of seconds above 0, at most {most:g}")
+        return float(value)
+
+    def strings(self, key: str) -> tuple[str, ...]:
+        """A list of strings."""
+        value = self._settings.get(key, ())
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+            raise self.wrong(key, "a list of strings")
+        return tuple(scrub_text(item) for item in value)
+
+    def headers(self) -> dict[str, str]:
+        """Extra headers, fit to be sent: no line breaks, nothing that would change the framing."""
+        value = self._settings.get("headers", {})
+        if not isinstance(value, dict):
+            raise self.wrong("headers", "a table of strings", is_secret=True)
+        for name, content in value.items():
+            if not isinstance(name, str) or not _TOKEN.fullmatch(name) or name.lower() in _FRAMING:
+                raise ConfigError(
+                    f"destination {self._name}: the header name {_shown(name)} cannot be set",
+                    hint=f"it must be letters, digits and -, and none of {', '.join(sorted(_FRAMING))}",
+                )
+            if not isinstance(content, str) or not content.isascii() or not content.isprintable():
+                raise ConfigError(
+                    f"destination {self._name}: the value of header {name!r} (not shown) cannot be sent",
+                    hint="it must be printable ASCII on one line",
+                )
+        return dict(value)
+
+    def file(self, key: str) -> str:
+        """The path of a file that can be read, or nothing."""
+        path = self.text(key)
+        if path and not (Path(path).is_file() and os.access(path, os.R_OK)):
+            raise self.wrong(key, "the path of a file that can be read")
+        return path
+
+    def directory(self, key: str, default: Path) -> Path:
+        """The path of a directory, which need not exist."""
+        value = self._settings.get(key, default)
+        if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+            raise self.wrong(key, "the path of a directory")
+        return Path(value).expanduser()
+
+    def endpoint(self, key: str, default: str = "") -> Endpoint:
+        """A base URL: https to anywhere, http to this machine."""
+        url = self.text(key, default, is_secret=True)
+        endpoint = parse_url(url)
+        if endpoint is None or endpoint.user or "?" in endpoint.path or "#" in endpoint.path:
+            # What is not a URL may be a mistyped key, and a URL may hold a password.
+            raise self.wrong(key, "a URL like https://host:port, without user, query or fragment", is_secret="@" in url)
+        if not endpoint.is_tls and not is_loopback(endpoint.host):
+            raise ConfigError(
+                f"destination {self._name}: insecure endpoint {_shown(url)} in the setting {key!r}",
+                hint="it must be https; plain http is allowed only to this machine (localhost, 127.0.0.1, [::1])",
+            )
+        return endpoint
+
+    def proxy(self, target: Endpoint) -> Endpoint | None:
+        """The proxy to go through: the one set, or the environment's where that was asked for."""
+        allowed = "a URL like http://host:port or http://user:password@host:port"
+        url = self.text("proxy", is_secret=True)
+        if self.flag("proxy_from_env") and not url:
+            url = proxy_from_environment(target, dict(os.environ))
+        if not url:
+            return None
+        proxy = parse_url(url)
+        if proxy is None or proxy.is_tls or proxy.path not in ("", "/"):
+            raise self.wrong("proxy", allowed, is_secret=True)
+        if not target.is_tls and not is_loopback(proxy.host):
+            raise ConfigError(
+                f"destination {self._name}: insecure endpoint: plain http through the proxy {proxy.authority}",
+                hint="use an https endpoint, or no proxy",
+            )
+        return proxy
+
+    def capture(self) -> Capture:
+        """The settings about the spans themselves."""
+        return Capture(
+            attribute_max_bytes=self.whole("attribute_max_bytes", 60_000, least=256),
+            user_id=self.text("user_id"),
+            environment=self.text("environment"),
+            tags=self.strings("tags"),
+        )
+
+
+def parse_url(url: str) -> Endpoint | None:
+    """The parts of an http or https URL; None for anything else."""
+    match = _URL.fullmatch(url)
+    if match is None:
+        return None
+    is_tls = match["scheme"] == "https"
+    port = int(match["port"] or (443 if is_tls else 80))
+    if not 0 < port < 65536:
+        return None
+    return Endpoint(is_tls, match["ipv6"] or match["host"], port, match["path"] or "", match["user"] or "")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this host can only be this machine."""
+    if host.lower() == "localhost":
+        return True
+    for family, loopback in ((socket.AF_INET, b"\x7f"), (socket.AF_INET6, bytes(15) + b"\x01")):
+        try:
+            return socket.inet_pton(family, host).startswith(loopback)
+        except OSError:
+            continue
+    return False
+
+
+def proxy_from_environment(target: Endpoint, environ: Mapping[str, str]) -> str:
+    """The proxy URL the environment names for this target, by the usual variables; empty for none."""
+    environ = {name.lower(): value for name, value in environ.items()}
+    host = target.host.lower()
+    if is_loopback(host):
+        return ""
+    for item in environ.get("no_proxy", "").split(","):
+        pattern = item.strip().lower().lstrip("*.")
+        if item.strip() == "*" or (pattern and (host == pattern or host.endswith("." + pattern))):
+            return ""
+    url = environ.get("https_proxy" if target.is_tls else "http_proxy") or environ.get("all_proxy", "")
+    return url if "://" in url or not url else f"http://{url}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"

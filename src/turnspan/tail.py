@@ -1,0 +1,123 @@
+"""The complete lines of a growing file, each with its place.
+
+Rules:
+
+- A line is complete when its newline is there. Half a line stays for later, however long it stays.
+- Only regular files are read: a FIFO, a device or a directory is refused before it can block.
+- A line longer than `MAX_LINE_BYTES` is passed over without being held, and reported as such.
+- Memory does not grow with the file.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from turnspan.errors import TranscriptError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MAX_LINE_BYTES: Final = 32 * 1024 * 1024
+_CHUNK_BYTES: Final = 1024 * 1024
+_FINGERPRINT_BYTES: Final = 4096
+
+
+class Line(NamedTuple):
+    """One complete line without its newline."""
+
+    data: bytes | None  # None: too long to hold
+    number: int  # counted from 0
+    offset: int  # where its first byte stands
+    end: int  # where the next line begins
+
+
+def open_regular(path: Path) -> int:
+    """A descriptor on a regular file, or one clear sentence why not."""
+    # O_NONBLOCK: opening a FIFO that nobody writes to would otherwise wait for ever.
+    flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        descriptor = os.open(path, flags)
+    except (OSError, ValueError) as error:
+        raise TranscriptError(_why_not(path, error)) from error
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        what = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+        raise TranscriptError(f"{path} is {what}", hint="name a transcript, a file that ends in .jsonl")
+    return descriptor
+
+
+def _why_not(path: Path, error: OSError | ValueError) -> str:
+    reasons = {
+        errno.ENOENT: "there is no such file",
+        errno.EACCES: "this user may not read it",
+        errno.EPERM: "this user may not read it",
+        errno.ENXIO: "it is not a regular file",
+        errno.ELOOP: "its links go in a circle",
+        errno.ENAMETOOLONG: "its name is too long",
+    }
+    number = error.errno if isinstance(error, OSError) else None
+    return f"cannot read {str(path)!r}: {reasons.get(number or 0, str(error))}"
+
+
+def complete_lines(descriptor: int, offset: int = 0, number: int = 0, *, until: int | None = None) -> Iterator[Line]:
+    """The complete lines from a byte offset on; `number` is the number of the line that begins there.
+
+    The size is taken once, at the start: what is written meanwhile is for the next time.
+    """
+    size = os.fstat(descriptor).st_size if until is None else until
+    pending: list[bytes] = []  # the pieces of a line whose newline has not come yet
+    pending_bytes = 0
+    is_oversized = False
+    position = start = offset
+    while position < size:
+        chunk = _read_at(descriptor, min(_CHUNK_BYTES, size - position), position)
+        if not chunk:
+            return  # truncated while we read
+        position += len(chunk)
+        begin = 0
+        while (newline := chunk.find(b"\n", begin)) >= 0:
+            end = position - len(chunk) + newline + 1
+            if is_oversized:
+                yield Line(None, number, start, end)
+            else:
+                piece = chunk[begin:newline]
+                yield Line(b"".join((*pending, piece)) if pending else piece, number, start, end)
+            number += 1
+            start, begin = end, newline + 1
+            pending, pending_bytes, is_oversized = [], 0, False
+        rest = chunk[begin:]
+        pending_bytes += len(rest)
+        if pending_bytes > MAX_LINE_BYTES:
+            pending, is_oversized = [], True
+        elif rest:
+            pending.append(rest)
+
+
+def _read_at(descriptor: int, count: int, position: int) -> bytes:
+    if hasattr(os, "pread"):
+        return os.pread(descriptor, count, position)
+    os.lseek(descriptor, position, os.SEEK_SET)
+    return os.read(descriptor, count)
+
+
+def read_line_at(descriptor: int, offset: int, length: int) -> bytes:
+    """The bytes of one line whose place is known."""
+    return _read_at(descriptor, min(length, MAX_LINE_BYTES), offset)
+
+
+def fingerprint(descriptor: int, offset: int) -> str:
+    """A digest of the bytes that stand before an offset: it tells a grown file from a rewritten one.
+
+    The beginning and the last bytes before the offset are enough: an appended file keeps both.
+    """
+    digest = hashlib.blake2b(offset.to_bytes(8, "big"), digest_size=12)
+    digest.update(_read_at(descriptor, min(_FINGERPRINT_BYTES, offset), 0))
+    tail = min(_FINGERPRINT_BYTES, offset)
+    digest.update(_read_at(descriptor, tail, offset - tail))
+    return digest.hexdigest()

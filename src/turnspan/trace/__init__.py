@@ -1,0 +1,1 @@
+"""What we make of a transcript. Pure: values in, values out."""

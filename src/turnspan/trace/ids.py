@@ -1,0 +1,29 @@
+"""Identities derived from the transcript: the same turn has the same ids live, retried, recovered and backfilled.
+
+Never from a turn number, a file name, a line number or the clock. `VERSION` is part of every id: it changes only when
+the same transcript must give other traces than before.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Final
+
+VERSION: Final = b"turnspan-1"
+
+
+def trace_id(session_id: str, key: str) -> bytes:
+    """16 bytes for the turn that a prompt started; `key` is the prompt's original uuid."""
+    return _digest(VERSION, session_id.encode("utf-8", "replace"), key.encode("utf-8", "replace"))[:16]
+
+
+def span_id(trace: bytes, kind: str, key: str) -> bytes:
+    """8 bytes for one span of a trace; `key` is its message id, tool use id, agent id or line uuid."""
+    return _digest(trace, kind.encode(), key.encode("utf-8", "replace"))[:8]
+
+
+def _digest(*parts: bytes) -> bytes:
+    # Each part is preceded by its length, so that no two lists of parts give the same bytes.
+    joined = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    digest = sha256(joined).digest()
+    return digest if any(digest[:8]) else b"\x01" + digest[1:]  # an id of zeros is invalid in OpenTelemetry

@@ -1,0 +1,156 @@
+"""Traces as plain values, in no vendor's words.
+
+Rules:
+
+- A `Trace` is what leaves for one turn at one time. Most turns give one. Material that comes after a turn was sealed (a
+  blocked stop, a background agent) gives another `Trace` with the same `trace_id` that holds only the new spans.
+- Spans are flat, parents before children. A parent may be missing from the list only when an earlier `Trace` of the same
+  id holds it.
+- Everything is derived from the transcript. A span that was built once is never built differently.
+- Content is text or messages; `facts` are small scalar details under our own names, which each backend spells its way.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TypeAlias
+
+import msgspec
+
+Scalar: TypeAlias = "str | int | float | bool | tuple[str, ...]"
+Facts: TypeAlias = "dict[str, Scalar]"
+
+
+class Kind(StrEnum):
+    """What a span stands for."""
+
+    TURN = "turn"  # one prompt and all that answered it
+    GENERATION = "generation"  # one API response
+    TOOL = "tool"  # one tool call
+    AGENT = "agent"  # one subagent
+    EVENT = "event"  # something that happened in a turn: a compaction, a retry, words typed meanwhile
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of one response, or the sum of several. `input` never includes cached tokens."""
+
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write_5m: int = 0
+    cache_write_1h: int = 0
+    web_searches: int = 0
+    is_incomplete: bool = False  # the client recorded a streaming placeholder instead of the final count
+
+    @property
+    def cache_write(self) -> int:
+        """All tokens written to the cache."""
+        return self.cache_write_5m + self.cache_write_1h
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input + other.input,
+            self.output + other.output,
+            self.cache_read + other.cache_read,
+            self.cache_write_5m + other.cache_write_5m,
+            self.cache_write_1h + other.cache_write_1h,
+            self.web_searches + other.web_searches,
+            self.is_incomplete or other.is_incomplete,
+        )
+
+
+class Text(msgspec.Struct, frozen=True, tag="text"):
+    """Words."""
+
+    text: str
+
+
+class Reasoning(msgspec.Struct, frozen=True, tag="reasoning"):
+    """The model's thinking, where the client kept it."""
+
+    text: str
+
+
+class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
+    """A call the model asked for; `arguments` is JSON text."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class ToolResult(msgspec.Struct, frozen=True, tag="tool_call_response"):
+    """What a call gave back to the model."""
+
+    id: str
+    result: str
+
+
+class Media(msgspec.Struct, frozen=True, tag="media"):
+    """An image or a document, by its description; the bytes are not part of the model."""
+
+    mime: str
+    bytes: int
+
+
+Part: TypeAlias = Text | Reasoning | ToolCall | ToolResult | Media
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message to or from the model."""
+
+    role: str  # "user", "assistant", "tool", "system"
+    parts: tuple[Part, ...]
+    finish_reason: str | None = None  # "stop", "length", "tool_call", … on what the model said
+
+
+class Json(msgspec.Struct, frozen=True):
+    """A value as JSON text, for instance a tool's arguments."""
+
+    text: str
+
+
+Content: TypeAlias = "tuple[Message, ...] | Json | str"
+
+
+class Link(msgspec.Struct, frozen=True):
+    """A pointer to a span of another trace."""
+
+    trace_id: bytes
+    span_id: bytes
+    relation: str  # "previous_turn", "launched_by"
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened, with a start and an end."""
+
+    span_id: bytes  # 8 bytes
+    parent_id: bytes | None
+    kind: Kind
+    name: str
+    start_ns: int
+    end_ns: int
+    input: Content | None = None
+    output: Content | None = None
+    model: str | None = None  # generations: the model that answered
+    usage: Usage | None = None  # generations only; sums live in `totals`
+    cost_usd: float | None = None  # generations only
+    first_token_ns: int | None = None
+    totals: Usage | None = None  # turns and agents: the sum of what is below, never to be added up again
+    totals_cost_usd: float | None = None
+    error: str | None = None  # an error type: "api_error", "tool_error", "permission_denied", "interrupted"
+    error_message: str = ""
+    facts: Facts = {}
+    links: tuple[Link, ...] = ()
+
+
+class Trace(msgspec.Struct, frozen=True, kw_only=True):
+    """The spans that leave for one turn at one time."""
+
+    trace_id: bytes  # 16 bytes
+    name: str  # "Turn 3"
+    session_id: str
+    client_version: str
+    tags: tuple[str, ...] = ()
+    facts: Facts = {}  # of the session and the turn: title, cwd, git branch, …
+    spans: tuple[Span, ...] = ()

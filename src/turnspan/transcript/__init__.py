@@ -1,0 +1,1 @@
+"""What Claude Code wrote. Pure: bytes in, values out."""

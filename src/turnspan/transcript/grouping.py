@@ -1,0 +1,658 @@
+"""Entries become turns: what starts a turn, what belongs to it, what ends it.
+
+Rules:
+
+- A turn starts at a line that asked the model to work: a prompt, a task notification, a plan carried over, or a command
+  or `!` line that got a reply. A later start seals the turn before it.
+- **What stands between two conversation rows is read together with the second one** (`_Gap`). Titles, attachments, queue
+  operations and system lines never end a turn, so a turn that was sealed early and one that was sealed late are the same.
+- An event (Stop, SessionEnd, idleness) only says *when* a turn may leave, never *what* is in it. What comes after a
+  sealed turn and belongs to it is a further **part** of the same turn, with new responses only.
+- Responses are merged by message id, even when tool results stand between their lines. Order is position in the file;
+  timestamps only give times.
+- Memory is bounded: what must be remembered of the past is a `Carry`, small and without content. Fed in any pieces, the
+  same file gives the same turns.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from turnspan.transcript import entries as e
+from turnspan.transcript.turns import (
+    Call, Happening, InlineAgent, Place, Prompt, Response, Result, Said, Turn, TurnRef, version_of,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from turnspan.transcript.entries import Entry
+
+QUEUED_OWN_ANSWER_UNTIL: Final = (2, 1, 0)  # up to this client, words typed meanwhile got an answer of their own
+_REMEMBERED_ROWS: Final = 48
+_REMEMBERED_TURNS: Final = 4
+_REMEMBERED_RESPONSES: Final = 8
+_REMEMBERED_WORDS: Final = 16
+
+_INTERRUPTED: Final = "[Request interrupted by user"
+_FEEDBACK: Final = "Stop hook feedback:"
+_BASH: Final = "<bash-input>"
+_LOCAL: Final = (
+    "<local-command-stdout>", "<local-command-stderr>", "<local-command-caveat>", "Caveat: The messages below were",
+    "<bash-stdout>", "<bash-stderr>",
+)  # fmt: skip
+_NOTIFICATIONS: Final = ("<task-notification>", "<agent-notification>")
+_CONTEXT: Final = {
+    "custom-title": "custom_title", "ai-title": "ai_title", "summary": "summary", "tag": "tag", "pr-link": "pr_url",
+    "permission-mode": "permission_mode",
+}  # fmt: skip
+_BACKGROUND: Final = frozenset({"async_launched", "teammate_spawned", "remote_launched"})
+
+Words = tuple[int, int]  # the place (offset, length) of a line that holds words
+
+
+class Carry(msgspec.Struct, frozen=True):
+    """What the past leaves behind for the next reading. Small, and without content: texts are kept as places."""
+
+    turns: int = 0
+    recent: tuple[TurnRef, ...] = ()
+    owners: tuple[tuple[str, int], ...] = ()  # the last rows, by uuid, and the number of their turn
+    responses: tuple[str, ...] = ()  # the last message ids
+    is_answered: bool = False
+    high_water_ns: int = 0
+    context: dict[str, Words] = {}  # kind → the line that says it
+    queued: tuple[Words, ...] = ()  # typed and not yet taken
+    taken: tuple[Words, ...] = ()  # taken from the queue, and no line has repeated them yet
+
+
+class Sealed(msgspec.Struct, frozen=True):
+    """Turns that may leave, and what to remember once they have: reading goes on at `end`."""
+
+    turns: list[Turn]
+    end: Place
+    carry: Carry
+
+
+class _Gap:
+    """What stands between two conversation rows."""
+
+    def __init__(self) -> None:
+        self.happenings: list[Happening] = []
+        self.requests: dict[str, tuple[int | None, e.RequestParams | None]] = {}
+        self.commands: list[str] = []
+        self.expansion: list[str] = []
+        self.boundary = ""  # "feedback": a hook sent the model on; "stopped": the client recorded a stop
+        self.input_ns: int | None = None
+        self.tentative: tuple[Entry, Place] | None = None  # a command: a turn, if it gets a reply
+        self.tentative_rows: set[str] = set()
+
+
+class Grouper:
+    """Groups entries into turns, one entry at a time. `recall` gives the entry at a place again."""
+
+    def __init__(
+        self,
+        session_id: str,
+        carry: Carry | None = None,
+        recall: Callable[[int, int], Entry | None] = lambda _offset, _length: None,
+        *,
+        is_agent: bool = False,
+    ) -> None:
+        self._session_id = session_id
+        self._recall = recall
+        self._is_agent = is_agent
+        self._past = carry or Carry()
+        self._turns = self._past.turns
+        self._open: Turn | None = None
+        self._late: dict[int, Turn] = {}
+        self._between: list[tuple[Entry, Place]] = []
+        self._gap = _Gap()
+        self._end = Place(0, 0, 0)
+        self._requests: dict[str, tuple[int | None, e.RequestParams | None]] = {}
+        self._input_ns: int | None = None
+        self._said: dict[Words, Entry] = {}  # lines already at hand, so that they need not be recalled
+        self._inline: dict[str, tuple[InlineAgent, Grouper]] = {}
+        self._inline_rows: dict[str, str] = {}
+        self._is_fork_context = False
+        self._owners: dict[str, int] = dict(self._past.owners)
+        self._rows: list[tuple[str, int]] = list(self._past.owners)
+        self._context, self._queued, self._taken = self._past.context, self._past.queued, self._past.taken
+        self._marked = (len(self._rows), self._context, self._queued, self._taken)
+
+    # ---- what a caller sees
+
+    @property
+    def unsealed(self) -> list[Turn]:
+        """What is open: at most one turn, and later parts of earlier ones."""
+        turns = [turn for turn in (self._open, *self._late.values()) if turn is not None]
+        return sorted(turns, key=lambda turn: turn.start.offset)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether what is open has come to an end, so that an event may seal it."""
+        return bool(self.unsealed) and all(turn.has_answer for turn in self.unsealed)
+
+    def feed(self, entry: Entry, place: Place) -> list[Sealed]:
+        """Take one entry; what it seals."""
+        if not self._is_conversation(entry):
+            self._between.append((entry, place))
+            return []
+        self._gap = _Gap()
+        for other, at in self._between:
+            self._take_between(other, at)
+        self._between = []
+        if entry.is_sidechain and not self._is_agent:
+            self._take_sidechain(entry, place)
+            sealed = None
+        elif entry.type == "assistant":
+            sealed = self._take_assistant(entry, place)
+        else:
+            sealed = self._take_user(entry, place)
+        self._requests.update(self._gap.requests)
+        if self._gap.input_ns is not None and self._input_ns is None:
+            self._input_ns = self._gap.input_ns
+        self._end = place
+        self._marked = (len(self._rows), self._context, self._queued, self._taken)
+        return [sealed] if sealed is not None else []
+
+    def seal(self) -> Sealed | None:
+        """What is open, sealed: a later start or an event says that it has ended."""
+        turns = self.unsealed
+        if not turns:
+            return None
+        for turn in turns:
+            self._finish(turn)
+        rows, context, queued, taken = self._marked
+        past = self._past
+        numbers = {turn.number for turn in turns}
+        kept = [ref for ref in past.recent if ref.number not in numbers]
+        self._rows = self._rows[max(0, rows - _REMEMBERED_ROWS) :]
+        rows = min(rows, _REMEMBERED_ROWS)
+        self._past = Carry(
+            turns=max([past.turns, *numbers]),
+            recent=tuple([*kept, *(turn.ref for turn in turns)][-_REMEMBERED_TURNS:]),
+            owners=tuple(self._rows[:rows]),
+            responses=tuple([*past.responses, *(r.key for t in turns for r in t.responses)][-_REMEMBERED_RESPONSES:]),
+            is_answered=all(turn.has_answer for turn in turns),
+            high_water_ns=max([past.high_water_ns, *(time for turn in turns for time in turn.times)]),
+            context=context,
+            queued=queued,
+            taken=taken,
+        )
+        self._owners = dict(self._rows)
+        needed = {*self._context.values(), *self._queued, *self._taken, *context.values(), *queued, *taken}
+        self._said = {at: entry for at, entry in self._said.items() if at in needed}
+        self._open, self._late, self._inline, self._inline_rows = None, {}, {}, {}
+        self._requests, self._input_ns = {}, None
+        return Sealed(turns, self._end, self._past)
+
+    # ---- which rows make the conversation
+
+    def _is_conversation(self, entry: Entry) -> bool:
+        if entry.type == "assistant":
+            return entry.message is not None
+        if entry.type != "user" or entry.message is None:
+            return False
+        if entry.is_sidechain and not self._is_agent:
+            return True
+        found = e.blocks(entry.message)
+        if any(block.type == "tool_result" for block in found):
+            return True
+        if entry.is_meta or entry.is_compact_summary or entry.is_visible_in_transcript_only:
+            return False
+        text = e.plain_text(found).lstrip()
+        return not text.startswith((*_LOCAL, _FEEDBACK, _BASH)) and e.command_of(text) is None
+
+    # ---- what stands between
+
+    def _take_between(self, entry: Entry, place: Place) -> None:
+        kind = entry.type
+        gap = self._gap
+        if kind in _CONTEXT:
+            self._context = {**self._context, kind: self._remember(entry, place)}
+        elif kind == "api-request":
+            if entry.id:
+                gap.requests[entry.id] = (e.time_ns(entry), entry.params)
+        elif kind == "queue-operation":
+            self._take_queue_operation(entry, place)
+        elif kind == "attachment":
+            if entry.attachment is not None and entry.attachment.type == "queued_command":
+                text = e.plain_text(e.blocks(e.Message(content=entry.attachment.prompt)))
+                gap.happenings.append(Happening("steering", _key(entry, place), e.time_ns(entry), text))
+        elif kind == "system":
+            self._take_system(entry, place)
+        elif kind == "fork-context-ref":
+            self._is_fork_context = True
+        elif kind == "user" and entry.message is not None:
+            self._take_quiet_user(entry, entry.message, place)
+        if entry.uuid is not None and entry.parent_uuid is not None:
+            if entry.parent_uuid in gap.tentative_rows:
+                gap.tentative_rows.add(entry.uuid)
+            elif entry.uuid not in gap.tentative_rows and entry.parent_uuid in self._owners:
+                self._own(entry.uuid, self._owners[entry.parent_uuid])
+
+    def _own(self, uuid: str, number: int) -> None:
+        """Remember whose row this is."""
+        self._owners[uuid] = number
+        self._rows.append((uuid, number))
+
+    def _take_queue_operation(self, entry: Entry, place: Place) -> None:
+        text = e.system_text(entry)
+        if entry.operation == "enqueue":
+            if text:
+                self._queued = (*self._queued, self._remember(entry, place))[-_REMEMBERED_WORDS:]
+        elif entry.operation == "dequeue":
+            self._queued = self._queued[1:]
+        elif entry.operation in {"remove", "popAll"}:
+            words = (self._remember(entry, place),) if text else self._queued[:1]
+            self._queued = self._queued[1:]
+            self._taken = (*self._taken, *words)[-_REMEMBERED_WORDS:]
+
+    def _remember(self, entry: Entry, place: Place) -> Words:
+        at = (place.offset, place.end - place.offset)
+        self._said[at] = entry
+        return at
+
+    def _words(self, at: Words) -> tuple[str, int | None]:
+        """What a queue operation's line says, and when; notifications are not a person's words."""
+        entry = self._said.get(at) or self._recall(*at)
+        text = e.system_text(entry) if entry is not None else ""
+        if entry is None or text.lstrip().startswith(_NOTIFICATIONS):
+            return "", None
+        return text, e.time_ns(entry)
+
+    def _take_system(self, entry: Entry, place: Place) -> None:
+        facts: dict[str, str | int | float] = {}
+        if entry.subtype == "compact_boundary":
+            meta = entry.compact_metadata or e.CompactMetadata()
+            for name, value in (
+                ("trigger", meta.trigger), ("tokens_before", meta.pre_tokens), ("tokens_after", meta.post_tokens),
+            ):  # fmt: skip
+                if value is not None:
+                    facts[name] = value
+            self._gap.happenings.append(Happening("compaction", _key(entry, place), e.time_ns(entry), "", facts))
+        elif entry.subtype == "api_error":
+            for name, number in (("attempt", entry.retry_attempt), ("retry_in_ms", entry.retry_in_ms)):
+                if number is not None:
+                    facts[name] = number
+            text = e.raw_text(entry.error)
+            self._gap.happenings.append(Happening("retry", _key(entry, place), e.time_ns(entry), text, facts))
+        elif entry.subtype == "stop_hook_summary":
+            self._gap.boundary = self._gap.boundary or "stopped"
+
+    def _take_quiet_user(self, entry: Entry, message: e.Message, place: Place) -> None:
+        """A user line that is not the conversation: a command, feedback of a hook, an expansion, a summary."""
+        gap = self._gap
+        if entry.is_compact_summary or entry.is_visible_in_transcript_only:
+            return
+        text = e.plain_text(e.blocks(message))
+        start = text.lstrip()
+        if start.startswith(_FEEDBACK):
+            gap.boundary = "feedback"
+            gap.input_ns = e.time_ns(entry)
+        elif start.startswith(_BASH) or (not entry.is_meta and e.command_of(start) is not None):
+            gap.tentative = (entry, place)
+            gap.tentative_rows = {entry.uuid} if entry.uuid else set()
+            gap.expansion = []
+            gap.input_ns = e.time_ns(entry)
+            command = e.command_of(start)
+            gap.commands.append(command[0] if command else "!" + start[len(_BASH) :].partition("</")[0])
+        elif start.startswith(_LOCAL):
+            if start.startswith("<local-command-std") and entry.turn_origin is None:
+                gap.tentative, gap.tentative_rows = None, set()  # a local command that has printed its own answer
+            elif start.startswith("<bash-"):
+                gap.expansion.append(text)
+                gap.input_ns = e.time_ns(entry) or gap.input_ns
+        elif entry.is_meta:
+            gap.expansion.append(text)
+            gap.input_ns = e.time_ns(entry) or gap.input_ns
+
+    # ---- user rows
+
+    def _take_user(self, entry: Entry, place: Place) -> Sealed | None:
+        assert entry.message is not None
+        found = e.blocks(entry.message)
+        results = [block for block in found if block.type == "tool_result"]
+        text = e.plain_text(found)
+        if results and (self._open is not None or self._late or self._past.recent):
+            self._take_results(entry, place, results, text)
+            return None
+        if text.lstrip().startswith(_INTERRUPTED):
+            if self._open is not None or self._past.recent:
+                turn = self._open or self._part_of(self._ref(entry), entry, place)
+                self._settle(turn)
+                self._interrupt(turn, entry, place, text)
+            return None
+        sealed = self.seal()
+        typed, ide = e.without_ide_tags(text)
+        media = tuple(e.media(block.source) for block in found if block.type in {"image", "document"})
+        turn = self._new_turn(entry, place, _origin_of(entry, text))
+        turn.prompt = Prompt(typed, e.time_ns(entry), media, ide)
+        turn.answers_call = e.tool_notified(text) if turn.origin == "task_notification" else None
+        if entry.plan_content is not None:
+            turn.previous_session = e.session_named_in(text)
+        self._gap.expansion = []  # what came before the prompt is not its expansion
+        self._settle(turn)
+        self._taken = ()
+        self._input_ns = e.time_ns(entry)
+        return sealed
+
+    def _interrupt(self, turn: Turn, entry: Entry, place: Place, text: str) -> None:
+        turn.is_interrupted = True
+        self._row(turn, entry, place)
+        turn.happenings.append(Happening("interruption", _key(entry, place), e.time_ns(entry), text))
+
+    def _take_results(self, entry: Entry, place: Place, results: list[e.Block], text: str) -> None:
+        known = e.outcome(entry)
+        moment = e.time_ns(entry)
+        turn: Turn | None = None
+        for block in results:
+            answer = e.inner_text(block.content)
+            turn, call = self._call(block.tool_use_id or "")
+            if turn is None or call is None:
+                turn = self._open if self._is_own(entry) else None
+                turn = turn or self._part_of(self._ref(entry), entry, place)
+                turn.happenings.append(Happening("late_result", block.tool_use_id or "", moment, answer))
+            elif call.result is None:
+                call.result = Result(
+                    answer,
+                    bool(block.is_error),
+                    moment,
+                    entry.tool_denial_kind,
+                    known.duration_ms if known.duration_ms is not None else known.total_duration_ms,
+                    known.agent_id or e.agent_named_in(answer[-2000:]),
+                    bool(known.is_async) or known.status in _BACKGROUND,
+                    bool(known.interrupted),
+                )
+            self._row(turn, entry, place)
+        assert turn is not None
+        self._settle(turn)
+        if text.lstrip().startswith(_INTERRUPTED):
+            self._interrupt(turn, entry, place, text)
+        elif text.strip() and not text.lstrip().startswith("<system-reminder>"):
+            turn.happenings.append(Happening("steering", _key(entry, place), moment, text))
+        self._input_ns = max(moment or 0, self._input_ns or 0) or None
+
+    def _call(self, tool_use_id: str) -> tuple[Turn | None, Call | None]:
+        for turn in self.unsealed:
+            for response in reversed(turn.responses):
+                for call in response.calls:
+                    if call.id == tool_use_id:
+                        return turn, call
+        return None, None
+
+    # ---- assistant rows
+
+    def _take_assistant(self, entry: Entry, place: Place) -> Sealed | None:
+        assert entry.message is not None
+        message = entry.message
+        is_synthetic = message.model == "<synthetic>"
+        if is_synthetic and not entry.is_api_error_message:
+            return None  # "No response requested."
+        key = message.id or entry.request_id or _key(entry, place)
+        if is_synthetic:
+            key = _key(entry, place)  # these ids are made up anew by every copy
+        sealed = None
+        turn, response = self._response(key)
+        if turn is None or response is None:
+            if self._is_agent and self._is_fork_context and self._open is None and not self._past.recent:
+                return None  # a forked agent begins with a copy of the message that launched it
+            turn, sealed = self._turn_for(entry, place, is_synthetic=is_synthetic)
+            self._settle(turn)
+            response = self._new_response(key, entry, message)
+            response.is_repeat = turn.part > 0 and key in self._past.responses
+            turn.responses.append(response)
+        self._row(turn, entry, place)
+        _add_blocks(response, entry, message)
+        return sealed
+
+    def _response(self, key: str) -> tuple[Turn | None, Response | None]:
+        for turn in self.unsealed:
+            for response in reversed(turn.responses):
+                if response.key == key:
+                    return turn, response
+        return None, None
+
+    def _turn_for(self, entry: Entry, place: Place, *, is_synthetic: bool) -> tuple[Turn, Sealed | None]:
+        """The turn that a new response belongs to, and what its coming seals."""
+        gap, turn = self._gap, self._open
+        is_reply_to_command = entry.parent_uuid in gap.tentative_rows
+        number = self._owners.get(entry.parent_uuid or "")
+        running = turn or self._late.get(number if number is not None else 0)
+        is_ended = running.has_answer if running is not None else self._past.is_answered
+        if gap.tentative is not None and (is_reply_to_command or (number is None and (turn is None or is_ended))):
+            return self._confirm(*gap.tentative)
+        if turn is None and not self._past.recent:
+            return self._new_turn(entry, place, "unknown"), None
+        if turn is not None and not self._is_own(entry):
+            return self._part_of(self._ref(entry), entry, place), None
+        if is_synthetic:
+            return turn or self._part_of(self._ref(entry), entry, place), None
+        if is_ended and gap.boundary != "feedback" and _answers_queued(entry) and not self._is_agent:
+            return self._answer_to_queued(entry, place)
+        if turn is None:
+            return self._part_of(self._ref(entry), entry, place), None
+        if is_ended and gap.boundary:
+            sealed = self.seal()
+            return self._part_of(self._ref(entry), entry, place), sealed
+        return turn, None
+
+    def _confirm(self, entry: Entry, place: Place) -> tuple[Turn, Sealed | None]:
+        """A command or `!` line got a reply: it started a turn."""
+        sealed = self.seal()
+        assert entry.message is not None
+        text = e.plain_text(e.blocks(entry.message))
+        command = e.command_of(text)
+        turn = self._new_turn(entry, place, _origin_of(entry, text) if command is not None else "bash")
+        words = f"{command[0]} {command[1]}".strip() if command is not None else text
+        turn.prompt = Prompt(words, e.time_ns(entry), command=command[0] if command is not None else "!")
+        for row in self._gap.tentative_rows:
+            self._own(row, turn.number)
+        del self._gap.commands[-1:]
+        self._taken = ()
+        return turn, sealed
+
+    def _answer_to_queued(self, entry: Entry, place: Place) -> tuple[Turn, Sealed | None]:
+        """Old clients answered words typed meanwhile without writing a line for them: a second final answer."""
+        trigger = max([self._past.high_water_ns, *(time for turn in self.unsealed for time in turn.times)]) or None
+        words = self._taken[-1:] or self._queued[:1]
+        sealed = self.seal()
+        turn = self._new_turn(entry, place, "queued")
+        text = self._words(words[0])[0] if words else ""
+        turn.prompt = Prompt(text, trigger) if text else None
+        self._taken = ()
+        self._input_ns = trigger
+        return turn, sealed
+
+    def _new_response(self, key: str, entry: Entry, message: e.Message) -> Response:
+        asked = self._gap.requests.get(entry.request_ref or "") or self._requests.get(entry.request_ref or "")
+        params = asked[1] if asked is not None else None
+        return Response(
+            key=key,
+            uuid=entry.uuid or key,
+            model=message.model or "",
+            version=entry.version or "",
+            request_id=entry.request_id,
+            requested_model=entry.requested_model or (params.model if params is not None else None),
+            effort=entry.effort,
+            max_tokens=params.max_tokens if params is not None else None,
+            trigger_ns=self._gap.input_ns or self._input_ns,
+            request_ns=asked[0] if asked is not None else None,
+            has_request_elsewhere=entry.request_ref is not None and asked is None,
+            first_ns=e.time_ns(entry),
+            first_block_ms=entry.thinking_duration_ms or entry.tool_input_stream_ms,
+        )
+
+    # ---- turns and their parts
+
+    def _new_turn(self, entry: Entry, place: Place, origin: str) -> Turn:
+        self._turns += 1
+        fork = entry.forked_from or e.ForkedFrom()
+        self._open = Turn(
+            session_id=fork.session_id or entry.session_id or self._session_id,
+            key=fork.message_uuid or entry.uuid or entry.prompt_id or f"@{place.offset}",
+            number=self._turns,
+            part=0,
+            origin=origin,
+            start=place,
+            end=place,
+            previous=self._past.recent[-1] if self._past.recent else None,
+            forked_from=fork.session_id,
+            prompt_uuid=entry.uuid or "",
+            prompt_id=entry.prompt_id or "",
+            permission_mode=entry.permission_mode or "",
+        )
+        self._row(self._open, entry, place)
+        return self._open
+
+    def _is_own(self, entry: Entry) -> bool:
+        """Whether a row belongs to the open turn, as far as its parent tells."""
+        number = self._owners.get(entry.parent_uuid or "")
+        return self._open is not None and (
+            number is None or number == self._open.number or all(ref.number != number for ref in self._past.recent)
+        )
+
+    def _ref(self, entry: Entry) -> TurnRef:
+        """The earlier turn that a late row belongs to: its parent's, else the last one."""
+        number = self._owners.get(entry.parent_uuid or "")
+        return next((ref for ref in self._past.recent if ref.number == number), self._past.recent[-1])
+
+    def _part_of(self, ref: TurnRef, entry: Entry, place: Place) -> Turn:
+        turn = self._late.get(ref.number)
+        if turn is None:
+            turn = Turn(
+                session_id=ref.session_id, key=ref.key, number=ref.number, part=ref.parts, origin="continued",
+                start=place, end=place,
+            )  # fmt: skip
+            self._late[ref.number] = turn
+            self._row(turn, entry, place)
+        return turn
+
+    def _row(self, turn: Turn, entry: Entry, place: Place) -> None:
+        """A conversation row belongs to a turn: its place, its time, what it says about the session."""
+        turn.end = place
+        moment = e.time_ns(entry)
+        if moment is not None:
+            turn.times.append(moment)
+        turn.version = entry.version or turn.version
+        turn.cwd = entry.cwd or turn.cwd
+        turn.git_branch = entry.git_branch or turn.git_branch
+        turn.slug = entry.slug or turn.slug
+        turn.entrypoint = entry.entrypoint or turn.entrypoint
+        if entry.uuid is not None:
+            self._own(entry.uuid, turn.number)
+
+    def _settle(self, turn: Turn) -> None:
+        """What stood before this row belongs to this turn."""
+        gap = self._gap
+        turn.happenings += gap.happenings
+        turn.local_commands += tuple(gap.commands)
+        if gap.expansion and turn.prompt is not None and not turn.responses:
+            turn.prompt.expansion = "\n".join(filter(None, (turn.prompt.expansion, *gap.expansion)))
+        gap.happenings, gap.commands, gap.expansion = [], [], []
+        if self._taken and not _answers_queued_version(turn.version):
+            said = {happening.text for happening in turn.happenings if happening.kind == "steering"}
+            for at in self._taken:
+                text, moment = self._words(at)
+                if text and text not in said:
+                    turn.happenings.append(Happening("steering", f"queue@{at[0]}", moment, text))
+            self._taken = ()
+
+    # ---- agents inside the file
+
+    def _take_sidechain(self, entry: Entry, place: Place) -> None:
+        if self._open is None:
+            return
+        root = self._inline_rows.get(entry.parent_uuid or "")
+        if root is None or root not in self._inline:
+            text = e.plain_text(e.blocks(entry.message)) if entry.message is not None else ""
+            root = entry.uuid or f"@{place.offset}"
+            agent = InlineAgent(root, text)
+            self._inline[root] = (agent, Grouper(self._session_id, is_agent=True))
+            self._open.agents.append(agent)
+        if entry.uuid is not None:
+            self._inline_rows[entry.uuid] = root
+        agent, grouper = self._inline[root]
+        for sealed in grouper.feed(entry, place):
+            agent.turns += sealed.turns
+        self._open.end = place
+
+    # ---- sealing
+
+    def _finish(self, turn: Turn) -> None:
+        for agent, grouper in self._inline.values():
+            sealed = grouper.seal() if agent in turn.agents else None
+            if sealed is not None:
+                agent.turns += sealed.turns
+        turn.is_repeat_suspect = bool(turn.times) and max(turn.times) <= self._past.high_water_ns
+        for kind, value in self._context_values():
+            if kind in {"custom-title", "ai-title", "summary"}:
+                turn.titles[kind] = value
+            elif kind == "tag":
+                turn.tag = value
+            elif kind == "pr-link":
+                turn.pull_request = value
+            elif not turn.permission_mode:
+                turn.permission_mode = value
+
+    def _context_values(self) -> Iterator[tuple[str, str]]:
+        for kind, at in self._marked[1].items():
+            entry = self._said.get(at) or self._recall(*at)
+            if entry is not None:
+                self._said[at] = entry
+                yield kind, str(getattr(entry, _CONTEXT[kind]) or "")
+
+
+def _key(entry: Entry, place: Place) -> str:
+    return entry.uuid or f"@{place.offset}"
+
+
+def _origin_of(entry: Entry, text: str) -> str:
+    """Who asked: a person, a task notification, a schedule, an SDK, a plan carried over."""
+    kind = (entry.origin.kind if entry.origin is not None else None) or entry.turn_origin
+    if kind:
+        return kind.replace("-", "_")
+    if text.lstrip().startswith(_NOTIFICATIONS):
+        return "task_notification"
+    return "plan" if entry.plan_content is not None else "human"
+
+
+def _answers_queued(entry: Entry) -> bool:
+    return _answers_queued_version(entry.version or "")
+
+
+def _answers_queued_version(version: str) -> bool:
+    numbers = version_of(version)
+    return bool(numbers) and numbers <= QUEUED_OWN_ANSWER_UNTIL
+
+
+def _add_blocks(response: Response, entry: Entry, message: e.Message) -> None:
+    """One more line of a response."""
+    moment = e.time_ns(entry)
+    response.last_ns = max(filter(None, (response.last_ns, moment)), default=None)
+    response.stop_reason = message.stop_reason or response.stop_reason
+    response.is_aborted = response.is_aborted or bool(entry.is_aborted_mid_stream)
+    used = message.usage
+    if used is not None and (
+        response.usage is None or (used.output_tokens or 0) >= (response.usage.output_tokens or 0)
+    ):
+        response.usage = used  # the last line carries the largest count
+    found = e.blocks(message)
+    if entry.is_api_error_message:
+        response.error = e.plain_text(found)
+        response.error_status = entry.api_error_status
+    for block in found:
+        if block.type == "tool_use":
+            call_id = block.id or f"{response.key}/{len(response.parts)}"
+            if all(call.id != call_id for call in response.calls):
+                response.parts.append(Call(call_id, block.name or "tool", e.raw_text(block.input) or "{}", moment))
+        elif block.type in {"thinking", "redacted_thinking"}:
+            response.parts.append(Said("thinking", block.thinking or ""))
+        elif block.type == "text":
+            response.parts.append(Said("text", block.text or ""))
+        elif block.type == "server_tool_use":
+            response.parts.append(Said("server_tool", f"{block.name or 'tool'} {e.raw_text(block.input)}".strip()))
+        elif block.type is not None and block.type.endswith("_tool_result"):
+            response.parts.append(Said("server_tool", e.inner_text(block.content)))

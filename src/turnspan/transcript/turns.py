@@ -1,0 +1,201 @@
+"""What a turn is: one prompt and all that answered it, as plain values.
+
+`grouping` makes them of entries; `turnspan.trace.build` makes traces of them. Nothing here reads a file or decides when a
+turn is sealed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from turnspan.transcript import entries as e  # noqa: TC001  msgspec resolves field types when a struct is made
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """Where a line stands."""
+
+    line: int
+    offset: int
+    end: int
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What a tool call gave back."""
+
+    text: str
+    is_error: bool
+    time_ns: int | None
+    denial: str | None = None
+    duration_ms: float | None = None
+    agent_id: str | None = None
+    is_background: bool = False
+    was_interrupted: bool = False
+
+
+class Call(msgspec.Struct):
+    """A tool call, and its result once it is there."""
+
+    id: str
+    name: str
+    arguments: str  # JSON text
+    time_ns: int | None
+    result: Result | None = None
+
+
+class Said(msgspec.Struct, frozen=True):
+    """Words, thinking, or a tool the API ran by itself."""
+
+    kind: str  # "text", "thinking", "server_tool"
+    text: str
+
+
+class Response(msgspec.Struct):
+    """One API response, merged from its lines."""
+
+    key: str
+    uuid: str
+    model: str
+    version: str
+    request_id: str | None = None
+    requested_model: str | None = None
+    effort: str | None = None
+    max_tokens: int | None = None
+    parts: list[Said | Call] = []
+    usage: e.Usage | None = None
+    stop_reason: str | None = None
+    trigger_ns: int | None = None  # the row that made the client ask
+    request_ns: int | None = None  # when it asked, where that was recorded
+    first_ns: int | None = None
+    first_block_ms: float | None = None
+    last_ns: int | None = None
+    error: str | None = None
+    error_status: int | None = None
+    is_aborted: bool = False
+    is_repeat: bool = False  # an earlier part of the turn holds the beginning of this response
+    has_request_elsewhere: bool = False  # it names a recorded request that is not in this file
+
+    @property
+    def calls(self) -> Iterator[Call]:
+        """The tool calls it asked for."""
+        return (part for part in self.parts if isinstance(part, Call))
+
+
+class Happening(msgspec.Struct, frozen=True):
+    """Something that happened in a turn and is neither a response nor a tool call."""
+
+    kind: str  # "compaction", "retry", "steering", "interruption", "late_result"
+    key: str
+    time_ns: int | None
+    text: str = ""
+    facts: dict[str, str | int | float] = {}
+
+
+class Prompt(msgspec.Struct):
+    """What asked the model to work."""
+
+    text: str
+    time_ns: int | None
+    media: tuple[tuple[str, int], ...] = ()
+    ide: tuple[str, ...] = ()
+    command: str | None = None
+    expansion: str = ""  # what a command or skill was expanded to
+
+
+class TurnRef(msgspec.Struct, frozen=True, array_like=True):
+    """A turn by its identity."""
+
+    session_id: str
+    key: str
+    number: int
+    parts: int
+
+
+class Turn(msgspec.Struct):
+    """One prompt and all that answered it, or a later part of that."""
+
+    session_id: str  # where it happened first
+    key: str  # the prompt's original uuid
+    number: int
+    part: int
+    origin: str
+    start: Place
+    end: Place
+    prompt: Prompt | None = None
+    responses: list[Response] = []
+    happenings: list[Happening] = []
+    agents: list[InlineAgent] = []
+    previous: TurnRef | None = None
+    previous_session: str | None = None
+    answers_call: str | None = None  # a task notification: the call it answers
+    forked_from: str | None = None
+    version: str = ""
+    cwd: str = ""
+    git_branch: str = ""
+    slug: str = ""
+    entrypoint: str = ""
+    permission_mode: str = ""
+    prompt_id: str = ""
+    prompt_uuid: str = ""  # as it stands in this file; `key` may be older
+    titles: dict[str, str] = {}
+    pull_request: str = ""
+    tag: str = ""
+    local_commands: tuple[str, ...] = ()
+    is_interrupted: bool = False
+    is_repeat_suspect: bool = False  # all its times lie before what was seen already
+    times: list[int] = []
+
+    @property
+    def ref(self) -> TurnRef:
+        """Its identity."""
+        return TurnRef(self.session_id, self.key, self.number, self.part + 1)
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether the model has come to an end: nothing is pending and the last response was not cut off."""
+        if self.is_interrupted:
+            return True
+        if not self.responses:
+            return False
+        last = self.responses[-1]
+        if last.error is not None:
+            return True
+        if last.stop_reason in {"max_tokens", "pause_turn", "tool_use"} and not any(last.calls):
+            return False
+        if not any(isinstance(part, Call) or part.kind == "text" for part in last.parts):
+            return False
+        return not any(call.result is None for response in self.responses for call in response.calls) and not any(
+            last.calls
+        )
+
+    @property
+    def pending_calls(self) -> list[Call]:
+        """Calls whose result has not come."""
+        return [call for response in self.responses for call in response.calls if call.result is None]
+
+    @property
+    def last_text(self) -> str:
+        """The last words of the model."""
+        for response in reversed(self.responses):
+            text = "\n".join(part.text for part in response.parts if isinstance(part, Said) and part.kind == "text")
+            if text:
+                return text
+        return ""
+
+
+class InlineAgent(msgspec.Struct):
+    """A subagent whose rows stand in the parent's file (before 2.0.28)."""
+
+    root: str
+    prompt: str
+    turns: list[Turn] = []
+
+
+def version_of(text: str | None) -> tuple[int, ...]:
+    """A client version as numbers; empty if it is not one."""
+    parts = (text or "").split("-")[0].split(".")
+    return tuple(int(part) for part in parts) if parts and all(part.isdecimal() for part in parts) else ()

@@ -1,0 +1,367 @@
+"""What reached the OTLP server, next to what the API served: a run's directory → its problems.
+
+Rules:
+
+- The truth is `truth.jsonl`. The transcript is asked only what could be known: a response that the client never wrote down (it was
+  killed first) cannot be exported, and a count that the client wrote down wrongly cannot be repaired. Both are counted, not blamed.
+- Everything else is blamed. `CHECKS` says what each name means; a run is right when it has no problem at all.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+Row = dict[str, Any]
+
+CHECKS = {
+    "response_missing": "a response that the transcript holds has no generation",
+    "response_twice": "a response has more than one generation",
+    "response_invented": "a generation stands for nothing that was served",
+    "usage_wrong": "a generation's tokens are not those served",
+    "model_wrong": "a generation names another model",
+    "time_wrong": "a generation or a tool lies elsewhere in time than it did",
+    "tool_missing": "a tool call has no span",
+    "tool_twice": "a tool call has more than one span",
+    "tool_parent_wrong": "a tool's parent is not the response that asked for it",
+    "tool_status_wrong": "a failed tool looks well, or the other way round",
+    "tool_output_wrong": "a tool's output is not what the model got",
+    "agent_misplaced": "a subagent's response does not lie below the call that launched it",
+    "turn_split": "a turn lies in several traces",
+    "turns_merged": "a trace holds several turns",
+    "turn_input_missing": "a turn's root does not hold its prompt",
+    "turn_error_wrong": "a turn that ended in an API error looks well, or the other way round",
+    "queued_missing": "words typed meanwhile are nowhere in their turn",
+    "session_wrong": "a span names another session than the client did",
+    "roots_wrong": "a trace has no root, or several",
+    "parent_missing": "a span's parent never arrived",
+    "span_repeated": "a span was sent twice although it was acknowledged",
+    "version_wrong": "the resource does not name the client's version",
+    "cost_wrong": "a session's cost is not what the client itself counted",
+    "undecodable": "the server could not decode a request",
+}
+START_S = 0.35  # the request's own row, the way to the server, a busy machine
+END_S = 0.6
+INFERRED_START_S = 1.5
+KINDS = {"LLM": "generation", "TOOL": "tool", "AGENT": "agent"}
+HAND_BACK = re.compile(r"<tools-used-before-summary>.*?</tools-used-before-summary>|<system-reminder>.*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The outcome of a run."""
+
+    problems: dict[str, list[str]]
+    figures: Counter[str]
+
+    @property
+    def is_right(self) -> bool:
+        """Say whether nothing is wrong."""
+        return not self.problems
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A span that arrived, in the words of this judge."""
+
+    row: Row
+    id: tuple[str, str]
+    parent: tuple[str, str] | None
+    kind: str
+    start: float
+    end: float
+    attributes: Row
+
+    @property
+    def is_error(self) -> bool:
+        """Say whether its status is an error."""
+        return bool(self.row["status"] == 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What the transcripts of a run could tell anyone."""
+
+    usage: dict[str, Row]  # message id → the largest usage written down
+    timed: frozenset[str]  # message ids whose request has a row of its own
+    cost_usd: dict[str, float]  # session → the client's own total
+
+
+@dataclass(slots=True)
+class Case:
+    """A run, and what was found about it."""
+
+    truth: list[Row]
+    spans: dict[tuple[str, str], Seen]
+    recorded: Recorded
+    meta: Row
+    problems: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    figures: Counter[str] = field(default_factory=Counter)
+    generations: dict[str, list[Seen]] = field(default_factory=lambda: defaultdict(list))  # message id → spans
+    tools: dict[str, list[Seen]] = field(default_factory=lambda: defaultdict(list))  # tool use id → spans
+
+    def blame(self, check: str, what: str) -> None:
+        """Write a problem down."""
+        assert check in CHECKS, check
+        self.problems[check].append(what)
+
+    def above(self, span: Seen) -> Iterator[Seen]:
+        """Walk from a span to its root."""
+        met = set()
+        while span.parent in self.spans and span.parent not in met:
+            met.add(span.parent)
+            span = self.spans[span.parent]
+            yield span
+
+
+def judge(run: Path) -> Judged:
+    """Compare a run's spans with its truth."""
+    case = Case(list(_rows(run / "truth.jsonl")), {}, _recorded(run), json.loads((run / "meta.json").read_text()))
+    _arrived(case, list(_rows(run / "sink.jsonl")))
+    responses = [t for t in case.truth if t["event"] == "response" and not t["aux"] and t["http_status"] == 200]
+    known = [t for t in responses if t["message_id"] in case.recorded.usage]
+    case.figures.update(
+        responses=len(responses), unrecorded=len(responses) - len(known), aborted=sum(t["aborted"] for t in responses),
+        spans=len(case.spans), traces=len({s.id[0] for s in case.spans.values()}),
+    )  # fmt: skip
+    _check_generations(case, known)
+    _check_tools(case, known)
+    _check_agents(case, known)
+    _check_turns(case, known)
+    _check_structure(case)
+    _check_cost(case)
+    return Judged({k: v for k, v in case.problems.items() if v}, case.figures)
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    if path.exists():
+        with path.open(encoding="utf-8") as lines:
+            yield from (json.loads(line) for line in lines)
+
+
+def _recorded(run: Path) -> Recorded:
+    usage: dict[str, Row] = {}
+    requests, refs, cost = set(), {}, {}
+    for path in sorted((run / "projects").rglob("*.jsonl")):
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue  # a half-written last line of a killed client
+            if row.get("type") == "api-request":
+                requests.add(row.get("id"))
+            elif row.get("type") == "cost-state":
+                cost[row.get("sessionId") or path.stem] = row["totalCostUSD"]
+            elif row.get("type") == "assistant" and row["message"].get("usage"):
+                said, key = row["message"]["usage"], row["message"]["id"]
+                refs[key] = row.get("requestRef")
+                if (said.get("output_tokens") or 0) >= usage.get(key, {}).get("output_tokens", 0):
+                    usage[key] = said
+    return Recorded(usage, frozenset(k for k, ref in refs.items() if ref in requests), cost)
+
+
+def _arrived(case: Case, rows: list[Row]) -> None:
+    for row in rows:
+        if row["event"] == "undecodable":
+            case.blame("undecodable", row["error"])
+        if row["event"] != "span":
+            continue
+        key = (row["trace_id"], row["span_id"])
+        if key in case.spans:
+            case.blame("span_repeated", f"{row['name']} {row['span_id']}")
+        attributes = row["attributes"]
+        kind = KINDS.get(attributes.get("openinference.span.kind"), "other")
+        parent = (row["trace_id"], row["parent_span_id"]) if row["parent_span_id"] else None
+        span = case.spans[key] = Seen(row, key, parent, kind, row["start_ns"] / 1e9, row["end_ns"] / 1e9, attributes)
+        if kind == "generation":
+            case.generations[str(attributes.get("gen_ai.response.id"))].append(span)
+        if kind == "tool":
+            case.tools[str(attributes.get("gen_ai.tool.call.id"))].append(span)
+
+
+def _label(t: Row) -> str:
+    return f"r{t['n']} {{{t['script']}}} step {t['step']} of {t['turn'] or t['parent_tool_use_id']}"
+
+
+def _check_generations(case: Case, known: list[Row]) -> None:
+    for t in known:
+        found = {s.id: s for s in case.generations.get(t["message_id"], [])}
+        if len(found) != 1:
+            case.blame("response_twice" if found else "response_missing", f"{_label(t)}: {len(found)} generations")
+        for span in found.values():
+            _check_usage(case, t, span)
+            if span.attributes.get("gen_ai.response.model") != t["model"]:
+                case.blame("model_wrong", f"{_label(t)}: {span.attributes.get('gen_ai.response.model')}")
+            if t["session_id"] and span.attributes.get("session.id") != t["session_id"]:
+                case.blame("session_wrong", f"{_label(t)}: {span.attributes.get('session.id')} for {t['session_id']}")
+            early, late = span.start - t["t_request"], span.end - t["t_end"]
+            allowed = START_S if t["message_id"] in case.recorded.timed else INFERRED_START_S
+            if abs(early) > allowed or abs(late) > END_S:
+                case.blame("time_wrong", f"{_label(t)}: start {early:+.2f} s, end {late:+.2f} s")
+            case.figures["generations"] += 1
+    served = {t["message_id"] for t in case.truth if t["event"] == "response" and t["message_id"]}
+    for key, spans in case.generations.items():
+        for span in spans if key not in served else ():
+            failed = span.is_error and not span.attributes.get("gen_ai.usage.output_tokens")
+            case.figures["error generations"] += failed
+            if not failed:
+                case.blame("response_invented", f"{span.row['name']} {span.row['span_id']}")
+
+
+def _check_usage(case: Case, t: Row, span: Seen) -> None:
+    """Tokens as the GenAI conventions count them: the input includes what was cached."""
+    written = case.recorded.usage[t["message_id"]]
+    want = t["usage"]
+    if written.get("output_tokens") != want["output_tokens"]:
+        case.figures["usage the client wrote wrongly"] += 1
+        want = {**want, "output_tokens": written.get("output_tokens")}
+        if not t["aborted"] and not span.attributes.get("turnspan.usage.incomplete"):
+            case.figures["wrong usage not marked"] += 1
+    expected = {
+        "gen_ai.usage.input_tokens": want["input_tokens"] + want["cache_creation_input_tokens"] + want["cache_read_input_tokens"],
+        "gen_ai.usage.output_tokens": want["output_tokens"],
+        "gen_ai.usage.cache_read.input_tokens": want["cache_read_input_tokens"],
+        "gen_ai.usage.cache_creation.input_tokens": want["cache_creation_input_tokens"],
+    }
+    wrong = {k: (span.attributes.get(k), v) for k, v in expected.items() if span.attributes.get(k) != v}
+    if wrong:
+        case.blame("usage_wrong", f"{_label(t)}: {wrong}")
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^0-9A-Za-z]+", "", re.sub(r"\\u[0-9a-f]{4}|\\[nrt\"]", "", text))
+
+
+def _check_tools(case: Case, known: list[Row]) -> None:
+    results = {t["tool_use_id"]: t for t in case.truth if t["event"] == "tool_result"}
+    for t in known:
+        for use in t["tool_uses"]:
+            if t["aborted"]:
+                continue
+            label = f"{use['name']} of {_label(t)}"
+            found = {s.id: s for s in case.tools.get(use["id"], [])}
+            case.figures["tools"] += 1
+            if len(found) != 1:
+                case.blame("tool_twice" if found else "tool_missing", f"{label}: {len(found)} spans")
+                continue
+            span = next(iter(found.values()))
+            if span.parent not in {g.id for g in case.generations.get(t["message_id"], [])}:
+                case.blame("tool_parent_wrong", label)
+            back = results.get(use["id"])
+            if back:
+                _check_result(case, label, span, back, t["block_end"][use["index"]])
+            else:
+                case.figures["tools without a result"] += 1
+
+
+def _check_result(case: Case, label: str, span: Seen, back: Row, asked_at: float) -> None:
+    if span.is_error != back["is_error"]:
+        case.blame("tool_status_wrong", f"{label}: {span.row['status']} for {back['is_error']}")
+    want = _plain(HAND_BACK.sub("", back["text"]))[:60]
+    have = _plain(str(span.attributes.get("output.value", "")) + span.row["status_message"])
+    if "[image]" not in back["text"] and want not in have:
+        case.blame("tool_output_wrong", f"{label}: {back['text'][:60]!r}, got {str(span.attributes.get('output.value'))[:60]!r}")
+    if span.start < asked_at - END_S or span.end > back["t_seen"] + END_S or span.end < span.start:
+        case.blame("time_wrong", f"{label}: {span.start - asked_at:+.2f} s after it was asked, {span.end - back['t_seen']:+.2f} s after its result")
+
+
+def _check_agents(case: Case, known: list[Row]) -> None:
+    for t in known:
+        if t["thread"] != "subagent":
+            continue
+        case.figures["subagent responses"] += 1
+        calls = {s.id for s in case.tools.get(t["parent_tool_use_id"], [])}
+        for span in case.generations.get(t["message_id"], []):
+            above = list(case.above(span))
+            if len(above) < 2 or above[0].kind != "agent" or above[1].id not in calls:
+                case.blame("agent_misplaced", f"{_label(t)}: below {[s.row['name'] for s in above]}")
+
+
+def _turn_of(t: Row, launched: dict[str, Row]) -> str | None:
+    """Find the turn of a response; a subagent belongs to the turn of its call."""
+    met = 0
+    while t["turn"] is None and t["parent_tool_use_id"] in launched and met < 9:
+        t, met = launched[t["parent_tool_use_id"]], met + 1
+    return None if t["turn"] is None else str(t["turn"])
+
+
+def _check_turns(case: Case, known: list[Row]) -> None:
+    launched = {use["id"]: t for t in known for use in t["tool_uses"]}
+    traces: dict[str, set[str]] = defaultdict(set)
+    for t in known:
+        turn = _turn_of(t, launched)
+        for span in case.generations.get(t["message_id"], []):
+            traces[str(turn)].add(span.id[0])
+    turns_in: dict[str, set[str]] = defaultdict(set)
+    for turn, held in traces.items():
+        if len(held) > 1:
+            case.blame("turn_split", f"{turn} in {len(held)} traces")
+        for trace in held:
+            turns_in[trace].add(turn)
+    for trace, turns in turns_in.items():
+        if len(turns) > 1:
+            case.blame("turns_merged", f"{trace[:8]} holds {sorted(turns)}")
+    case.figures["turns"] += len(traces)
+    roots = {s.id[0]: s for s in case.spans.values() if s.parent is None}
+    failed = {t["turn"] for t in _last_requests(case) if t["http_status"] != 200}
+    for turn, held in traces.items():
+        for trace in held:
+            root = roots.get(trace)
+            if root is None:
+                continue
+            if turn in case.meta["prompts"] and not _holds(root, case.meta["prompts"][turn]["text"]):
+                case.blame("turn_input_missing", f"{turn}: {str(root.attributes.get('input.value'))[:80]!r}")
+            if root.is_error != (turn in failed):
+                case.blame("turn_error_wrong", f"{turn}: status {root.row['status']}")
+    for t in known:
+        for words in t["queued"]:
+            inside = {s.id[0] for s in case.generations.get(t["message_id"], [])}
+            marks = [s for s in case.spans.values() if s.id[0] in inside and f"#{words}" in json.dumps(s.row)]
+            if inside and not marks:
+                case.blame("queued_missing", f"{words} in {t['turn']}")
+
+
+def _last_requests(case: Case) -> Iterator[Row]:
+    """Find the last request of each turn of the main conversation."""
+    last = {t["turn"]: t for t in case.truth if t["event"] == "response" and not t["aux"] and t["thread"] == "main"}
+    yield from last.values()
+
+
+def _holds(root: Seen, prompt: str) -> bool:
+    head = _plain(prompt)[:40]
+    return head in _plain(str(root.attributes.get("input.value", ""))) or prompt.split()[-1] in str(root.attributes.get("input.value"))
+
+
+def _check_structure(case: Case) -> None:
+    roots = Counter(s.id[0] for s in case.spans.values() if s.parent is None)
+    for trace in {s.id[0] for s in case.spans.values()}:
+        if roots[trace] != 1:
+            case.blame("roots_wrong", f"{trace[:8]} has {roots[trace]}")
+    for span in case.spans.values():
+        if span.parent is not None and span.parent not in case.spans:
+            case.blame("parent_missing", f"{span.row['name']} {span.row['span_id']}")
+        if span.row["resource"].get("service.version") != case.meta["version"]:
+            case.blame("version_wrong", f"{span.row['name']}: {span.row['resource'].get('service.version')}")
+
+
+def _check_cost(case: Case) -> None:
+    """Compare sessions in which nothing but the conversation was asked of the API."""
+    responses = [t for t in case.truth if t["event"] == "response"]
+    for session, total in case.recorded.cost_usd.items():
+        own = [t for t in responses if t["session_id"] == session]
+        unsure = [t for t in own if t["aux"] or t["aborted"] or (t["http_status"] == 200 and t["message_id"] not in case.recorded.usage)]
+        turns = [s for s in case.spans.values() if s.parent is None and s.attributes.get("session.id") == session]
+        costs = [s.attributes.get("turnspan.cost.usd") for s in turns]
+        if unsure or not turns or None in costs:
+            continue
+        case.figures["costs compared"] += 1
+        if abs(sum(costs) - total) > 1e-9:
+            case.blame("cost_wrong", f"{session[:8]}: {sum(costs):.7f} for {total:.7f}")

@@ -1,0 +1,46 @@
+"""A hook that keeps what the client told it: each payload, and how long every transcript was at that moment.
+
+It is the other person's hook that turnspan finds in the settings. It runs as `python -I -S recorder.py DIRECTORY`, uses the
+standard library only, prints nothing and exits 0. A file appears under its final name only when it is complete.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+
+def sizes_below(transcript: str) -> dict[str, int]:
+    """Measure the files of a transcript's project, by their path below it."""
+    project = os.path.dirname(transcript)
+    found = {}
+    for folder, _, names in os.walk(project):
+        for name in names:
+            path = os.path.join(folder, name)
+            if name.endswith((".jsonl", ".meta.json")):
+                found[os.path.relpath(path, project)] = os.path.getsize(path)
+    return found
+
+
+def main() -> None:
+    """Keep one payload."""
+    now = time.time_ns()
+    payload = json.load(sys.stdin)
+    transcript = payload.get("transcript_path") or ""
+    row = {
+        "t": now / 1e9,
+        "payload": payload,
+        "transcript_exists": os.path.exists(transcript),
+        "sizes": sizes_below(transcript) if transcript else {},
+        "t_done": time.time(),
+    }
+    target = os.path.join(sys.argv[1], f"{now}-{payload.get('hook_event_name')}.json")
+    with open(target + ".part", "w", encoding="utf-8") as out:
+        json.dump(row, out)
+    os.replace(target + ".part", target)
+
+
+if __name__ == "__main__":
+    main()

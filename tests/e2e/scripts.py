@@ -1,0 +1,174 @@
+"""What the scripted model says: a script's name and the step in it → a `Reply`.
+
+Rules:
+
+- A script is a tuple of steps, one for each request of its turn. Past its end the model just says "ok".
+- `@CALL@` in a tool's input becomes the call's own id, so a subagent's prompt names the call that launched it.
+- Tools that take long wait for a file (`gate`): the story opens it, so nothing depends on the machine's speed.
+- A client that offers `Task` instead of `Agent`, or knows fewer parameters, is given what it offers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .asked import Asked
+
+Block: TypeAlias = dict[str, Any]
+IMAGE = "pixel.png"
+PLAN_TEXT = "# The plan\n\n{planrun} Write a greeting, then look at it.\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One answer of the model, or of the server in its place."""
+
+    blocks: tuple[Block, ...] = ()
+    stop_reason: str = ""  # by default what the blocks imply
+    status: int = 200
+    error: str = ""
+    fails: int = 0  # how often the server answers `status` before it gives the blocks; 0 with an error status: always
+    holds: bool = False  # the text streams until the client hangs up or the story lets go
+    cut: bool = False  # the server hangs up in the middle of the last block
+
+    @property
+    def ends_with(self) -> str:
+        """The stop reason."""
+        return self.stop_reason or ("tool_use" if any(b["type"] == "tool_use" for b in self.blocks) else "end_turn")
+
+
+Step: TypeAlias = "Reply | Callable[[Asked], Reply]"
+
+
+def text(words: str) -> Block:
+    """Words."""
+    return {"type": "text", "text": words}
+
+
+def thinking(words: str) -> Block:
+    """Thinking, with a signature as the API sends it."""
+    return {"type": "thinking", "thinking": words, "signature": "c2lnbmF0dXJlIG9mIHRoZSB0aG91Z2h0"}
+
+
+def call(name: str, **arguments: Any) -> Block:  # noqa: ANN401 — a tool takes any JSON
+    """A tool call."""
+    return {"type": "tool_use", "name": name, "input": arguments}
+
+
+def bash(command: str) -> Block:
+    """A Bash call."""
+    return call("Bash", command=command, description="one step of the story")
+
+
+def gate(name: str) -> str:
+    """Make a command that waits for the story to open a gate (at most a minute: nobody may hang for ever)."""
+    return f"touch {name}.begun; for i in $(seq 1200); do [ -e {name}.open ] && break; sleep 0.05; done; echo passed {name}"
+
+
+def agent(script: str, description: str, *, background: bool | None = False, kind: str = "general-purpose") -> Block:
+    """An Agent call whose prompt plays a script."""
+    arguments = {"description": description, "prompt": f"{{{script}}} {description} [call @CALL@]", "subagent_type": kind}
+    return call("Agent", **arguments, **({} if background is None else {"run_in_background": background}))
+
+
+def searched(query: str) -> tuple[Block, ...]:
+    """Make the blocks of a search that the server ran itself."""
+    found = {"type": "web_search_result", "title": "OTLP", "url": "https://example.com/otlp", "encrypted_content": "eA==", "page_age": None}
+    return (
+        {"type": "server_tool_use", "id": "srvtoolu_@N@", "name": "web_search", "input": {"query": query}},
+        {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_@N@", "content": [found]},
+    )
+
+
+def _says(*steps: str) -> tuple[Step, ...]:
+    return tuple(Reply((text(words),)) for words in steps)
+
+
+def _plan(asked: Asked) -> Reply:
+    """Plan mode: write the plan where the client wants it, then ask to leave; older clients take it as a parameter."""
+    if asked.plan_file and "Write" in asked.tools and "Write" not in asked.called:
+        return Reply((call("Write", file_path=asked.plan_file, content=PLAN_TEXT),))
+    if "ExitPlanMode" not in asked.called:
+        return Reply((text("Here is the plan."), call("ExitPlanMode", plan=PLAN_TEXT)))
+    return Reply((bash("echo planned > greeting.txt"),)) if "Bash" not in asked.called else Reply((text("The plan is carried out."),))
+
+
+_LOOK = (
+    Reply((thinking("Two looks at once."), text("I will look."), bash("ls"), bash("echo second; cat notes.txt"))),
+    Reply((call("Read", file_path="@CWD@/notes.txt"),)),
+    *_says("Done: I looked at the files."),
+)
+
+SCRIPTS: dict[str, tuple[Step, ...]] = {
+    "hello": _says("Hello there."),
+    "tools": _LOOK,
+    "thinking": (Reply((thinking("A long thought about a short answer."), text("Forty-two."))),),
+    "error": (Reply((bash("echo broken >&2; exit 3"),)), *_says("It failed with code 3.")),
+    "unicode": (Reply((bash("printf '\\303\\251\\360\\237\\221\\213'"), text("Grüße, 世界 👋🏽 \u202eRTL\u202c \u2028 done."))), *_says("Ende – 終.")),
+    "image": (Reply((call("Read", file_path=f"@CWD@/{IMAGE}"),)), *_says("A pixel.")),
+    "mcp": (Reply((call("mcp__lab__echo", text="over stdio"), call("mcp__lab__fail", text="no"))), *_says("The server echoed and failed.")),
+    "websearch": (Reply((call("WebSearch", query="otlp http"),)), *_says("Found it.")),
+    "servertool": (Reply((*searched("otlp grpc"), text("The server itself searched."))),),
+    "big": (Reply((bash("for i in $(seq 9000); do echo line $i of a long output; done"),)), *_says("That was big.")),
+    "maxtok": (Reply((text("A cut answ"),), stop_reason="max_tokens"), *_says("er, resumed.")),
+    "skill": (Reply((call("Skill", skill="lab"),)), *_says("The skill told me what to do.")),
+    "slow": (Reply((text("This takes a while."), bash(gate("slow")))), *_says("It took a while.")),
+    "slowstream": (Reply((text("A long answer that streams. "),), holds=True),),
+    "cut": (Reply((text("This stream breaks in the mid"),), cut=True, fails=1),),
+    "overload": (Reply((text("Third time lucky."),), status=529, error="Overloaded", fails=2),),
+    "error500": (Reply((text("Second time lucky."),), status=500, error="Internal server error", fails=1),),
+    "auth401": (Reply(status=401, error="invalid x-api-key"),),
+    "bad400": (Reply(status=400, error="messages: scripted fatal error"),),
+    "toolthen400": (Reply((bash("echo before the failure"),)), Reply(status=400, error="messages: scripted fatal error")),
+    "agent": (Reply((text("I delegate."), agent("subtask", "count files"))), *_says("The agent finished.")),
+    "twoagents": (Reply((agent("subtask", "first"), agent("subtasktwo", "second"))), *_says("Both agents finished.")),
+    "agentdefault": (Reply((agent("subtask", "as the client likes", background=None),)), *_says("The agent was asked.")),
+    "bgagent": (Reply((text("In the background."), agent("subtaskslow", "slow count", background=True))), *_says("Started in background.")),
+    "nested": (Reply((agent("subtasknest", "outer"),)), *_says("Nested agents finished.")),
+    "forkagent": (Reply((agent("subtask", "as a fork", background=True, kind="fork"),)), *_says("The fork was asked.")),
+    "failagent": (Reply((agent("subtaskfail", "fails"),)), *_says("The agent failed.")),
+    "subtask": (Reply((bash("ls | wc -l"),)), *_says("There are some files.")),
+    "subtasktwo": (Reply((thinking("Two at once."), bash("echo a"), bash("echo b; exit 2"))), Reply((bash("echo c"),)), *_says("Three commands.")),
+    "subtaskslow": (Reply((bash(gate("agent")),)), *_says("The slow agent counted.")),
+    "subtasknest": (Reply((agent("subtask", "inner"),)), *_says("The inner agent is done.")),
+    "subtaskfail": (Reply(status=400, error="messages: scripted fatal error"),),
+    "plan": (_plan,) * 8,
+    "planrun": (Reply((bash("echo cleared > greeting.txt"),)), *_says("The plan is carried out afresh.")),
+    "notified": _says("I saw the background task finish."),
+    "bash": _says("I saw your command."),
+}
+AUX: dict[str, Reply] = {
+    "compact": Reply((text("<analysis>short</analysis>\n<summary>The person looked at files with the model.</summary>"),)),
+    "websearch": Reply((*searched("otlp http"), text("OTLP is a protocol."))),
+    "title": Reply((text('{"title": "A scripted session", "isNewTopic": true}'),)),
+    "topic": Reply((text('{"title": "A scripted session", "isNewTopic": true}'),)),
+}
+
+
+def reply_to(asked: Asked) -> Reply:
+    """Choose what the model answers."""
+    if asked.aux:
+        return AUX.get(asked.aux, Reply((text("ok"),)))
+    steps = SCRIPTS.get(asked.script or "", ())
+    if asked.step >= len(steps):
+        return Reply((text("ok"),))
+    step = steps[asked.step]
+    return fitted(step if isinstance(step, Reply) else step(asked), asked)
+
+
+def fitted(reply: Reply, asked: Asked) -> Reply:
+    """Fit a reply to the tools that this client offers."""
+    blocks = []
+    for block in reply.blocks:
+        if block["type"] == "tool_use":
+            name = "Task" if block["name"] == "Agent" and "Agent" not in asked.tools else block["name"]
+            known = asked.tools.get(name)
+            given = {k: v for k, v in block["input"].items() if not known or k in known}
+            blocks.append({**block, "name": name, "input": given})
+        else:
+            blocks.append(block)
+    return replace(reply, blocks=tuple(blocks))

@@ -1,0 +1,114 @@
+"""An OTLP/HTTP server on loopback that keeps every receipt of every span.
+
+Rules: a body that does not decode is answered 400 and kept as `undecodable`; everything else is acknowledged. Each receipt is a
+line of `sink.jsonl`, so a span that comes twice is there twice.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+
+
+def plain(value: AnyValue) -> Any:  # noqa: ANN401 — an attribute is any JSON
+    """Turn an OTLP value into plain Python."""
+    kind = value.WhichOneof("value")
+    if kind is None:
+        return None
+    held = getattr(value, kind)
+    if kind == "array_value":
+        return [plain(v) for v in held.values]
+    if kind == "kvlist_value":
+        return attributes(held.values)
+    return held.hex() if kind == "bytes_value" else held
+
+
+def attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
+    """Turn OTLP attributes into a dictionary."""
+    return {p.key: plain(p.value) for p in pairs}
+
+
+def decoded(raw: bytes) -> Iterator[dict[str, Any]]:
+    """Decode the spans of a request."""
+    for block in ExportTraceServiceRequest.FromString(raw).resource_spans:
+        resource = attributes(block.resource.attributes)
+        for scope in block.scope_spans:
+            for s in scope.spans:
+                yield {
+                    "trace_id": s.trace_id.hex(), "span_id": s.span_id.hex(), "parent_span_id": s.parent_span_id.hex(),
+                    "name": s.name, "kind": s.kind, "start_ns": s.start_time_unix_nano, "end_ns": s.end_time_unix_nano,
+                    "status": s.status.code, "status_message": s.status.message, "attributes": attributes(s.attributes),
+                    "resource": resource, "scope": [scope.scope.name, scope.scope.version],
+                    "events": [{"t_ns": e.time_unix_nano, "name": e.name, "attributes": attributes(e.attributes)} for e in s.events],
+                    "links": [{"trace_id": k.trace_id.hex(), "span_id": k.span_id.hex(), "attributes": attributes(k.attributes)} for k in s.links],
+                    "dropped": s.dropped_attributes_count,
+                }  # fmt: skip
+
+
+class Sink:
+    """The server; use it as a context."""
+
+    def __init__(self, kept: Path) -> None:
+        self._out = kept.open("a", buffering=1)
+        self._lock = threading.Lock()
+        self.requests = 0
+        sink = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+            def do_POST(self) -> None:
+                raw = self.rfile.read(int(self.headers.get("content-length") or 0))
+                if self.headers.get("content-encoding") == "gzip":
+                    raw = gzip.decompress(raw)
+                status = sink.keep(self.path, raw)
+                body = ExportTraceServiceResponse().SerializeToString()
+                self.send_response(status)
+                self.send_header("content-type", "application/x-protobuf")
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Sink:
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._out.close()
+
+    def keep(self, path: str, raw: bytes) -> int:
+        """Keep a request's spans and say the HTTP status."""
+        now = time.time()
+        with self._lock:
+            self.requests += 1
+            request = self.requests
+            try:
+                rows = [{"event": "span", "request": request, "t": now, "path": path, **span} for span in decoded(raw)]
+                status = 200
+            except DecodeError as exc:
+                rows, status = [{"event": "undecodable", "request": request, "t": now, "path": path, "error": str(exc)}], 400
+            rows.append({"event": "request", "request": request, "t": now, "path": path, "status": status, "bytes": len(raw), "spans": len(rows)})
+            self._out.writelines(json.dumps(row) + "\n" for row in rows)
+        return status

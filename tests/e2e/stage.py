@@ -1,0 +1,343 @@
+"""One story's stage: the API, the OTLP server, the home, the clients that were started, and what they told their hooks.
+
+Rules:
+
+- Whatever a run made stays in its directory: `truth.jsonl`, `sink.jsonl`, `hooks/`, `projects/`, `meta.json`.
+- Prompts are numbered over the whole run (`#p3`), so the API knows which turn a request belongs to.
+- A run is over when no process that carries its mark (`TURNSPAN_E2E_RUN`) is alive: the detached worker carries it too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from .api import Api, Late
+from .client import Home, install, make_home, recorder_command, register_hooks, version_tuple
+from .sink import Sink
+from .terminal import Terminal, open_terminal, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+MARK = "TURNSPAN_E2E_RUN"
+BYPASS = "--dangerously-skip-permissions"
+
+
+class Stage:
+    """Where a story plays; use it as a context."""
+
+    def __init__(self, root: Path, version: str, scenario: str, prepare: Callable[[Stage], None] | None = None) -> None:
+        self.root = root
+        self.version = version
+        self.scenario = scenario
+        self.notes: list[str] = []
+        self.prompts: dict[str, dict[str, Any]] = {}
+        self.clients: list[dict[str, Any]] = []
+        self.program = install(version)
+        self.home: Home = make_home(root, version)
+        self.mark = uuid.uuid4().hex
+        bodies = root / "bodies" if os.environ.get("TURNSPAN_E2E_BODIES") else None
+        if bodies:
+            bodies.mkdir(exist_ok=True)
+        self.api = Api(root / "truth.jsonl", self.home.project, bodies)
+        self.sink = Sink(root / "sink.jsonl")
+        self.env: dict[str, str] = {}
+        self._open: list[Typed | Streamed] = []
+        register_hooks(self.home, recorder_command(self.home))
+        if prepare:
+            prepare(self)
+
+    def __enter__(self) -> Stage:
+        self.api.__enter__()
+        self.sink.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for client in self._open:
+            client.close()
+        with contextlib.suppress(Late):
+            self.wait_for_quiet()
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.api.__exit__()
+        self.sink.__exit__()
+        shutil.copytree(self.home.transcripts, self.root / "projects", dirs_exist_ok=True)
+        hooks = [p.stem for p in sorted((self.root / "hooks").glob("*.json"))]
+        meta = {
+            "version": self.version, "scenario": self.scenario, "hook": None, "prompts": self.prompts, "clients": self.clients,
+            "notes": self.notes, "proj": str(self.home.project), "home": str(self.home.home), "hooks": hooks,
+        }  # fmt: skip
+        (self.root / "meta.json").write_text(json.dumps(meta, indent=1))
+
+    # ---- the world
+
+    def environment(self) -> dict[str, str]:
+        """Give the environment of a client on this stage."""
+        return self.home.environment(ANTHROPIC_BASE_URL=self.api.url, **{MARK: self.mark}, **self.env)
+
+    def processes(self) -> list[int]:
+        """Find the processes that carry this run's mark."""
+        found = []
+        wanted = f"{MARK}={self.mark}".encode()
+        for entry in os.listdir("/proc") if os.path.isdir("/proc") else []:
+            if entry.isdigit():
+                with contextlib.suppress(OSError), open(f"/proc/{entry}/environ", "rb") as env:
+                    if wanted in env.read().split(b"\0"):
+                        found.append(int(entry))
+        return found
+
+    def wait_for_quiet(self, timeout_s: float = 30) -> None:
+        """Wait until all that the clients started is gone."""
+        wait_until(lambda: not self.processes(), "processes of the run ended", timeout_s)
+
+    def open_gate(self, name: str) -> None:
+        """Let a waiting tool go on."""
+        (self.home.project / f"{name}.open").touch()
+
+    def wait_gate(self, name: str) -> None:
+        """Wait until a tool stands at its gate."""
+        wait_until(lambda: (self.home.project / f"{name}.begun").exists(), f"a tool at gate {name}", 30)
+
+    def wait_written(self, message_id: str) -> None:
+        """Wait until a transcript holds a response."""
+
+        def look() -> bool:
+            return any(message_id in p.read_text(errors="replace") for p in self.home.transcripts.rglob("*.jsonl"))
+
+        wait_until(look, f"{message_id} in a transcript", 20)
+
+    def prompt(self, words: str) -> tuple[str, str]:
+        """Number a prompt and write it down."""
+        key = f"p{len(self.prompts) + 1}"
+        self.prompts[key] = {"text": f"{words} #{key}", "t": time.time()}
+        return key, f"{words} #{key}"
+
+    # ---- what hooks said
+
+    def hooks(self, event: str) -> list[dict[str, Any]]:
+        """Read the recorded hooks of an event, oldest first."""
+        return [json.loads(p.read_text()) for p in sorted((self.root / "hooks").glob(f"*-{event}.json"))]
+
+    def wait_hook(self, event: str, after: float = 0, timeout_s: float = 30) -> dict[str, Any]:
+        """Wait for a hook of an event that began after a moment."""
+        found: list[dict[str, Any]] = []
+
+        def look() -> bool:
+            found[:] = [h for h in self.hooks(event) if h["t"] >= after]
+            return bool(found)
+
+        wait_until(look, f"hook {event} after {after}", timeout_s)
+        return found[0]
+
+    def finished(self, turn: str, step: int = 0, event: str = "Stop") -> dict[str, Any]:
+        """Wait until a step was answered and the client said that the turn is over."""
+        return self.wait_hook(event, after=self.api.answered(turn, step)["t_end"] - 0.05)
+
+    # ---- clients
+
+    def run(self, words: str, *args: str, expect: int | None = 0, timeout_s: float = 90) -> dict[str, Any]:
+        """Run `-p` with one prompt, to its end."""
+        _, text = self.prompt(words)
+        return self.run_text(text, *args, expect=expect, timeout_s=timeout_s)
+
+    def run_text(self, text: str, *args: str, expect: int | None = 0, timeout_s: float = 90) -> dict[str, Any]:
+        """Run `-p` with words that are not numbered here."""
+        client = self.start(text, *args)
+        out, err = client.process.communicate(timeout=timeout_s)
+        row = client.row
+        row.update(rc=client.process.returncode, t_end=time.time())
+        with contextlib.suppress(ValueError):
+            said = json.loads(out)
+            row.update(session_id=said.get("session_id"), result=said.get("result"))
+        if expect is not None and row["rc"] != expect:
+            raise AssertionError(f"the client ended with {row['rc']}: {out[-500:]!r} {err[-500:]!r}")
+        return row
+
+    def start(self, text: str, *args: str) -> Printing:
+        """Start `-p` and return at once."""
+        mode = [] if "--permission-mode" in args else [BYPASS]
+        return Printing(self, ["-p", text, *args, *mode, "--output-format", "json"])
+
+    def stream(self, *args: str) -> Streamed:
+        """Start a client that reads prompts as stream-json."""
+        formats = ["--input-format", "stream-json", "--output-format", "stream-json", "--verbose"]
+        client = Streamed(self, ["-p", *formats, BYPASS, *args])
+        self._open.append(client)
+        return client
+
+    def terminal(self, *args: str) -> Typed:
+        """Start a client in a terminal and wait until it takes words."""
+        mode = [] if "--permission-mode" in args else [BYPASS]
+        client = Typed(self, [*args, *mode])
+        self._open.append(client)
+        return client
+
+
+class Printing:
+    """A client with `-p` and one prompt."""
+
+    def __init__(self, stage: Stage, args: list[str]) -> None:
+        self.process = subprocess.Popen(
+            [str(stage.program), *args], env=stage.environment(), cwd=stage.home.project, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        self.row: dict[str, Any] = {"args": args, "pid": self.process.pid, "t": time.time()}
+        stage.clients.append(self.row)
+
+    def kill(self, how: signal.Signals) -> None:
+        """End it, and wait until it is gone."""
+        self.process.send_signal(how)
+        self.process.communicate(timeout=30)
+        self.row.update(rc=self.process.returncode, t_end=time.time())
+
+
+class Streamed:
+    """A client with stream-json input."""
+
+    def __init__(self, stage: Stage, args: list[str]) -> None:
+        self._stage = stage
+        self.said: list[dict[str, Any]] = []
+        self.process = subprocess.Popen(
+            [str(stage.program), *args], env=stage.environment(), cwd=stage.home.project, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=(stage.root / "client.err").open("a"), text=True, start_new_session=True,
+        )  # fmt: skip
+        self.row: dict[str, Any] = {"args": args, "pid": self.process.pid, "t": time.time()}
+        stage.clients.append(self.row)
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            with contextlib.suppress(ValueError):
+                row = json.loads(line)
+                if row.get("session_id"):
+                    self.row["session_id"] = row["session_id"]
+                self.said.append(row)
+
+    def _send(self, row: dict[str, Any]) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(json.dumps(row) + "\n")
+        self.process.stdin.flush()
+
+    def say(self, words: str, *parts: dict[str, Any]) -> str:
+        """Send a prompt, perhaps with pictures, and give its turn."""
+        turn, text = self._stage.prompt(words)
+        self.say_text(text, *parts)
+        return turn
+
+    def say_text(self, text: str, *parts: dict[str, Any]) -> None:
+        """Send words that are not numbered here."""
+        self._send({"type": "user", "message": {"role": "user", "content": [*parts, {"type": "text", "text": text}]}})
+
+    def interrupt(self) -> None:
+        """Ask the client to stop what it does."""
+        self._send({"type": "control_request", "request_id": uuid.uuid4().hex, "request": {"subtype": "interrupt"}})
+
+    def results(self) -> int:
+        """Count the turns that the client called finished."""
+        return sum(row.get("type") == "result" for row in list(self.said))
+
+    def wait_results(self, count: int, timeout_s: float = 40) -> None:
+        """Wait until that many turns are finished."""
+        wait_until(lambda: self.results() >= count, f"{count} results of the client", timeout_s)
+
+    def close(self) -> None:
+        """End the input and wait for the client."""
+        if self.process.stdin and not self.process.stdin.closed:
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+        try:
+            self.process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self._stage.notes.append("the client did not end with its input")
+            self.process.kill()
+            self.process.wait(timeout=10)
+        self.row.update(rc=self.process.returncode, t_end=time.time())
+
+
+class Typed:
+    """A client in a terminal."""
+
+    def __init__(self, stage: Stage, args: list[str]) -> None:
+        self._stage = stage
+        self.row: dict[str, Any] = {"args": ["TUI", *args], "t": time.time()}
+        stage.clients.append(self.row)
+        began = time.time()
+        self.terminal: Terminal = open_terminal([str(stage.program), *args], stage.environment(), stage.home.project)
+        self.row["pid"] = self.terminal.pid
+        if version_tuple(stage.version) >= (1, 0, 62):
+            stage.wait_hook("SessionStart", after=began)
+        wait_until(self._takes_words, "the terminal takes words", 20)
+
+    def _takes_words(self) -> bool:
+        return any(line.lstrip("│ ").startswith(("❯", ">")) for line in self.terminal.screen().splitlines())
+
+    def type(self, words: str, *, check: bool = True) -> str:
+        """Type a prompt and Enter, wait until the client took it, and give its turn."""
+        turn, text = self._stage.prompt(words)
+        self.enter(text, until=(lambda: self._was_asked(turn)) if check else None)
+        return turn
+
+    def _was_asked(self, turn: str) -> bool:
+        return any(f"#{turn}" in h["payload"].get("prompt", "") for h in self._stage.hooks("UserPromptSubmit"))
+
+    def enter(self, text: str, until: Callable[[], bool] | None = None) -> None:
+        """Type words, see them on the screen, press Enter, and again if the client missed it."""
+        seen = text[-12:]
+        for attempt in (1, 2, 3):  # a dialog that is just closing swallows what is typed
+            self.terminal.write(text)
+            with contextlib.suppress(Late):
+                wait_until(lambda: self.shows(seen), f"typed words on the screen: {seen!r}", 2 * attempt)
+                break
+            self.terminal.key("C-u")
+        self.terminal.key("Enter")
+        if until is None:
+            return
+        for _ in range(8):
+            with contextlib.suppress(Late):
+                wait_until(until, "the client took the words", 2.5)
+                return
+            self.terminal.key("Enter")
+        raise Late(f"the client did not take {text!r}\n{self.terminal.screen()}")
+
+    def shows(self, words: str) -> bool:
+        """Say whether words are on the screen."""
+        return words in self.terminal.screen()
+
+    def wait_shows(self, words: str, timeout_s: float = 20) -> None:
+        """Wait for words on the screen."""
+        wait_until(lambda: self.shows(words), f"{words!r} on the screen", timeout_s)
+
+    def quit(self) -> None:
+        """Leave with /exit, and wait until the client is gone."""
+        self.terminal.write("/exit")
+        wait_until(lambda: self.shows("/exit"), "/exit on the screen", 10)
+        deadline = time.monotonic() + 20
+        while self.terminal.is_running():
+            if time.monotonic() > deadline:
+                raise Late("the client did not leave\n" + self.terminal.screen())
+            self.terminal.key("Enter")
+            with contextlib.suppress(Late):
+                wait_until(lambda: not self.terminal.is_running(), "gone", 2)
+        self.row["t_end"] = time.time()
+
+    def kill(self, how: signal.Signals) -> None:
+        """End the client with a signal, and wait until it is gone."""
+        os.kill(self.terminal.pid, how)
+        wait_until(lambda: not self.terminal.is_running(), "the client is gone", 20)
+        self.row["t_end"] = time.time()
+
+    def close(self) -> None:
+        """Take the terminal away."""
+        self.terminal.close()

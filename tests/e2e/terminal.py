@@ -1,0 +1,170 @@
+"""A terminal for a program: tmux where it is installed, else a pseudo-terminal of our own.
+
+Rules: keys go in as a person types them; what is on the screen can be read; waiting means looking until a deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import termios
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING, Protocol
+
+from .api import Late
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COLUMNS, ROWS = 180, 50
+KEYS = {"Enter": "\r", "Escape": "\x1b", "Tab": "\t", "Up": "\x1b[A", "Down": "\x1b[B", "C-c": "\x03", "C-u": "\x15", "BTab": "\x1b[Z"}
+ESCAPES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]|\x1b[=>78cDEHM]")
+
+
+class Terminal(Protocol):
+    """What a story does with a terminal."""
+
+    pid: int
+
+    def write(self, text: str) -> None:
+        """Type words, without Enter."""
+
+    def key(self, name: str) -> None:
+        """Press a key."""
+
+    def screen(self) -> str:
+        """Read the screen."""
+
+    def is_running(self) -> bool:
+        """Say whether the program still runs."""
+
+    def close(self) -> None:
+        """Take the terminal away (what is left of the program gets a hang-up)."""
+
+
+def open_terminal(argv: list[str], env: dict[str, str], cwd: Path) -> Terminal:
+    """Start a program in a terminal; `TURNSPAN_E2E_PTY` chooses our own although tmux is there."""
+    tmux = shutil.which("tmux")
+    if tmux is None or os.environ.get("TURNSPAN_E2E_PTY"):
+        return PtyTerminal(argv, env, cwd)
+    return TmuxTerminal(tmux, argv, env, cwd)
+
+
+def wait_until(is_so: object, what: str, timeout_s: float = 20, poll_s: float = 0.03) -> None:
+    """Look until something is so."""
+    assert callable(is_so)
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise Late(f"{what}: not in {timeout_s:.0f} s")
+        time.sleep(poll_s)
+
+
+def is_alive(pid: int) -> bool:
+    """Say whether a process exists and is no zombie."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+        return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+    return True
+
+
+class TmuxTerminal:
+    """A window of a tmux server of its own."""
+
+    def __init__(self, tmux: str, argv: list[str], env: dict[str, str], cwd: Path) -> None:
+        # the socket's path must be short (108 bytes), so it does not lie in the run's directory
+        self._tmux = [tmux, "-f", os.devnull, "-L", f"turnspan-{uuid.uuid4().hex[:12]}"]
+        self._env = {name: env[name] for name in ("PATH", "HOME", "TERM", "LANG")}  # the server is no part of the story
+        size = ["-x", str(COLUMNS), "-y", str(ROWS)]
+        start = ["env", "-i", *(f"{k}={v}" for k, v in env.items()), *argv]
+        subprocess.run([*self._tmux, "new-session", "-d", *size, "-c", str(cwd), *start], check=True, env=self._env)
+        self.pid = int(self._ask("display-message", "-p", "#{pane_pid}"))
+        self._ask("set-option", "-g", "remain-on-exit", "on")
+        self._ask("set-option", "-g", "escape-time", "0")
+
+    def _ask(self, *order: str) -> str:
+        done = subprocess.run([*self._tmux, *order], capture_output=True, text=True, check=False, timeout=20, env=self._env)
+        return done.stdout
+
+    def write(self, text: str) -> None:
+        """Type words."""
+        self._ask("send-keys", "-l", "--", text)
+
+    def key(self, name: str) -> None:
+        """Press a key."""
+        self._ask("send-keys", name)
+
+    def screen(self) -> str:
+        """Read the screen."""
+        return self._ask("capture-pane", "-p", "-J")
+
+    def is_running(self) -> bool:
+        """Say whether the program still runs."""
+        return is_alive(self.pid)
+
+    def close(self) -> None:
+        """End the tmux server."""
+        self._ask("kill-server")
+
+
+class PtyTerminal:
+    """A pseudo-terminal; its screen is the last of what the program wrote, without escapes."""
+
+    def __init__(self, argv: list[str], env: dict[str, str], cwd: Path) -> None:
+        self.pid, self._fd = pty.fork()
+        if self.pid == 0:  # the child: nothing here but becoming the program
+            try:
+                os.chdir(cwd)
+                os.execvpe(argv[0], argv, env)
+            finally:
+                os._exit(127)
+        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        self._written = bytearray()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := os.read(self._fd, 65536):
+                self._written += data
+
+    def write(self, text: str) -> None:
+        """Type words."""
+        os.write(self._fd, text.encode())
+
+    def key(self, name: str) -> None:
+        """Press a key."""
+        os.write(self._fd, KEYS.get(name, name).encode())
+
+    def screen(self) -> str:
+        """Read the last of what was written; cursor moves to the right stand for spaces."""
+        raw = re.sub(rb"\x1b\[(\d*)C", lambda m: b" " * int(m.group(1) or 1), bytes(self._written[-20000:]))
+        return ESCAPES.sub(b"", raw).replace(b"\r", b"\n").decode(errors="replace")
+
+    def is_running(self) -> bool:
+        """Say whether the program still runs."""
+        with contextlib.suppress(ChildProcessError):
+            return os.waitpid(self.pid, os.WNOHANG)[0] == 0
+        return False
+
+    def close(self) -> None:
+        """Hang up, and end what does not go by itself."""
+        with contextlib.suppress(OSError):
+            os.close(self._fd)
+        deadline = time.monotonic() + 5
+        while self.is_running() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if self.is_running():
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)

@@ -1,0 +1,165 @@
+"""The made archives the benchmarks run on hold what they say they hold."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+GENERATOR = Path(__file__).parent.parent / "benchmarks" / "generate.py"
+TOKENS = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
+
+
+def generate(out, *options):
+    """Run the generator as a person would; what it says it wrote."""
+    subprocess.run([sys.executable, GENERATOR, out, *map(str, options)], check=True, capture_output=True)
+    return json.loads((out / "expected.json").read_text())
+
+
+def rows_of(path):
+    """Every line of a transcript, and each must be whole."""
+    with path.open("rb") as file:
+        for line in file:
+            assert line.endswith(b"\n")
+            yield json.loads(line)
+
+
+def starts_turn(row, answered):
+    """Tell what asks the model to work, by rules written apart from the generator's."""
+    content = row["message"]["content"]
+    if row.get("isSidechain") or row.get("isMeta") or row.get("isCompactSummary") or "toolUseResult" in row:
+        return False
+    text = content if isinstance(content, str) else content[0].get("text", "")
+    if not text or text.startswith(("[Request interrupted", "<local-command", "<bash-")):
+        return False
+    return answered if text.startswith("<command-name>") else True
+
+
+class Count:
+    """What is in some transcripts, read line by line with nothing but json."""
+
+    def __init__(self):
+        self.totals, self.tokens, self.kinds = Counter(), Counter(), Counter()
+        self.usage, self.agents, self.calls, self.results = {}, set(), {}, set()
+
+    def read(self, path):
+        rows = list(rows_of(path))
+        self.totals["bytes"] += path.stat().st_size
+        for row, following in zip(rows, [*rows[1:], {}], strict=True):
+            self.totals["lines"] += 1
+            self.kinds[row["type"]] += 1
+            message = row.get("message")
+            if row["type"] == "assistant" and message["model"] == "<synthetic>":
+                self.totals["api_errors"] += row["isApiErrorMessage"]
+            elif row["type"] == "assistant":
+                self.usage[message["id"]] = message["usage"], row["isSidechain"]
+                self.calls |= {b["id"]: b["name"] for b in message["content"] if b["type"] == "tool_use"}
+            elif row["type"] == "user":
+                # a command the client answers itself is followed by its output, any other by its expansion
+                shown = str(following.get("message", {}).get("content", ""))
+                self.totals["turns"] += starts_turn(row, answered=not shown.startswith("<local-command-stdout"))
+                self.read_result(row, message["content"])
+            self.totals["compactions"] += row.get("subtype") == "compact_boundary"
+
+    def read_result(self, row, content):
+        if isinstance(content, list) and content[0]["type"] == "tool_result":
+            self.results.add(content[0]["tool_use_id"])
+            self.totals["tool_errors"] += content[0]["is_error"]
+        outcome = row.get("toolUseResult")
+        if isinstance(outcome, dict) and "agentId" in outcome:
+            self.agents.add((row["sessionId"], outcome["agentId"]))
+
+    def report(self):
+        self.totals["generations"] = len(self.usage)
+        self.totals["subagent_generations"] = sum(is_agent for _, is_agent in self.usage.values())
+        self.totals["tool_calls"] = len(self.calls)
+        self.totals["tool_calls_without_result"] = len(self.calls.keys() - self.results)
+        for usage, _ in self.usage.values():
+            written = usage["cache_creation"]
+            self.tokens["input"] += usage["input_tokens"]
+            self.tokens["output"] += usage["output_tokens"]
+            self.tokens["cache_read"] += usage["cache_read_input_tokens"]
+            self.tokens["cache_write_5m"] += written["ephemeral_5m_input_tokens"]
+            self.tokens["cache_write_1h"] += written["ephemeral_1h_input_tokens"]
+        return self.totals
+
+
+def check_tree(out, expected):
+    """Count every file of the tree again and compare; the counter of the sessions and that of the stray agents."""
+    sessions, strays = Count(), Count()
+    paths = sorted((out / "projects").rglob("*.jsonl"))
+    mains = [path for path in paths if not path.name.startswith("agent-")]
+    for path in mains:
+        sessions.read(path)
+    places = {}
+    for path in paths:
+        if path not in mains:
+            places[next(rows_of(path))["sessionId"], path.stem.removeprefix("agent-")] = path
+    seen = set()
+    while seen != sessions.agents:  # agents launch agents
+        for agent in sessions.agents - seen:
+            sessions.read(places.pop(agent))
+            seen.add(agent)
+    for path in places.values():
+        strays.read(path)
+    found, totals = sessions.report(), expected["totals"]
+    for name in found:
+        assert found[name] == totals.get(name, 0), name
+    assert len(mains) == totals["sessions"] == len(expected["sessions"])
+    assert dict(sessions.tokens) == totals["tokens"]
+    assert dict(Counter(sessions.calls.values())) == totals["tool_calls_by_name"]
+    assert sum(totals["turns_by_origin"].values()) == totals["turns"]
+    stray_totals = expected["agents_nobody_launched"]
+    strays.report()
+    assert len(places) == stray_totals.get("agents", 0)
+    assert all(strays.tokens[name] == stray_totals["tokens"][name] for name in TOKENS)
+    kinds = Counter()
+    for kind, count in expected["line_kinds"].items():
+        kinds[kind.partition("/")[0]] += count["lines"]
+    assert kinds == sessions.kinds + strays.kinds
+    return sessions
+
+
+def test_an_archive_holds_what_it_says(tmp_path):
+    """Counting every line again with plain json gives the totals that were written next to the archive."""
+    expected = generate(tmp_path / "archive", "--megabytes", 12, "--sessions", 30, "--seed", 7)
+    check_tree(tmp_path / "archive", expected)
+    assert 11e6 < sum(kind["bytes"] for kind in expected["line_kinds"].values()) < 14e6
+    assert {row["version"] for row in expected["sessions"]} == set(expected["by_version"])
+
+
+@pytest.mark.parametrize("version", ["1.0.128", "2.0.76", "2.1.29", "2.1.128", "2.1.325"])
+def test_every_client_version_is_told_apart(tmp_path, version):
+    """A long session of each version has its own line types and its own place for subagents."""
+    expected = generate(tmp_path / "one", "--turns", 120, "--version", version)
+    sessions = check_tree(tmp_path / "one", expected)
+    agents = {path.parent.name for path in (tmp_path / "one").rglob("agent-*.jsonl")}
+    assert expected["totals"]["turns"] == 120
+    assert ("subagents" in agents) == version.startswith("2.1.")
+    assert (sessions.kinds["progress"] > 0) == (version == "2.1.29")
+    assert (sessions.kinds["api-request"] > 0) == (version == "2.1.325")
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path):
+    """Two runs agree byte for byte, another seed does not, and a longer session begins like a shorter one."""
+
+    def made(name, *options):
+        generate(tmp_path / name, *options)
+        return {p.relative_to(tmp_path / name): p.read_bytes() for p in (tmp_path / name).rglob("*") if p.is_file()}
+
+    first = made("a", "--megabytes", 3, "--sessions", 9)
+    assert first == made("b", "--megabytes", 3, "--sessions", 9)
+    assert first.keys() != made("c", "--megabytes", 3, "--sessions", 9, "--seed", 2).keys()
+    short = max(made("short", "--turns", 10).values(), key=len)
+    assert any(text.startswith(short[: len(short) * 9 // 10]) for text in made("long", "--turns", 20).values())
+
+
+def test_a_cost_state_is_the_sum_of_its_tokens(tmp_path):
+    """The newest client's own account of a session is what its transcripts add up to."""
+    expected = generate(tmp_path / "one", "--turns", 60)
+    (row,) = expected["sessions"]
+    (states,) = [[r for r in rows_of(tmp_path / "one" / row["path"]) if r["type"] == "cost-state"]]
+    assert states[-1]["totalCostUSD"] == row["client_cost_usd"] > 0
+    assert sum(model["outputTokens"] for model in states[-1]["modelUsage"].values()) == row["tokens"]["output"]
