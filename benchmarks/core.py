@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import re
@@ -91,15 +92,22 @@ def decode_msgspec(path: Path) -> int:
 
 
 def build_all(path: Path) -> int:
-    """Every trace of the sessions at `path`; how many spans they hold."""
+    """Every trace of the sessions at `path`, as a backfill builds them; how many spans they hold."""
     try:
-        read_traces = importlib.import_module("turnspan.sessions").read_traces
+        reading = importlib.import_module("turnspan.reading")
+        session_at = importlib.import_module("turnspan.sessions").session_at
+        read, progress, ending = reading.Reading, reading.Progress(), reading.Ending(is_over=True)
     except (ImportError, AttributeError) as exc:
         raise NotAvailableError(f"not available yet: {exc}") from exc
     sessions = [path]
     if path.is_dir():
         sessions = [file for file in session_files(path) if not file.name.startswith("agent-")]
-    return sum(len(trace.spans) for session in sessions for trace in read_traces(session))
+    return sum(
+        len(trace.spans)
+        for session in sessions
+        for piece in read(session_at(session), progress, ending).pieces()
+        for trace in piece.traces
+    )
 
 
 TASKS: dict[str, Callable[[Path], int]] = {
@@ -113,7 +121,9 @@ WARM = {"nothing": do_nothing, **TASKS}
 
 def run_here(task: str, path: Path) -> None:
     """The child's side: do it once and say what it took."""
-    importlib.import_module("msgspec")  # what everyone imports is not what we compare
+    for module in ("msgspec", "turnspan.reading"):  # starting up is measured elsewhere
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
     began, cpu_began = time.perf_counter(), time.process_time()
     try:
         made = WARM[task](path)
@@ -184,33 +194,35 @@ def measure(path: Path, rounds: int, *, with_instructions: bool) -> dict[str, An
 def table(result: dict[str, Any]) -> str:
     lines = [
         f"{result['path']}: {result['bytes'] / 1e6:,.1f} MB, best of {result['rounds']}",
-        f"{'':18} {'CPU s':>8} {'median':>8} {'MB/s':>8} {'× json':>7} {'peak MB':>8} {'instr/B':>8} {'made':>10}",
+        f"{'':18} {'CPU s':>8} {'median':>8} {'MB/s':>8} {'x json':>7} {'peak MB':>8} {'instr/B':>8} {'made':>10}",
     ]
     for row in result["rows"]:
         if "missing" in row:
             lines.append(f"{row['task']:18} {row['missing']}")
             continue
-        instructions = f"{row['instructions_per_byte']:8.1f}" if "instructions_per_byte" in row else f"{'–':>8}"
+        instructions = f"{row['instructions_per_byte']:8.1f}" if "instructions_per_byte" in row else f"{'-':>8}"
         figures = (
             f"{row['cpu_s_min']:8.3f} {row['cpu_s_median']:8.3f} {row['mb_per_s']:8.0f} {row['times_json_loads']:7.2f}"
         )
         verdict = ""
         if row["task"].startswith("turnspan"):
             met = row["times_json_loads"] >= GOAL
-            verdict = f"  goal {GOAL:.0f} ×: {'met' if met else 'MISSED'}"
+            verdict = f"  goal {GOAL:.0f} x: {'met' if met else 'MISSED'}"
         lines.append(f"{row['task']:18} {figures} {row['peak_mb']:8.0f} {instructions} {row['made']:10,}{verdict}")
     return "\n".join(lines)
 
 
 def made_sessions(turns: list[int], below: Path) -> list[Path]:
-    """One made session for each length."""
-    sys.path.insert(0, str(Path(__file__).parent))
-    write_archive = importlib.import_module("generate").write_archive
+    """One made session for each length.
+
+    In a process of its own: a child's peak memory is never less than what its parent held when it started it.
+    """
     paths = []
     for count in turns:
         out = below / f"{count}-turns"
-        (row,) = write_archive(out, turns=count)["sessions"]
-        paths.append(out / row["path"])
+        command = [sys.executable, str(Path(__file__).with_name("generate.py")), str(out), "--turns", str(count)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        paths.append(max((out / "projects").glob("*/*.jsonl"), key=lambda path: path.stat().st_size))
     return paths
 
 

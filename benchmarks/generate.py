@@ -7,7 +7,7 @@ writes OUT/projects/… as the client lays it out, and OUT/expected.json: what i
 
 - A line is a template, rendered to bytes once a client version and bound to a session's constants once a session;
   writing it fills the holes. Long texts are slices of a few seas of ready-escaped lines.
-- Everything is streamed: memory does not grow with the archive. Nothing reads the clock or the machine.
+- Everything is streamed: all that grows with the archive is a row a session. Nothing reads the clock or the machine.
 - The templates follow the field sets of five client versions; every text in them is made up here.
 - A session of N turns begins with the same bytes as one of N + 1 turns: what grows is only the file.
 """
@@ -38,6 +38,7 @@ SPAN_MS = 90 * 86_400_000
 COMPACT_ABOVE_TOKENS = 165_000
 BIG_BYTES = 200_000
 HALF_EMOJI = b"\\ud83d"  # lone surrogates occur in real transcripts
+ALWAYS_REPORTED = ("turns", "generations", "tool_calls", "tool_errors", "subagents", "api_errors", "lines", "bytes")
 TOKEN_CLASSES = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
 
 # ---------------------------------------------------------------- templates
@@ -463,7 +464,7 @@ def stamp(ms: int) -> bytes:
 
 
 class Tally:
-    """What has been written: one for a session, and one for what belongs to no turn of it."""
+    """What has been written: one for a session, others for the agents that belong to no turn of it."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = defaultdict(int)
@@ -485,7 +486,7 @@ class Tally:
     def report(self) -> dict[str, object]:
         total = [sum(column) for column in zip(*self.tokens.values(), strict=True)] or [0] * 5
         return {
-            **dict(sorted(self.counts.items())),
+            **dict(sorted({**dict.fromkeys(ALWAYS_REPORTED, 0), **self.counts}.items())),
             "tokens": dict(zip(TOKEN_CLASSES, total, strict=True)),
             "tokens_by_model": {m: dict(zip(TOKEN_CLASSES, t, strict=True)) for m, t in sorted(self.tokens.items())},
             "tool_calls_by_name": dict(sorted(self.tools.items())),
@@ -972,15 +973,10 @@ TYPED_IMAGE = shape(
 BACKUP = shape({"backupFileName": "<<name>>@v1", "version": 1, "backupTime": AT})
 
 
-def command_text(name: bytes, arguments: bytes = b"") -> bytes:
-    parts = (
-        b"<command-name>/",
-        name,
-        b"</command-name>\\n<command-message>",
-        name,
-        b"</command-message>\\n<command-args>",
-    )
-    return b"".join((*parts, arguments, b"</command-args>"))
+def command_text(name: bytes) -> bytes:
+    """How the client notes a command of its own."""
+    parts = (b"<command-name>/", name, b"</command-name>\\n            <command-message>", name, b"</command-message>")
+    return b"".join((*parts, b"\\n            <command-args></command-args>"))
 
 
 def announce_context(t: Transcript) -> None:
@@ -996,7 +992,8 @@ class Session:
     def __init__(self, archive: Archive, era: Era, project: str, now: int) -> None:
         dice = archive.dice
         self.id, self.project, self.era, self.started = dice.uuid().decode(), project, era, now
-        self.dice, self.version, self.tally, self.stray = dice, era.version, Tally(), Tally()
+        self.dice, self.version = dice, era.version
+        self.tally, self.stray, self.warmups = Tally(), Tally(), Tally()
         marks = {
             b"@sid@": self.id.encode(),
             b"@project@": project.encode(),
@@ -1018,7 +1015,7 @@ class Session:
             t.put("summary", text=self.title, leaf=dice.uuid())
         if FLAT_AGENTS <= self.version < NESTED_AGENTS:
             for _ in range(2):
-                stray_agent(t, self.stray, b"a", b"Warmup")
+                stray_agent(t, self.warmups, b"a", b"Warmup")
         if self.version >= (2, 1, 100):
             t.put("permission-mode")
         if self.version >= NEWEST:
@@ -1049,8 +1046,9 @@ class Session:
             self.prompt()
         if self.turns == 1:
             self.announce()
-        self.work()
-        self.close_turn(began, t.sink.lines - lines)
+        if self.work():
+            self.stop(began, t.sink.lines - lines)
+        self.note_state()
 
     def start(self, content: bytes, origin: str) -> None:
         self.tally.origins[origin] += 1
@@ -1078,7 +1076,8 @@ class Session:
 
     def custom_command(self) -> None:
         t, dice = self.main, self.dice
-        t.prompt = command_text(b"review", dice.words())
+        t.prompt = b"<command-message>review</command-message>\\n<command-name>/review</command-name>\\n"
+        t.prompt += b"<command-args>%b</command-args>" % dice.words()
         self.blob = fill(TYPED, text=dice.prose(1_500))
         self.start(b'"%b"' % t.prompt, "human")
         t.link("user/meta", content=self.blob)
@@ -1126,14 +1125,14 @@ class Session:
         if self.version >= (2, 1, 100):
             t.put("ai-title", text=self.title)
 
-    def work(self) -> None:
-        """Responses until the last one, or until something ends the turn early."""
+    def work(self) -> bool:
+        """Responses until the last one, or until something ends the turn early; whether the client got to its Stop."""
         t, dice, fate = self.main, self.dice, self.dice.random()
-        if fate < 0.008:
+        if fate < 0.008 and t.prompt[:1] != b"<":  # a command without a reply would be no turn
             t.link("user/plain", content=fill(TYPED, text=b"[Request interrupted by user]"))
             self.tally.counts["turns_interrupted"] += 1
             self.tally.counts["turns_without_reply"] += 1
-            return
+            return False
         steps = min(40, int(dice.rng.expovariate(1 / 2.7)))
         interrupted_at = dice.below(steps) if steps and fate < 0.04 else -1
         for step in range(steps):
@@ -1144,19 +1143,20 @@ class Session:
             if step == interrupted_at:
                 t.link("user/plain", content=fill(TYPED, text=b"[Request interrupted by user for tool use]"))
                 self.tally.counts["turns_interrupted"] += 1
-                return
+                return False
             self.between()
         if fate > 0.985:
             error = b"overloaded_error: try again later"
             t.link("assistant/error", id=dice.uuid(), text=b"API Error: 529 " + error, error=b"unknown")
             self.tally.counts["api_errors"] += 1
-            return
+            return False
         respond(t, is_final=True, blob=self.blob)
         if fate > 0.975:  # another hook would not let it stop: the same turn goes on
             t.link("user/meta", content=b'"Stop hook feedback:\\n- the change log has no entry yet"')
             respond(t, is_final=False)
             respond(t, is_final=True)
             self.tally.counts["turns_continued_by_hook"] += 1
+        return True
 
     def between(self) -> None:
         """What may stand between two responses of a turn."""
@@ -1191,18 +1191,23 @@ class Session:
         if NESTED_AGENTS <= self.version < NEWEST and dice.chance(0.5):
             stray_agent(t, self.stray, b"acompact-", b"Write down what happened so far.")
 
-    def close_turn(self, began: int, messages: int) -> None:
+    def stop(self, began: int, messages: int) -> None:
+        """What the client writes once its Stop hooks have run."""
         t, dice = self.main, self.dice
         t.tick(20, 300)
-        took = b"%d" % (t.now - began)
-        if self.version >= (2, 0, 50) and dice.chance(0.9):
-            t.link("system/stop_hook_summary", took_ms=b"%d" % dice.below(900), tool=dice.uuid())
         if PROGRESS_BEGAN <= self.version < PROGRESS_ENDED:
             t.link("progress/hook", event=b"Stop", match=b"", tool=dice.uuid())
             if dice.chance(0.03):
                 stray_agent(t, self.stray, b"aprompt_suggestion-", b"Say what the person may want next.")
+        if self.version >= (2, 0, 50):
+            t.link("system/stop_hook_summary", took_ms=b"%d" % dice.below(900), tool=dice.uuid())
         if self.version >= (2, 1, 100):
-            t.link("system/turn_duration", took_ms=took, messages=b"%d" % messages)
+            t.link("system/turn_duration", took_ms=b"%d" % (t.now - began), messages=b"%d" % messages)
+
+    def note_state(self) -> None:
+        """Loose lines about the session, and now and then a compaction somebody asked for."""
+        t, dice = self.main, self.dice
+        if self.version >= (2, 1, 100):
             t.put("last-prompt", text=t.prompt.partition(b". ")[0], leaf=t.parent.strip(b'"'))
             t.put("permission-mode")
         if self.version >= NEWEST:
@@ -1216,7 +1221,7 @@ class Session:
 
     def size(self) -> int:
         """All transcript bytes so far, the agents' included."""
-        return self.main.sink.bytes + self.tally.counts["bytes"] + self.stray.counts["bytes"]
+        return self.main.sink.bytes + sum(x.counts["bytes"] for x in (self.tally, self.stray, self.warmups))
 
     def cost_state(self) -> None:
         """The newest client's own account of the session so far."""
@@ -1238,9 +1243,18 @@ class Session:
         counts["lines"] += t.sink.lines
         counts["bytes"] += t.sink.bytes
         path = f"projects/{self.project}/{self.id}.jsonl"
+        alone = {"agents_nobody_launched": self.stray.counts["agents"], "warmups": self.warmups.counts["agents"]}
         cost = {"client_cost_usd": self.tally.cost() / 1e8} if self.version >= NEWEST else {}
         times = {"started": stamp(self.started).decode(), "ended": stamp(t.now).decode()}
-        return {"session": self.id, "version": self.era.name, "path": path, **times, **cost, **self.tally.report()}
+        return {
+            "session": self.id,
+            "version": self.era.name,
+            "path": path,
+            **times,
+            **cost,
+            **alone,
+            **self.tally.report(),
+        }
 
     def cut_off(self) -> None:
         """A last turn whose tool calls never got their results."""
@@ -1273,7 +1287,7 @@ def write_archive(
         sys.exit(f"no such version: {version} (there are {', '.join(era.name for era in ERAS)})")
     weights = [dice.rng.lognormvariate(0, 1.1) for _ in range(sessions)]
     until = list(itertools.accumulate(era.share for era in eras))
-    totals, strays, rows = Tally(), Tally(), []
+    totals, strays, warmups, rows = Tally(), Tally(), Tally(), []
     by_version: dict[str, Tally] = defaultdict(Tally)
     left_bytes, left_weight = megabytes * 1e6, sum(weights)
     projects = [f"-home-dev-{NOUNS[n % len(NOUNS)]}{n // len(NOUNS) or ''}" for n in range(1 + sessions // 60)]
@@ -1291,6 +1305,7 @@ def write_archive(
         rows.append(session.close())
         totals.add(session.tally)
         strays.add(session.stray)
+        warmups.add(session.warmups)
         by_version[era.name].add(session.tally)
         by_version[era.name].counts["sessions"] += 1
     totals.counts["sessions"] = sessions
@@ -1305,6 +1320,7 @@ def write_archive(
         },
         "totals": totals.report(),
         "agents_nobody_launched": strays.report(),
+        "warmups": warmups.report(),
         "line_kinds": {kind: {"lines": n, "bytes": size} for kind, (n, size) in sorted(archive.kinds.items())},
         "by_version": {name: tally.report() for name, tally in by_version.items()},
         "sessions": rows,

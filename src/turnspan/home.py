@@ -23,7 +23,7 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from turnspan.errors import StateError
 
@@ -124,16 +124,23 @@ def read_private(path: Path, limit: int) -> bytes | None:
         descriptor = open_private(path, os.O_RDONLY)
     except FileNotFoundError:
         return None
-    with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, opened safely
-        try:
-            return file.read(limit)
-        except OSError as error:
-            raise disk_error(error, path) from error
+    try:
+        return read_on(descriptor, limit)
+    except OSError as error:
+        raise disk_error(error, path) from error
+    finally:
+        os.close(descriptor)
+
+
+def read_on(descriptor: int, limit: int) -> bytes:
+    """What a file holds from here to its end, or to a limit."""
+    size = os.fstat(descriptor).st_size - os.lseek(descriptor, 0, os.SEEK_CUR)
+    return os.read(descriptor, max(0, min(size, limit)))
 
 
 def replace_private(path: Path, content: bytes) -> None:
     """Give a file new content, durably. Raises StateError, and then the old content is still there."""
-    temporary = write_temporary(path, content)
+    temporary = _write_temporary(path, content)
     try:
         rename_patiently(temporary, path)
         _sync_directory(path.parent)
@@ -143,8 +150,7 @@ def replace_private(path: Path, content: bytes) -> None:
         raise disk_error(error, path) from error
 
 
-def write_temporary(path: Path, content: bytes, *, is_durable: bool = True) -> Path:
-    """Put content into a new file next to `path`, safely on the disk unless told otherwise."""
+def _write_temporary(path: Path, content: bytes) -> Path:
     temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY | _BINARY, 0o600)
@@ -152,8 +158,7 @@ def write_temporary(path: Path, content: bytes, *, is_durable: bool = True) -> P
             unwritten = memoryview(content)
             while unwritten:
                 unwritten = unwritten[os.write(descriptor, unwritten) :]
-            if is_durable:
-                os.fsync(descriptor)
+            os.fsync(descriptor)
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -187,27 +192,33 @@ def _sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+class Held(NamedTuple):
+    """A lock that is held, and the file it is the lock of."""
+
+    descriptor: int
+    is_locked: bool  # False where the file system cannot lock, and then nobody is kept out
+
+
 if sys.platform != "win32":
     import fcntl
 
     @contextmanager
-    def kernel_lock(path: Path, timeout_s: float) -> Iterator[bool]:
-        """Hold the lock of this file. Raises Busy; yields False where the file system cannot lock."""
+    def kernel_lock(path: Path, timeout_s: float) -> Iterator[Held]:
+        """Hold the lock of this file, which is made when there is none. Raises Busy."""
         deadline = time.monotonic() + timeout_s
         while (held := _try_lock(path)) is None:
             if time.monotonic() >= deadline:
                 raise Busy
             time.sleep(_LOCK_POLL_S)
-        descriptor, is_locked = held
         try:
-            yield is_locked
+            yield held
         finally:
             # Not only by closing: a forked child would have the same open file, and with it the lock.
             with suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
-            os.close(descriptor)
+                fcntl.flock(held.descriptor, fcntl.LOCK_UN)
+            os.close(held.descriptor)
 
-    def _try_lock(path: Path) -> tuple[int, bool] | None:
+    def _try_lock(path: Path) -> Held | None:
         while True:
             descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
             is_locked = True
@@ -220,25 +231,29 @@ if sys.platform != "win32":
                 is_locked = False
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
-                    return descriptor, is_locked
+                    return Held(descriptor, is_locked)
             os.close(descriptor)  # removed between our opening and our locking it: that was the lock no more
 
 else:
 
     @contextmanager
-    def kernel_lock(path: Path, timeout_s: float) -> Iterator[bool]:
-        """Hold the lock of this file. Raises Busy."""
+    def kernel_lock(path: Path, timeout_s: float) -> Iterator[Held]:
+        """Hold the lock of this file, which is made when there is none. Raises Busy."""
         from filelock import FileLock, Timeout  # noqa: PLC0415 - slow to load
 
-        held = FileLock(path, timeout=timeout_s)
+        guard = FileLock(f"{path}.guard", timeout=timeout_s)  # a locked file cannot be read there, not even by us
         try:
-            held.acquire()
+            guard.acquire()
         except Timeout:
             raise Busy from None
         try:
-            yield True
+            descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
+            try:
+                yield Held(descriptor, is_locked=True)
+            finally:
+                os.close(descriptor)
         finally:
-            held.release()
+            guard.release()
 
 
 def _check_owner(path: Path, found: os.stat_result) -> None:

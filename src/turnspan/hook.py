@@ -7,11 +7,13 @@ Rules:
 - Only the standard library, and of that only `os`, `sys`, `select` and `time`: an interpreter started with `-I -S` has
   little else at hand, and `subprocess` alone takes longer to load than that interpreter takes to start.
 - The payload is not parsed here, and never lies in a file that has a name.
-- Nothing is waited for but stdin, and for that `WAIT_S` at most: a whole JSON object followed by silence is an event,
-  also when the client never closes its end.
+- Nothing is waited for but stdin, and silence there ends the wait: at once after a whole JSON object, which is an event
+  also when the client never closes its end; otherwise after `SILENCE_S`.
 - `TURNSPAN_RAISE=1` lets errors through, for tests.
 
-The launcher in `hooks/` starts the worker without this module; `take_over` is how the worker begins, either way.
+It is registered as `python -I -S -c HOOK_CODE PACKAGE_ROOT`: a module is compiled once, a script with every event, and
+that takes as long as all the rest; an interpreter that does not find its script leaves with 2. The launcher in `hooks/`
+starts the worker without this module; `take_over` is how the worker begins, either way.
 """
 
 # pathlib would take a third of the interpreter's own start to load.
@@ -21,9 +23,17 @@ import os
 import sys
 
 PAYLOAD_LIMIT = 8 * 1024 * 1024
-WAIT_S = 0.7  # with the interpreter's start less than a second, and half of what SessionEnd grants all hooks together
+SILENCE_S = 0.7  # with the interpreter's start less than a second, half of what SessionEnd grants all hooks together
+WORKER_SILENCE_S = 2.0  # nobody waits for the worker
+READ_S = 5.0  # for a client that dribbles
 OFF = ("0", "false", "no", "off")
 PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+HOOK_OPTIONS = ("-I", "-S", "-c")
+HOOK_CODE = (  # the excepthook is for a package that is gone
+    "import os, sys; sys.excepthook = lambda *_: os._exit(0); sys.path.append(sys.argv[1]); "
+    "from turnspan.hook import main; main()"
+)
 
 # `-c`, not `-m`: runpy is slow to load. Our own root comes last on the path: it helps where `-I` hides the person's own
 # site-packages, and can take the place of nothing. `-X utf8`: what the transcripts name is UTF-8 in any locale.
@@ -38,6 +48,7 @@ def main() -> None:
             hand_over()
     except BaseException:  # no failure of ours, not even an interrupt, is Claude Code's problem
         if os.environ.get("TURNSPAN_RAISE") == "1":
+            sys.excepthook = sys.__excepthook__
             raise
     os._exit(0)  # without the interpreter's goodbye: faster, and nothing can be printed by it
 
@@ -45,7 +56,7 @@ def main() -> None:
 def hand_over() -> None:
     """Start a worker, in a session of its own, that finds the payload on its stdin."""
     devnull = open_devnull()
-    payload = read_payload()
+    payload = read_payload(SILENCE_S)
     os.chdir(os.sep)  # a worker must not keep a project's directory busy, nor start in one that is gone
     _start([sys.executable, *WORKER_OPTIONS, WORKER_CODE, PACKAGE_ROOT], payload, devnull)
 
@@ -53,7 +64,7 @@ def hand_over() -> None:
 def take_over() -> bytes:
     """Read the worker's payload, then hold on to nothing of the client's: no pipe, no session, no directory."""
     devnull = open_devnull()
-    payload = read_payload()
+    payload = read_payload(WORKER_SILENCE_S)
     os.dup2(devnull, 0)
     os.closerange(3, 1024)
     os.chdir(os.sep)
@@ -74,11 +85,11 @@ def open_devnull() -> int:
     return descriptor
 
 
-def read_payload() -> bytes:
+def read_payload(silence_s: float) -> bytes:
     """What there is on stdin: all of it, or a whole JSON object, or what came in time."""
     payload = bytearray()
     try:  # noqa: SIM105 - contextlib is slow to load
-        _read_into(payload)
+        _read_into(payload, silence_s)
     except OSError:  # a directory, or a terminal that went away: the worker will say that this was no event
         pass
     return bytes(payload)
@@ -86,6 +97,8 @@ def read_payload() -> bytes:
 
 def is_whole(payload: bytearray) -> bool:
     """Whether every string and every brace of this JSON object has been closed."""
+    if not payload[-9:].rstrip().endswith(b"}"):  # cheaply, most of the times that a long event pauses
+        return False
     pieces = payload.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
     bare = b"".join(pieces[::2])  # what stands outside the strings
     return len(pieces) % 2 == 1 and bare.count(b"{") == bare.count(b"}") > 0
@@ -93,14 +106,14 @@ def is_whole(payload: bytearray) -> bool:
 
 if sys.platform != "win32":
 
-    def _read_into(payload: bytearray) -> None:
+    def _read_into(payload: bytearray, silence_s: float) -> None:
         import select  # noqa: PLC0415 - only an event that is read pays for it
         import time  # noqa: PLC0415
 
-        deadline = time.monotonic() + WAIT_S
-        while len(payload) < PAYLOAD_LIMIT and (left_s := deadline - time.monotonic()) > 0:
+        deadline = time.monotonic() + READ_S
+        while len(payload) < PAYLOAD_LIMIT and time.monotonic() < deadline:
             is_silent = not select.select([0], [], [], 0)[0]
-            if is_silent and (is_whole(payload) or not select.select([0], [], [], left_s)[0]):
+            if is_silent and (is_whole(payload) or not select.select([0], [], [], silence_s)[0]):
                 return
             chunk = os.read(0, PAYLOAD_LIMIT - len(payload))
             if not chunk:
@@ -138,7 +151,7 @@ if sys.platform != "win32":
 
 else:  # select() knows no pipes there, and there is no posix_spawn
 
-    def _read_into(payload: bytearray) -> None:
+    def _read_into(payload: bytearray, silence_s: float) -> None:
         import threading  # noqa: PLC0415
 
         def drain() -> None:
@@ -147,7 +160,7 @@ else:  # select() knows no pipes there, and there is no posix_spawn
 
         reader = threading.Thread(target=drain, daemon=True)
         reader.start()
-        reader.join(WAIT_S)
+        reader.join(silence_s)
 
     def _start(command: list[str], payload: bytes, devnull: int) -> None:
         import subprocess  # noqa: PLC0415

@@ -7,10 +7,12 @@ Rules:
 - The place never passes an unsealed turn. Reading from any committed place gives what one reading from the start gives.
 - A foreground agent leaves with the turn that launched it. A background agent leaves when it has finished, as new spans
   of that turn's trace. An agent that nobody launched is a trace of its own.
+- An agent may be sent on by later calls. Each of its runs belongs to the last call before it, whenever it is read.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from typing import TYPE_CHECKING, Final
 
@@ -19,11 +21,11 @@ import msgspec
 from turnspan import sessions, tail
 from turnspan.errors import TranscriptError
 from turnspan.trace import ids
-from turnspan.trace.build import AGENT_TOOLS, Agent, Launch, agent_prompt, build_agent, build_turn
+from turnspan.trace.build import Agent, Launch, agent_prompt, agent_type, build_agent, build_turn
 from turnspan.trace.model import Kind
 from turnspan.transcript import entries
 from turnspan.transcript.grouping import Carry, Grouper
-from turnspan.transcript.turns import Place
+from turnspan.transcript.turns import AGENT_TOOLS, Place, Said
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -49,12 +51,14 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Launched(msgspec.Struct, frozen=True, array_like=True):
-    """Where a background agent's spans will hang."""
+    """A call that launched an agent, or sent it on: there its spans hang."""
 
     trace_id: str
     span_id: str
     name: str
-    depth: int | None = None
+    type: str = ""
+    is_background: bool = False
+    since_ns: int = 0  # when it was called
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -63,7 +67,7 @@ class Progress(msgspec.Struct, frozen=True):
     main: Position = Position()
     is_own: bool = False  # a turn of its own was met: nothing after it is copied
     agents: dict[str, Position] = {}
-    launched: dict[str, Launched] = {}
+    launched: dict[str, tuple[Launched, ...]] = {}
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -71,9 +75,9 @@ class Ending(msgspec.Struct, frozen=True):
 
     is_over: bool = False  # the session has ended: everything may leave
     is_stopped: bool = False  # the client says that the turn has ended
-    last_message: str | None = None  # … with these words
+    last_words: str | None = None  # … with words of this digest (`words_digest`)
     now_ns: int | None = None  # to tell an idle session
-    finished_agent: str | None = None
+    finished_agents: tuple[str, ...] = ()
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -94,6 +98,8 @@ class Reading:
         self.is_rewritten = False
         self.is_answer_missing = False
         self.has_unsealed = False
+        self.is_finished = False
+        self.size = 0  # of the session's file, when it was read
         self.warmups = 0
         self._progress = progress
         self._ending = ending
@@ -106,6 +112,7 @@ class Reading:
         """The traces that may leave, in the order of the transcript, then those of agents that have finished."""
         descriptor = tail.open_regular(self.session.path)
         try:
+            self.size = os.fstat(descriptor).st_size
             position = self._checked(descriptor, self._progress.main)
             if position != self._progress.main:
                 self.is_rewritten = True
@@ -123,6 +130,7 @@ class Reading:
         finally:
             os.close(descriptor)
         yield from self._agent_pieces()
+        self.is_finished = True
 
     def _checked(self, descriptor: int, position: Position) -> Position:
         """The position, if the file still is the one it was taken in; else its beginning."""
@@ -145,13 +153,11 @@ class Reading:
         ending = self._ending
         if ending.is_over:
             return True
-        if ending.is_stopped and grouper.is_answered:
-            wanted = (ending.last_message or "").strip()
-            said = grouper.unsealed[-1].last_text.strip()
-            if not wanted or wanted in said or said in wanted:
-                return bool(said) or not wanted
-            self.is_answer_missing = True
-        elif ending.is_stopped and ending.last_message:
+        if ending.is_stopped:
+            if grouper.is_answered and (
+                ending.last_words is None or ending.last_words in _said(grouper.unsealed[-1])
+            ):
+                return True
             self.is_answer_missing = True
         if ending.now_ns is not None:
             last = max([self._last_agent_write(), *(time for turn in grouper.unsealed for time in turn.times)])
@@ -173,16 +179,19 @@ class Reading:
         is_own = self._progress.is_own
         copied = 0
         for turn in turns:
-            if not is_own and turn.part == 0:
-                if sessions.is_copied(turn, self.session):
-                    copied += 1
+            if not is_own:
+                # Only a copied turn can have gone on before the first one of our own.
+                if turn.part > 0 or sessions.is_copied(turn, self.session):
+                    copied += turn.part == 0
                     continue
                 is_own = True
+                if turn.previous is not None:
+                    turn.previous = sessions.original_ref(turn.previous, self.session)
             if sessions.repeats_itself(turn, self.session):
-                copied += 1
+                copied += turn.part == 0
                 continue
             trace_id = ids.trace_id(turn.session_id, turn.key)
-            found = self._launched_by(turn, trace_id, f"Turn {turn.number}", agents_read, launched)
+            found = self._launched_by(turn, trace_id, f"Turn {turn.number}", agents_read, launched, traces)
             traces.append(build_turn(turn, found, prices=self._prices))
         fingerprint = tail.fingerprint(descriptor, end.end)
         self._progress = Progress(
@@ -203,31 +212,50 @@ class Reading:
         trace_id: bytes,
         name: str,
         agents_read: dict[str, Position],
-        launched: dict[str, Launched],
+        launched: dict[str, tuple[Launched, ...]],
+        before: list[Trace],
         depth: int = 1,
     ) -> dict[str, list[Agent]]:
-        """The finished foreground agents of a turn, by their call; background ones are noted down in `launched`."""
+        """The finished foreground agents of a turn, by their call; every launch is noted down in `launched`.
+
+        What such an agent did for an earlier call, and has not left yet, leaves now: it goes to `before`.
+        """
         found: dict[str, list[Agent]] = {}
         if depth > _MAX_DEPTH:
             return found
         for response in turn.responses:
             for call in response.calls:
-                if call.name not in AGENT_TOOLS and (call.result is None or call.result.agent_id is None):
+                result = call.result
+                if call.name not in AGENT_TOOLS and (result is None or result.agent_id is None):
                     continue
                 for file in self._files_of(call, turn, agents_read, launched):
-                    if call.result is not None and call.result.is_background:
-                        span = ids.span_id(trace_id, Kind.TOOL, call.id)
-                        launched[file.agent_id] = Launched(trace_id.hex(), span.hex(), name, file.depth)
+                    span = ids.span_id(trace_id, Kind.TOOL, call.id)
+                    launch = Launched(
+                        trace_id.hex(), span.hex(), name, agent_type(call), result is not None and result.is_background,
+                        call.time_ns or 0,
+                    )  # fmt: skip
+                    earlier = launched.get(file.agent_id, ())
+                    launched[file.agent_id] = (*earlier, launch)
+                    if launch.is_background:
                         continue
-                    turns, position, _ = self._agent_turns(file, agents_read.get(file.agent_id, Position()), is_over=True)
+                    turns, position, _ = self._agent_turns(
+                        file,
+                        agents_read.get(file.agent_id, Position()),
+                        is_over=True,
+                        since_ns=launch.since_ns if earlier else 0,
+                        until_ns=result.time_ns if result is not None else None,
+                    )
                     agents_read[file.agent_id] = position
-                    for own in turns:
-                        found |= self._launched_by(own, trace_id, name, agents_read, launched, depth + 1)
-                    found.setdefault(call.id, []).append(_agent(file, turns, call, is_background=False))
+                    own = [run for run in turns if not earlier or _started_ns(run) >= launch.since_ns]
+                    others = [run for run in turns if earlier and _started_ns(run) < launch.since_ns]
+                    before += self._agent_traces(file, others, agents_read, launched)
+                    for run in own:
+                        found |= self._launched_by(run, trace_id, name, agents_read, launched, before, depth + 1)
+                    found.setdefault(call.id, []).append(_agent(file, own, launch))
         return found
 
     def _files_of(
-        self, call: Call, turn: Turn, agents_read: dict[str, Position], launched: dict[str, Launched]
+        self, call: Call, turn: Turn, agents_read: dict[str, Position], launched: dict[str, tuple[Launched, ...]]
     ) -> list[AgentFile]:
         """The agents a call launched, by the first of the four ways that tells."""
         known = self._known_agents()
@@ -250,8 +278,13 @@ class Reading:
                 return [file]
         return []
 
-    def _agent_turns(self, file: AgentFile, position: Position, *, is_over: bool) -> tuple[list[Turn], Position, bool]:
-        """An agent's new turns, the position behind them, and whether something stays unsealed."""
+    def _agent_turns(
+        self, file: AgentFile, position: Position, *, is_over: bool, since_ns: int = 0, until_ns: int | None = None
+    ) -> tuple[list[Turn], Position, bool]:
+        """An agent's new turns, the position behind them, and whether something stays unsealed.
+
+        What began after `until_ns` is left for later; what began before `since_ns` leaves only if it has ended.
+        """
         turns: list[Turn] = []
         try:
             descriptor = tail.open_regular(file.path)
@@ -263,9 +296,12 @@ class Reading:
             sealed = []
             for place, entry in self._entries(descriptor, position):
                 sealed += grouper.feed(entry, place)
+            is_over = is_over and all(_started_ns(turn) >= since_ns for turn in grouper.unsealed)
             last = grouper.seal() if is_over or grouper.is_answered else None
             sealed += [last] if last is not None else []
             for group in sealed:
+                if until_ns is not None and min(map(_started_ns, group.turns)) > until_ns:
+                    return turns, position, True
                 turns += group.turns
                 position = Position(
                     group.end.line + 1, group.end.end, tail.fingerprint(descriptor, group.end.end), group.carry
@@ -276,71 +312,107 @@ class Reading:
 
     def _agent_pieces(self) -> Iterator[Piece]:
         """Agents that left their turn behind: background ones, late rows, and those that nobody launched."""
-        for agent_id, file in self._all_agents().items():
-            position = self._progress.agents.get(agent_id, Position())
-            launched = self._progress.launched.get(agent_id)
-            if _size(file.path) <= position.offset:
-                continue
-            if position.offset == 0 and launched is None and not self._is_nobodys(file):
-                continue
-            if not self._has_finished(file, launched):
-                self.has_unsealed = True
-                continue
-            turns, after, _ = self._agent_turns(file, position, is_over=True)
-            if not turns:
-                continue
-            agents_read = {**self._progress.agents, agent_id: after}
-            all_launched = dict(self._progress.launched)
-            traces: list[Trace] = []
-            if not _is_warmup(turns):
-                launch = None
-                if launched is not None:
-                    trace_id, span_id = bytes.fromhex(launched.trace_id), bytes.fromhex(launched.span_id)
-                    launch = Launch(trace_id, span_id, launched.name)
-                agent = _agent(file, turns, None, is_background=launched is not None)
-                trace_id = launch.trace_id if launch is not None else ids.trace_id(
-                    turns[0].session_id, f"agent:{agent_id}"
-                )
-                name = launch.name if launch is not None else agent.type or "agent"
-                for turn in turns:
-                    found = self._launched_by(turn, trace_id, name, agents_read, all_launched)
-                    traces.append(build_agent(agent, turn, launch, found, prices=self._prices))
-            else:
-                self.warmups += 1
-            self._progress = Progress(self._progress.main, self._progress.is_own, agents_read, all_launched)
-            yield Piece(traces, self._progress)
+        known = self._known_agents()
+        done: set[str] = set()
+        # Whoever was launched comes first: it may have launched others, which then are not nobody's.
+        while (agent_id := next((a for a in self._progress.launched if a not in done), None)) is not None:
+            done.add(agent_id)
+            file = known.get(agent_id) or sessions.flat_agent_file(self.session, agent_id)
+            if file is not None:
+                yield from self._agent_piece(file)
+        others = dict(known)
+        if not self.has_unsealed and (self._ending.is_over or self._is_idle(self.session.path)):
+            others |= {file.agent_id: file for file in sessions.flat_agent_files(self.session)}
+        for agent_id, file in others.items():
+            if agent_id not in done and (agent_id in self._progress.agents or self._is_nobodys(file)):
+                yield from self._agent_piece(file)
 
-    def _all_agents(self) -> dict[str, AgentFile]:
-        found = dict(self._known_agents())
-        for agent_id in self._progress.launched:
-            if agent_id not in found:
-                file = sessions.flat_agent_file(self.session, agent_id)
-                if file is not None:
-                    found[agent_id] = file
-        return found
+    def _agent_piece(self, file: AgentFile) -> Iterator[Piece]:
+        position = self._progress.agents.get(file.agent_id, Position())
+        if _size(file.path) <= position.offset:
+            return
+        is_over = self._ending.is_over or self._is_idle(file.path)
+        if not is_over and not self._has_finished(file):
+            self.has_unsealed = True
+            return
+        turns, after, is_open = self._agent_turns(file, position, is_over=is_over)
+        if is_open:
+            self.has_unsealed = True
+            self.is_answer_missing |= file.agent_id in self._ending.finished_agents
+        if not turns:
+            return
+        agents_read = {**self._progress.agents, file.agent_id: after}
+        launched = dict(self._progress.launched)
+        traces: list[Trace] = []
+        if _is_warmup(turns):
+            self.warmups += 1
+        else:
+            traces = self._agent_traces(file, turns, agents_read, launched)
+        self._progress = Progress(self._progress.main, self._progress.is_own, agents_read, launched)
+        yield Piece(traces, self._progress)
+
+    def _agent_traces(
+        self,
+        file: AgentFile,
+        turns: Sequence[Turn],
+        agents_read: dict[str, Position],
+        launched: dict[str, tuple[Launched, ...]],
+    ) -> list[Trace]:
+        """An agent's turns as traces of their own, each in the trace of the call that it was run for."""
+        traces: list[Trace] = []
+        for turn in turns:
+            calls = launched.get(file.agent_id, ())
+            call = next((c for c in reversed(calls) if c.since_ns <= _started_ns(turn)), calls[0] if calls else None)
+            agent = _agent(file, turns, call, is_late=True)
+            if call is not None:
+                launch = Launch(bytes.fromhex(call.trace_id), bytes.fromhex(call.span_id), call.name)
+                trace_id, name = launch.trace_id, launch.name
+            else:
+                launch = None
+                trace_id, name = ids.trace_id(turn.session_id, f"agent:{file.agent_id}"), agent.type or "agent"
+            found = self._launched_by(turn, trace_id, name, agents_read, launched, traces)
+            traces.append(build_agent(agent, turn, launch, found, prices=self._prices))
+        return traces
 
     def _is_nobodys(self, file: AgentFile) -> bool:
         """Whether no call will ever claim an agent: its id says what it is for, or the session is over."""
-        if sessions.label_of(file.agent_id):
+        if sessions.label_of(file.agent_id) and file.tool_use_id is None:
             return True
-        return not self.has_unsealed and (self._ending.is_over or self._is_idle(file))
+        return not self.has_unsealed and (self._ending.is_over or self._is_idle(file.path))
 
-    def _is_idle(self, file: AgentFile) -> bool:
+    def _is_idle(self, path: Path) -> bool:
         now = self._ending.now_ns
-        return now is not None and now - (sessions.last_time_ns(file.path) or now) > IDLE_NS
+        return now is not None and now - (sessions.last_time_ns(path) or now) > IDLE_NS
 
-    def _has_finished(self, file: AgentFile, launched: Launched | None) -> bool:
-        if self._ending.is_over or self._is_idle(file) or file.agent_id == self._ending.finished_agent:
-            return True
-        return file.is_finished and (launched is not None or bool(sessions.label_of(file.agent_id)))
+    def _has_finished(self, file: AgentFile) -> bool:
+        """Whether the client says that an agent has come to an end; its file may lag behind."""
+        return file.agent_id in self._ending.finished_agents or file.is_finished
 
 
-def _agent(file: AgentFile, turns: Sequence[Turn], call: Call | None, *, is_background: bool) -> Agent:
-    kind = file.type or sessions.label_of(file.agent_id)
+def words_digest(text: str) -> str:
+    """A digest of the model's last words: an event can wait for them without keeping them."""
+    return hashlib.blake2b(" ".join(text.split()).encode("utf-8", "replace"), digest_size=12).hexdigest()
+
+
+def _said(turn: Turn) -> set[str]:
+    """Digests of what the client may call the last message: the last response's words, or its last block."""
+    if not turn.responses:
+        return set()
+    texts = [part.text for part in turn.responses[-1].parts if isinstance(part, Said) and part.kind == "text"]
+    texts = texts or [turn.responses[-1].error or ""]
+    return {words_digest(text) for text in (texts[-1], "\n".join(texts), "".join(texts), turn.last_text)}
+
+
+def _agent(file: AgentFile, turns: Sequence[Turn], call: Launched | None, *, is_late: bool = False) -> Agent:
+    """What is known of an agent; `is_late` if it leaves after the turn that launched it."""
+    kind = (call.type if call is not None else "") or file.type or sessions.label_of(file.agent_id)
     return Agent(
-        file.agent_id, kind, tuple(turns), call.id if call is not None else file.tool_use_id, file.description,
-        file.depth, is_background,
-    )  # fmt: skip
+        file.agent_id, kind, tuple(turns), file.tool_use_id, file.description, file.depth, is_late and call is not None
+    )
+
+
+def _started_ns(turn: Turn) -> int:
+    return min(turn.times, default=0)
 
 
 def _is_warmup(turns: Sequence[Turn]) -> bool:

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.errors import TranscriptError
-from turnspan.tail import open_regular
-from turnspan.transcript.entries import parse_time
-from turnspan.transcript.turns import version_of
+from turnspan.tail import open_regular, read_at
+from turnspan.transcript.entries import ForkedFrom, parse_time
+from turnspan.transcript.turns import TurnRef, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -131,38 +131,37 @@ def flat_agent_file(session: SessionFile, agent_id: str) -> AgentFile | None:
     return _agent_at(agent_id, path) if path.is_file() else None
 
 
-def flat_agent_files(session: SessionFile, since_ns: int) -> Iterator[AgentFile]:
-    """The subagents next to a session that were written to since a time and name the session."""
+def flat_agent_files(session: SessionFile, since_ns: int = 0) -> Iterator[AgentFile]:
+    """The subagents next to a session that name it and were written to since a time."""
     try:
-        entries = sorted(os.scandir(session.path.parent), key=lambda entry: entry.name)
+        names = sorted(entry.name for entry in os.scandir(session.path.parent))
     except OSError:
         return
-    for entry in entries:
-        agent_id = entry.name[6:-6]
-        if not (entry.name.startswith("agent-") and entry.name.endswith(".jsonl") and SAFE_ID.fullmatch(agent_id)):
+    for name in names:
+        agent_id = name[6:-6]
+        if not (name.startswith("agent-") and name.endswith(".jsonl") and SAFE_ID.fullmatch(agent_id)):
             continue
-        try:
-            if entry.stat().st_mtime_ns < since_ns or not entry.is_file():
-                continue
-            with open(entry.path, "rb") as file:
-                head = file.read(4096)
-        except OSError:
-            continue
-        if session.session_id.encode() in head:
-            yield AgentFile(agent_id, Path(entry.path))
+        path = session.path.parent / name
+        if session.session_id.encode() in _read(path, 4096) and (last_time_ns(path) or since_ns) >= since_ns:
+            yield AgentFile(agent_id, path)
 
 
 def _agent_at(agent_id: str, path: Path) -> AgentFile:
-    meta = _Meta()
-    try:
-        raw = path.with_suffix(".meta.json").read_bytes()[:_HEAD_BYTES]
-        meta = msgspec.json.decode(raw, type=_Meta)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass  # before 2.1.2 there is none; half a file is as good as none
+    meta = _meta(_read(path.with_suffix(".meta.json"), _HEAD_BYTES))
     return AgentFile(
         agent_id, path, meta.agent_type or "", meta.description or "", meta.tool_use_id, meta.spawn_depth,
         bool(meta.finished),
     )  # fmt: skip
+
+
+def _meta(raw: bytes) -> _Meta:
+    """What `meta.json` says (since 2.1.2). It is written anew when the agent ends: of half of it, the whole fields."""
+    for text in (raw, raw[: max(0, raw.rfind(b","))] + b"}"):
+        try:
+            return msgspec.json.decode(text, type=_Meta)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+    return _Meta()
 
 
 def label_of(agent_id: str) -> str:
@@ -193,6 +192,16 @@ def is_copied(turn: Turn, session: SessionFile) -> bool:
     )
 
 
+def original_ref(ref: TurnRef, session: SessionFile) -> TurnRef:
+    """A copied turn by its identity in the transcript it comes from, which unmarked copies do not name."""
+    if ref.session_id != session.session_id:
+        return ref
+    others = (other for other in sessions_in(session.path.parent) if other.session_id != session.session_id)
+    holders = [other for other in others if _stands_in(other.path, ref.key)]
+    first = min(holders, key=lambda other: (_first_time(other.path) or 0, _mtime(other.path)), default=session)
+    return TurnRef(first.session_id, ref.key, ref.number, ref.parts)
+
+
 def repeats_itself(turn: Turn, session: SessionFile) -> bool:
     """Whether a turn stands in the same file once more (VS Code resume, 2.1.11: new uuids, old message ids)."""
     if not turn.is_repeat_suspect or not turn.responses:
@@ -201,47 +210,46 @@ def repeats_itself(turn: Turn, session: SessionFile) -> bool:
 
 
 def _overlapping(turn: Turn, session: SessionFile) -> Iterator[SessionFile]:
-    """The other sessions of the project that were being written when the prompt was."""
+    """The other sessions of the project that were being written when the prompt was, as their own times tell."""
     prompt_ns = turn.prompt.time_ns if turn.prompt is not None else None
     are_times_kept = version_of(turn.version) > _TIMES_REWRITTEN_UNTIL
     for other in sessions_in(session.path.parent):
         if other.session_id == session.session_id:
             continue
-        try:
-            status = other.path.stat()
-        except OSError:
-            continue
         if prompt_ns is not None and are_times_kept:
-            if status.st_mtime_ns < prompt_ns:
-                continue
-            first, last = _time_range(other.path, status.st_size)
-            if first is not None and last is not None and not first <= prompt_ns <= last:
+            first, last = _time_range(other.path)
+            if (first is not None and prompt_ns < first) or (last is not None and last < prompt_ns):
                 continue
         yield other
 
 
-def _time_range(path: Path, size: int) -> tuple[int | None, int | None]:
-    """The first and the last time that a transcript's ends show."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
-            file.seek(max(0, size - _HEAD_BYTES))
-            tail = file.read(_HEAD_BYTES)
-    except OSError:
-        return None, None
-    times = [t for t in (parse_time(s.decode("ascii", "replace")) for s in _STAMP.findall(head + tail)) if t is not None]
-    return min(times, default=None), max(times, default=None)
+def _time_range(path: Path) -> tuple[int | None, int | None]:
+    """The first and the last time that a transcript's ends show. A long line may hide either: then it is not known."""
+    return min(_times(_read(path, _HEAD_BYTES)), default=None), last_time_ns(path)
 
 
 def last_time_ns(path: Path) -> int | None:
     """The last time that the end of a transcript shows."""
+    return max(_times(_read(path, _HEAD_BYTES, from_end=True)), default=None)
+
+
+def _times(data: bytes) -> list[int]:
+    stamps = (parse_time(stamp.decode("ascii", "replace")) for stamp in _STAMP.findall(data))
+    return [stamp for stamp in stamps if stamp is not None]
+
+
+def _read(path: Path, count: int, *, from_end: bool = False) -> bytes:
+    """The first or last bytes of a regular file; nothing of what is not one, or cannot be read."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _HEAD_BYTES))
-            stamps = _STAMP.findall(file.read(_HEAD_BYTES))
+        descriptor = open_regular(path)
+    except TranscriptError:
+        return b""
+    try:
+        return read_at(descriptor, count, max(0, os.fstat(descriptor).st_size - count) if from_end else 0)
     except OSError:
-        return None
-    return max(filter(None, (parse_time(stamp.decode("ascii", "replace")) for stamp in stamps)), default=None)
+        return b""
+    finally:
+        os.close(descriptor)
 
 
 def _stands_in(path: Path, needle: str, *, key: bytes = b'"uuid":"', before: int | None = None) -> bool:
@@ -268,24 +276,35 @@ def _is_older(other: Path, turn: Turn, session: SessionFile) -> bool:
         return True  # 2.1.325 on: the recorded requests are not copied
     if any(response.request_ns is not None for response in turn.responses):
         return False
-    ours, theirs = (_prompt_time(path, turn.prompt_uuid) for path in (session.path, other))
-    if ours is not None and theirs is not None and ours != theirs:
-        return theirs < ours  # 1.0.x and 2.0.0 rewrite the times of copies
+    ours, theirs = (_row_of(path, turn.prompt_uuid) for path in (session.path, other))
+    if session.session_id in {theirs.session_id, theirs.forked_from and theirs.forked_from.session_id}:
+        return False  # up to 2.1.63, and with a mark, a copy names the session it comes from: ours
+    our_time, their_time = parse_time(ours.timestamp), parse_time(theirs.timestamp)
+    if our_time is not None and their_time is not None and our_time != their_time:
+        return their_time < our_time  # 1.0.x and 2.0.0 rewrite the times of copies
     born, other_born = (_first_time(path) for path in (session.path, other))
     if born is not None and other_born is not None and born != other_born:
         return other_born < born  # what a client writes first in a new file is not copied
-    try:
-        return (other.stat().st_mtime_ns, other.name) < (session.path.stat().st_mtime_ns, session.path.name)
-    except OSError:
-        return False
+    return (_mtime(other), other.name) < (_mtime(session.path), session.path.name)
 
 
-def _prompt_time(path: Path, uuid: str) -> int | None:
+class _Row(msgspec.Struct, rename="camel"):
+    """Whose row it is, and when it was written."""
+
+    session_id: str = ""
+    timestamp: str = ""
+    forked_from: ForkedFrom | None = None
+
+
+def _row_of(path: Path, uuid: str) -> _Row:
+    needle = b'"uuid":"' + uuid.encode() + b'"'
     for line in _lines(path, 64 * 1024 * 1024):
-        if uuid.encode() in line and (b'"uuid":"' + uuid.encode()) in line:
-            stamp = _STAMP.search(line)
-            return parse_time(stamp[1].decode("ascii", "replace")) if stamp else None
-    return None
+        if needle in line:
+            try:
+                return msgspec.json.decode(line, type=_Row)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                break
+    return _Row()
 
 
 def _first_time(path: Path) -> int | None:
@@ -298,12 +317,17 @@ def _first_time(path: Path) -> int | None:
 
 
 def _lines(path: Path, limit: int) -> Iterator[bytes]:
+    """The lines in the first bytes of a regular file."""
     try:
-        with path.open("rb") as file:
+        descriptor = open_regular(path)
+    except TranscriptError:
+        return
+    with os.fdopen(descriptor, "rb") as file:
+        try:
             while file.tell() < limit and (line := file.readline(limit)):
                 yield line
-    except OSError:
-        return
+        except OSError:
+            return
 
 
 # ---- what people call a session

@@ -5,21 +5,24 @@ Rules:
 - A checkpoint holds places, never content. What it does not acknowledge is read again from the transcript.
 - What cannot be understood is set aside and the session starts again; what a newer turnspan wrote is left alone; what
   cannot be *read* is neither: an error is never taken for "there is none".
-- An event first leaves a mark, then tries the lock. Whoever holds it looks for marks again *after* letting go, so a
-  mark is seen by the worker that left it or by the one that was in its way (`attend`). Marks are removed only when the
-  work they asked for is done: a killed worker's are found by the next.
+- An event that finds its session locked leaves a mark, then tries the lock once more. Whoever holds it looks for marks
+  again *after* letting go, so a mark is seen by the worker that left it or by the one that was in its way (`attend`).
+  Marks are dropped only when the work they asked for is done: a killed worker's are found by the next.
 - Nothing here costs more because there are many sessions, but for the daily `prune`.
 
-Files of a session in `state/`: `.json` the checkpoint, `.lock`, `.mark` events that wait, `.taken` events being served.
+Files of a session in `state/`: `.json` its checkpoint, `.lock` its lock, `.marks` the events that wait or are served.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
-from contextlib import suppress
+import sys
+from contextlib import contextmanager, suppress
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
@@ -32,14 +35,14 @@ from turnspan.home import (
     kernel_lock,
     open_private,
     private_directory,
+    read_on,
     read_private,
     replace_private,
-    write_temporary,
 )
+from turnspan.reading import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterator
 
 VERSION: Final = 1
 MAX_STATE_BYTES: Final = 8 * 1024 * 1024
@@ -48,6 +51,7 @@ KEPT_CORRUPT: Final = 3
 STALE_TEMP_S: Final = 3600.0
 STALE_STATE_S: Final = 90 * 86400.0
 PRUNE_EVERY_S: Final = 86400.0
+MARKS_TIMEOUT_S: Final = 2.0  # they are locked for microseconds at a time
 
 _SESSION_ID: Final = re.compile(r"(?!(?i:con|prn|aux|nul|com\d|lpt\d)$)[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
@@ -63,6 +67,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
     """Until when a destination is left in peace, and why."""
 
     until_s: float
+    length_s: float = 0.0
     reason: str = ""
     answer: str = ""
 
@@ -76,26 +81,14 @@ class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float = 0.0
 
 
-class AgentCursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far one subagent's file has been acknowledged."""
-
-    line: Count = 0
-    offset: Count = 0
-    fingerprint: str = ""
-    is_finished: bool = False
-
-
 class Cursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How far one destination has acknowledged a session."""
 
-    line: Count = 0
-    offset: Count = 0
-    fingerprint: str = ""
-    turns: Count = 0
-    carry: dict[str, object] = {}
+    progress: Progress = Progress()
+    arrived: tuple[str, ...] = ()  # spans behind `progress` that are there already: a batch that was cut short
     held: Hold | None = None
     quarantined: tuple[Quarantine, ...] = ()
-    agents: dict[str, AgentCursor] = {}
+    seen_bytes: Count = 0  # the size of the transcript when nothing of it was left to send
     sent_turns: Count = 0
     sent_spans: Count = 0
     last_success_s: float = 0.0
@@ -108,6 +101,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
     version: Annotated[int, msgspec.Meta(ge=1)] = VERSION
     transcript: str = ""
+    is_off: bool = False  # the person switched this session off: nobody exports it
     destinations: dict[str, Cursor] = {}
 
 
@@ -127,6 +121,13 @@ class Loaded(msgspec.Struct, frozen=True):
     kept_as: str = ""  # the name under which rubbish was set aside
 
 
+class Marks(msgspec.Struct, frozen=True):
+    """The facts of events that wait, and how much of the file they take."""
+
+    events: list[Facts]
+    length: int
+
+
 class Pruned(msgspec.Struct, frozen=True):
     """What was removed."""
 
@@ -140,6 +141,11 @@ class _Versioned(msgspec.Struct):
 
 class _Located(msgspec.Struct):
     transcript: str
+
+
+_decode_checkpoint: Final = msgspec.json.Decoder(Checkpoint).decode
+_decode_version: Final = msgspec.json.Decoder(_Versioned).decode
+_decode_facts: Final = msgspec.json.Decoder(Facts).decode
 
 
 def state_path(home: Path, session_id: str, suffix: str = ".json") -> Path:
@@ -157,11 +163,11 @@ def load(home: Path, session_id: str) -> Loaded:
     if raw is None:
         return Loaded(Checkpoint(session_id=session_id), Found.NOTHING)
     try:
-        version = msgspec.json.decode(raw, type=_Versioned).version
+        version = _decode_version(raw).version
         if version > VERSION:
             message = f"the state of session {session_id} is from a newer version ({version}; this one knows {VERSION})"
             raise NewerStateError(message, hint="update turnspan")
-        checkpoint = msgspec.json.decode(raw, type=Checkpoint)
+        checkpoint = _decode_checkpoint(raw)
     except (ValueError, RecursionError):  # every error of msgspec's is a ValueError
         checkpoint = None
     if checkpoint is None or checkpoint.session_id != session_id:
@@ -194,91 +200,105 @@ def probe_writable(home: Path) -> None:
 
     Then nothing may be sent: what is sent and not noted is sent again with every event.
     """
-    probe = _state_directory(home) / "probe"
-    write_temporary(probe, b" " * 4096, is_durable=False).unlink(missing_ok=True)
+    directory = _state_directory(home)
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise disk_error(OSError(errno.EACCES, os.strerror(errno.EACCES)), directory)
+    if sys.platform != "win32" and os.statvfs(directory).f_bavail == 0:
+        raise disk_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), directory)
 
 
+@cache  # a process asks many times an event; a directory that goes away under it is noticed when a file is opened
 def _state_directory(home: Path) -> Path:
     return private_directory(private_directory(home) / "state")
 
 
-def lock(home: Path, session_id: str, timeout_s: float = 0.0) -> AbstractContextManager[bool]:
+@contextmanager
+def lock(home: Path, session_id: str, timeout_s: float = 0.0) -> Iterator[bool]:
     """Hold a session. Raises Busy; gives False where the file system cannot lock, and then nobody is kept out."""
     path = state_path(home, session_id, ".lock")
     _state_directory(home)
-    return kernel_lock(path, timeout_s)
+    with kernel_lock(path, timeout_s) as held:
+        yield held.is_locked
 
 
 def attend(home: Path, session_id: str, facts: Facts, work: Callable[[list[Facts], bool], None]) -> bool:
     """Have `work` done for this event, by us or by the worker that has the session now; False when it is that one.
 
-    `work` gets the facts of all events since the last time, and whether the session is locked. It is called again for
-    events that arrive meanwhile. When it raises, the marks stay, for the next event.
+    `work` gets the facts of the events that wait and of this one, and whether the session is locked. It is called again
+    for events that arrive meanwhile. When it raises, those that waited go on waiting.
     """
-    leave_mark(home, session_id, facts)
-    is_ours = False
-    while has_marks(home, session_id):
+    ours = [facts]
+    is_done_here = False
+    while True:
         try:
             with lock(home, session_id) as is_locked:
-                while (marks := take_marks(home, session_id)) is not None:
-                    work(marks, is_locked)
-                    drop_taken(home, session_id)
+                while (marks := read_marks(home, session_id)).length or ours:
+                    work([*marks.events, *ours], is_locked)
+                    drop_marks(home, session_id, marks)
+                    ours = []
+                    is_done_here = True
         except Busy:
-            return is_ours
-        is_ours = True
-    return is_ours
+            if not ours:
+                return is_done_here
+            leave_mark(home, session_id, facts)
+            ours = []
+        else:
+            if not has_marks(home, session_id):
+                return is_done_here
 
 
 def leave_mark(home: Path, session_id: str, facts: Facts) -> None:
     """Note that an event happened, for whoever has the session or will have it."""
-    path = state_path(home, session_id, ".mark")
-    _state_directory(home)
-    line = msgspec.json.encode(facts) + b"\n"
-    is_seen = False
-    while not is_seen:
-        descriptor = open_private(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        try:
-            if os.fstat(descriptor).st_size + len(line) <= MAX_MARKS_BYTES:
-                os.write(descriptor, line)
-            # Taken between our opening and our writing it: the taker may have read it without our line.
-            is_seen = os.path.samestat(os.fstat(descriptor), os.lstat(path))
-        except FileNotFoundError:
-            is_seen = False
-        except OSError as error:
-            raise disk_error(error, path) from error
-        finally:
-            os.close(descriptor)
+    # The newline comes first: half a line that a full disk left behind ends there.
+    line = b"\n" + msgspec.json.encode(facts)
+    with _marks_file(home, session_id) as descriptor:
+        length = os.lseek(descriptor, 0, os.SEEK_END)
+        os.write(descriptor, line if length + len(line) <= MAX_MARKS_BYTES else line[:1])
 
 
 def has_marks(home: Path, session_id: str) -> bool:
     """Whether an event waits for its work, or a worker died over it."""
-    return any(os.path.lexists(state_path(home, session_id, suffix)) for suffix in (".mark", ".taken"))
-
-
-def take_marks(home: Path, session_id: str) -> list[Facts] | None:
-    """The facts of the events that wait, in order; None when none does. Only for who holds the lock."""
-    taken = state_path(home, session_id, ".taken")
-    raw = read_private(taken, MAX_MARKS_BYTES)  # a worker died over these
-    if raw is None:
-        try:
-            state_path(home, session_id, ".mark").replace(taken)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise disk_error(error, taken) from error
-        raw = read_private(taken, MAX_MARKS_BYTES) or b""
-    marks: list[Facts] = []
-    for line in raw.splitlines():
-        with suppress(ValueError, RecursionError):  # half a line, of a full disk
-            marks.append(msgspec.json.decode(line, type=Facts))
-    return marks
-
-
-def drop_taken(home: Path, session_id: str) -> None:
-    """Forget the marks taken last: their work is done."""
-    path = state_path(home, session_id, ".taken")
     try:
-        path.unlink(missing_ok=True)
+        return os.lstat(state_path(home, session_id, ".marks")).st_size > 0
+    except FileNotFoundError:
+        return False
+
+
+def read_marks(home: Path, session_id: str) -> Marks:
+    """The events that wait, in order. Only for who holds the lock."""
+    if not has_marks(home, session_id):
+        return Marks([], 0)
+    with _marks_file(home, session_id) as descriptor:
+        raw = read_on(descriptor, 2 * MAX_MARKS_BYTES)
+    events: list[Facts] = []
+    for line in raw.splitlines():
+        with suppress(ValueError, RecursionError):  # empty, or half a line
+            events.append(_decode_facts(line))
+    return Marks(events, len(raw))
+
+
+def drop_marks(home: Path, session_id: str, marks: Marks) -> None:
+    """Forget these marks, for their work is done; those that came after them stay."""
+    if not marks.length:
+        return
+    with _marks_file(home, session_id) as descriptor:
+        os.lseek(descriptor, marks.length, os.SEEK_SET)
+        rest = read_on(descriptor, 2 * MAX_MARKS_BYTES)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        os.write(descriptor, rest)
+        os.ftruncate(descriptor, len(rest))
+
+
+@contextmanager
+def _marks_file(home: Path, session_id: str) -> Iterator[int]:
+    """The marks of a session, which nobody else touches meanwhile."""
+    path = state_path(home, session_id, ".marks")
+    _state_directory(home)
+    try:
+        with kernel_lock(path, MARKS_TIMEOUT_S) as held:
+            yield held.descriptor
+    except Busy:
+        raise StateError(f"{str(path)!r} stays locked", hint="look for a turnspan worker that hangs") from None
     except OSError as error:
         raise disk_error(error, path) from error
 

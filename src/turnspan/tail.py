@@ -76,14 +76,14 @@ def complete_lines(descriptor: int, offset: int = 0, number: int = 0, *, until: 
     is_oversized = False
     position = start = offset
     while position < size:
-        chunk = _read_at(descriptor, min(_CHUNK_BYTES, size - position), position)
+        chunk = read_at(descriptor, min(_CHUNK_BYTES, size - position), position)
         if not chunk:
             return  # truncated while we read
         position += len(chunk)
         begin = 0
         while (newline := chunk.find(b"\n", begin)) >= 0:
             end = position - len(chunk) + newline + 1
-            if is_oversized:
+            if is_oversized or pending_bytes + newline - begin > MAX_LINE_BYTES:
                 yield Line(None, number, start, end)
             else:
                 piece = chunk[begin:newline]
@@ -99,7 +99,8 @@ def complete_lines(descriptor: int, offset: int = 0, number: int = 0, *, until: 
             pending.append(rest)
 
 
-def _read_at(descriptor: int, count: int, position: int) -> bytes:
+def read_at(descriptor: int, count: int, position: int) -> bytes:
+    """Bytes from any place of an open file."""
     if hasattr(os, "pread"):
         return os.pread(descriptor, count, position)
     os.lseek(descriptor, position, os.SEEK_SET)
@@ -108,7 +109,7 @@ def _read_at(descriptor: int, count: int, position: int) -> bytes:
 
 def read_line_at(descriptor: int, offset: int, length: int) -> bytes:
     """The bytes of one line whose place is known."""
-    return _read_at(descriptor, min(length, MAX_LINE_BYTES), offset)
+    return read_at(descriptor, min(length, MAX_LINE_BYTES), offset)
 
 
 def fingerprint(descriptor: int, offset: int) -> str:
@@ -117,7 +118,7 @@ def fingerprint(descriptor: int, offset: int) -> str:
     The beginning and the last bytes before the offset are enough: an appended file keeps both.
     """
     digest = hashlib.blake2b(offset.to_bytes(8, "big"), digest_size=12)
-    digest.update(_read_at(descriptor, min(_FINGERPRINT_BYTES, offset), 0))
+    digest.update(read_at(descriptor, min(_FINGERPRINT_BYTES, offset), 0))
     tail = min(_FINGERPRINT_BYTES, offset)
-    digest.update(_read_at(descriptor, tail, offset - tail))
+    digest.update(read_at(descriptor, tail, offset - tail))
     return digest.hexdigest()

@@ -3,8 +3,8 @@
 Rules:
 
 - Every answer has its own message id, request id and token counts: no two responses of a run can be confused.
-- Each answer is written to `truth.jsonl` when it ended: `event=response`, also when it was an error or the client hung up
-  (`aborted`). The first time a tool's result comes back is `event=tool_result`.
+- Each answer is written to `truth.jsonl` when it ended: `event=response`, also when it was an error or when the client
+  hung up (`aborted`). The first time a tool's result comes back is `event=tool_result`.
 - Stories wait for what the API saw (`wait_for`), never for time to pass.
 """
 
@@ -14,10 +14,11 @@ import json
 import threading
 import time
 import uuid
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from .asked import Asked, read_request
+from .asked import GOES_ON, Asked, read_request
 from .scripts import Block, Reply, reply_to
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ HELD_MAX_S = 30.0
 ERROR_TYPES = {400: "invalid_request_error", 401: "authentication_error", 500: "api_error", 529: "overloaded_error"}
 
 
-class Late(AssertionError):
+class Late(AssertionError):  # noqa: N818 - it reads as what it is: `raise Late`
     """What a story waited for did not happen in time."""
 
 
@@ -41,7 +42,7 @@ def usage_of(n: int, reply: Reply) -> dict[str, Any]:
     usage: dict[str, Any] = {
         "input_tokens": 1000 + 7 * n,
         "cache_creation_input_tokens": five + hour,
-        "cache_read_input_tokens": 20000 + 13 * n,
+        "cache_read_input_tokens": max(20000, reply.context) + 13 * n,
         "output_tokens": 50 + 17 * n,
         "service_tier": "standard",
         "cache_creation": {"ephemeral_5m_input_tokens": five, "ephemeral_1h_input_tokens": hour},
@@ -64,6 +65,7 @@ class Api:
         self._n = 0
         self._attempts: dict[tuple[Any, ...], int] = {}
         self._returned: set[str] = set()
+        self._turns: dict[str | None, str | None] = {}  # session → the turn that its main conversation is in
         self._let_go = threading.Event()
         api = self
 
@@ -77,7 +79,8 @@ class Api:
             def do_HEAD(self) -> None:
                 _send_json(self, 200, {})
 
-            do_GET = do_HEAD
+            def do_GET(self) -> None:
+                _send_json(self, 200, {})
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)) or b"{}")
@@ -92,7 +95,7 @@ class Api:
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    def __enter__(self) -> Api:
+    def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
@@ -143,7 +146,7 @@ class Api:
         """Answer one request and write down what happened."""
         t_request = time.time()
         headers = {k.lower(): v for k, v in handler.headers.items()}
-        asked = read_request(body, headers)
+        asked = self._placed(read_request(body, headers))
         reply, n = self._admit(asked, t_request)
         if self._bodies:
             kept = json.dumps({"n": n, "headers": headers, "body": body}, indent=1)
@@ -166,6 +169,15 @@ class Api:
             row["aborted"] = True
         row["t_end"] = time.time()
         self._note(row)
+
+    def _placed(self, asked: Asked) -> Asked:
+        """Give a request that begins with a summary the turn that was running when the client compacted."""
+        with self._changed:
+            if asked.turn == GOES_ON:
+                return replace(asked, turn=self._turns.get(asked.session_id))
+            if asked.turn is not None and not asked.aux:
+                self._turns[asked.session_id] = asked.turn
+        return asked
 
     def _admit(self, asked: Asked, t_request: float) -> tuple[Reply, int]:
         reply = reply_to(asked)
@@ -198,7 +210,9 @@ class Api:
         self.seen.append(row)
         self._truth.write(json.dumps(row) + "\n")
 
-    def _stream(self, handler: BaseHTTPRequestHandler, message: dict[str, Any], reply: Reply, row: dict[str, Any]) -> None:
+    def _stream(
+        self, handler: BaseHTTPRequestHandler, message: dict[str, Any], reply: Reply, row: dict[str, Any]
+    ) -> None:
         handler.send_response(200)
         handler.send_header("content-type", "text/event-stream; charset=utf-8")
         handler.send_header("request-id", row["request_id"])
@@ -229,10 +243,20 @@ class Api:
                 with self._changed:
                     self.seen.append({"event": "holding", "n": row["n"], "turn": row["turn"]})
                     self._changed.notify_all()
-                self._hold(lambda at=index: emit({"type": "content_block_delta", "index": at, "delta": {"type": "text_delta", "text": "More. "}}))
+                self._hold(
+                    lambda at=index: emit(
+                        {"type": "content_block_delta", "index": at, "delta": {"type": "text_delta", "text": "More. "}}
+                    )
+                )
             emit({"type": "content_block_stop", "index": index})
             row["block_end"].append(time.time())
-        emit({"type": "message_delta", "delta": {"stop_reason": message["stop_reason"], "stop_sequence": None}, "usage": usage})
+        emit(
+            {
+                "type": "message_delta",
+                "delta": {"stop_reason": message["stop_reason"], "stop_sequence": None},
+                "usage": usage,
+            }
+        )
         emit({"type": "message_stop"})
 
     def _hold(self, emit_more: Callable[[], None]) -> None:
@@ -262,26 +286,51 @@ def _message(n: int, asked: Asked, reply: Reply, cwd: Path) -> dict[str, Any]:
         if block["type"] == "web_search_tool_result":
             block["tool_use_id"] = content[i - 1]["id"]
     return {
-        "id": f"msg_{uuid.uuid4().hex[:24]}", "type": "message", "role": "assistant", "model": asked.model, "content": content,
-        "stop_reason": reply.ends_with, "stop_sequence": None, "usage": usage_of(n, reply),
-    }  # fmt: skip
+        "id": f"msg_{uuid.uuid4().hex[:24]}",
+        "type": "message",
+        "role": "assistant",
+        "model": asked.model,
+        "content": content,
+        "stop_reason": reply.ends_with,
+        "stop_sequence": None,
+        "usage": usage_of(n, reply),
+    }
 
 
 def _row(n: int, t_request: float, asked: Asked, reply: Reply, message: dict[str, Any] | None) -> dict[str, Any]:
     content = message["content"] if message else []
     row = {
-        "event": "response", "n": n, "t_request": t_request, "message_id": message and message["id"],
-        "request_id": f"req_{uuid.uuid4().hex[:20]}", "model": asked.model, "thread": asked.thread,
-        "parent_tool_use_id": asked.parent_tool_use_id, "aux": asked.aux, "turn": asked.turn, "turn_kind": asked.turn_kind,
-        "queued": list(asked.queued), "session_id": asked.session_id, "script": asked.script, "step": asked.step,
-        "tools_n": len(asked.tools), "max_tokens": asked.max_tokens, "stream": asked.stream, "http_status": reply.status,
-        "aborted": False, "attempt": asked.attempt, "usage": message and message["usage"], "content": content,
+        "event": "response",
+        "n": n,
+        "t_request": t_request,
+        "message_id": message and message["id"],
+        "request_id": f"req_{uuid.uuid4().hex[:20]}",
+        "model": asked.model,
+        "thread": asked.thread,
+        "parent_tool_use_id": asked.parent_tool_use_id,
+        "aux": asked.aux,
+        "turn": asked.turn,
+        "turn_kind": asked.turn_kind,
+        "queued": list(asked.queued),
+        "session_id": asked.session_id,
+        "script": asked.script,
+        "step": asked.step,
+        "tools_n": len(asked.tools),
+        "max_tokens": asked.max_tokens,
+        "stream": asked.stream,
+        "http_status": reply.status,
+        "aborted": False,
+        "attempt": asked.attempt,
+        "usage": message and message["usage"],
+        "content": content,
         "tool_uses": [
             {"id": b["id"], "name": b["name"], "input": b["input"], "index": i}
-            for i, b in enumerate(content) if b["type"] == "tool_use"
+            for i, b in enumerate(content)
+            if b["type"] == "tool_use"
         ],
-        "stop_reason": message and message["stop_reason"], "block_end": [],
-    }  # fmt: skip
+        "stop_reason": message and message["stop_reason"],
+        "block_end": [],
+    }
     if reply.status != 200:
         row["error"] = reply.error
     return row

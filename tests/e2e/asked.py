@@ -4,8 +4,8 @@ The scripted API is the only witness of what really happened, so it must say of 
 without trusting the transcript it will be compared with. Rules:
 
 - Every prompt of a story holds a name and a mark: `{tools} look around #p3` plays the script `tools` and is turn `p3`.
-- A turn starts at the last text block that holds a mark, a task notification, bash input or an accepted plan. Words that the
-  client introduces as typed meanwhile (or wraps in a reminder) are `queued`.
+- A turn starts at the last text block that holds a mark, a task notification, bash input or an accepted plan. Words
+  that the client introduces as typed meanwhile (or wraps in a reminder) are `queued`.
 - `step` counts the answers since that start. A subagent's prompt names the call that launched it: `[call toolu_…]`.
 - What is not the conversation (titles, compaction, warm-ups, the search behind WebSearch) is `aux`, by name.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 MARK = re.compile(r"#(p\d+)\b")
@@ -26,6 +26,8 @@ PLAN_FILE = re.compile(r"(/[^\s\"'`<>]*/plans/[\w.-]+\.md)")
 INTERRUPTED = "[Request interrupted by user"
 PLAN_ACCEPTED = "Implement the following plan:"
 MEANWHILE = ("The user sent a new message while you were working", "The user sent the following message")
+COMPACTED = "This session is being continued from a previous conversation"
+GOES_ON = "goes-on"  # the turn of a request that knows only the summary: the one that ran before the compaction
 STOP_BLOCKED = "Stop hook feedback"
 
 # What a request without the person's words is for, by a phrase that its instructions hold (oldest clients last).
@@ -112,7 +114,7 @@ def read_request(body: dict[str, Any], headers: dict[str, str]) -> Asked:
     is_sub = agent is not None
     call = CALLED_BY.search(agent.text) if agent else None
     script = _script(start)
-    return _replaced(
+    return replace(
         base,
         aux=aux or (None if start else "other"),
         thread="subagent" if is_sub else "main",
@@ -125,11 +127,6 @@ def read_request(body: dict[str, Any], headers: dict[str, str]) -> Asked:
         called=() if start is None else tuple(_calls(messages[start.at :])),
         plan_file=_plan_file(body),
     )
-
-
-def _replaced(asked: Asked, **changes: Any) -> Asked:  # noqa: ANN401 — the fields' own types are checked by their names
-    values = {name: getattr(asked, name) for name in Asked.__dataclass_fields__}
-    return Asked(**{**values, **changes})
 
 
 def _tools(body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -187,6 +184,8 @@ def _starts(blocks: list[_Block]) -> list[_Start]:
             found.append(_Start(block.at, block.text, f"bash{shells}", "bash-mode"))
         elif block.text.startswith(PLAN_ACCEPTED):
             found.append(_Start(block.at, block.text, "plan-exec", "plan-clear-context"))
+        elif block.text.startswith(COMPACTED):
+            found.append(_Start(block.at, block.text, GOES_ON, "human"))
         elif mark:
             found.append(_Start(block.at, block.text, mark.group(1), "human"))
         elif CALLED_BY.search(block.text):
@@ -211,12 +210,20 @@ def _script(start: _Start | None) -> str | None:
         return "notified"
     if start.kind == "bash-mode":
         return "bash"
+    if start.turn == GOES_ON:
+        return "compacted"
     named = SCRIPT.search(start.text)
     return named.group(1) if named else None
 
 
 def _calls(messages: list[dict[str, Any]]) -> list[str]:
-    return [str(p.get("name")) for m in messages if m.get("role") == "assistant" for p in _parts(m) if p.get("type") == "tool_use"]
+    return [
+        str(p.get("name"))
+        for m in messages
+        if m.get("role") == "assistant"
+        for p in _parts(m)
+        if p.get("type") == "tool_use"
+    ]
 
 
 def _results(messages: list[dict[str, Any]]) -> list[Returned]:

@@ -2,10 +2,10 @@
 
 Rules:
 
-- A version is installed once, into a cache outside the repository (`TURNSPAN_E2E_CACHE`, else the user's cache directory).
-- The client sees nothing of this machine's account: its environment is written here word by word, its home, configuration and
-  temporary files lie in the run's directory, and the only server it is told about is on loopback.
-- What cannot be had (no npm, no package for this system) is `Unavailable` with the reason, which a test turns into a skip.
+- A version is installed once, into a cache outside the repository: `TURNSPAN_E2E_CACHE`, else the user's own.
+- The client sees nothing of this machine's account: its environment is written here word by word, its home,
+  configuration and temporary files lie in the run's directory, and the only server it is told about is on loopback.
+- What cannot be had (no npm, no package for this system) is `Unavailable` with the reason; a test turns it into a skip.
 """
 
 from __future__ import annotations
@@ -69,7 +69,16 @@ def install(version: str = NEWEST) -> Path:
         npm = shutil.which("npm")
         if npm is None or shutil.which("node") is None:
             raise Unavailable("npm and node are needed to install the client")
-        order = [npm, "install", "--prefix", str(place), "--no-audit", "--no-fund", "--loglevel=error", f"{PACKAGE}@{version}"]
+        order = [
+            npm,
+            "install",
+            "--prefix",
+            str(place),
+            "--no-audit",
+            "--no-fund",
+            "--loglevel=error",
+            f"{PACKAGE}@{version}",
+        ]
         done = subprocess.run(order, capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL)
         if done.returncode:
             raise Unavailable(f"npm could not install {PACKAGE}@{version}: {done.stderr.strip()[-300:]}")
@@ -83,7 +92,9 @@ def _check_runs(place: Path, program: Path, version: str) -> None:
     env = {"PATH": os.environ["PATH"], "HOME": str(place)}
     script = place / "node_modules" / PACKAGE / "install.cjs"
     for attempt in (1, 2):
-        said = subprocess.run([str(program), "--version"], capture_output=True, text=True, timeout=60, check=False, env=env)
+        said = subprocess.run(
+            [str(program), "--version"], capture_output=True, text=True, timeout=60, check=False, env=env
+        )
         if said.stdout.startswith(version):
             return
         if attempt == 1 and script.exists():
@@ -150,7 +161,13 @@ class Home:
 def make_home(root: Path, version: str) -> Home:
     """Make a home in which the client asks no questions, and a project with something to look at."""
     made = Home(root.resolve(), version)
-    for folder in (made.config / "commands", made.config / "skills" / "lab", made.project, made.root / "tmp", made.root / "hooks"):
+    for folder in (
+        made.config / "commands",
+        made.config / "skills" / "lab",
+        made.project,
+        made.root / "tmp",
+        made.root / "hooks",
+    ):
         folder.mkdir(parents=True, exist_ok=True)
     project_state = {
         "hasTrustDialogAccepted": True, "hasCompletedProjectOnboarding": True, "projectOnboardingSeenCount": 9,
@@ -163,8 +180,12 @@ def make_home(root: Path, version: str) -> Home:
         "projects": {str(made.project): project_state},
     }  # fmt: skip
     (made.home / ".claude.json").write_text(json.dumps(state))
-    write_settings(made, {"skipDangerousModePermissionPrompt": True, "enabledMcpjsonServers": ["lab"], "autoUpdates": False})
-    (made.config / "commands" / "x.md").write_text("---\ndescription: a command of the story\n---\n{hello} The command says $ARGUMENTS\n")
+    write_settings(
+        made, {"skipDangerousModePermissionPrompt": True, "enabledMcpjsonServers": ["lab"], "autoUpdates": False}
+    )
+    (made.config / "commands" / "x.md").write_text(
+        "---\ndescription: a command of the story\n---\n{hello} The command says $ARGUMENTS\n"
+    )
     skill = "---\nname: lab\ndescription: A skill of the story.\n---\nSay that the skill worked.\n"
     (made.config / "skills" / "lab" / "SKILL.md").write_text(skill)
     (made.project / "notes.txt").write_text("first line\nsecond line\n")
@@ -172,7 +193,11 @@ def make_home(root: Path, version: str) -> Home:
     server = {"command": sys.executable, "args": ["-I", "-S", str(HERE / "mcp_server.py")]}
     (made.root / "mcp.json").write_text(json.dumps({"mcpServers": {"lab": server}}))
     if git := shutil.which("git"):
-        subprocess.run([git, "init", "-q", "-b", "main", str(made.project)], check=True, env={"HOME": str(made.home), "PATH": os.environ["PATH"]})
+        subprocess.run(
+            [git, "init", "-q", "-b", "main", str(made.project)],
+            check=True,
+            env={"HOME": str(made.home), "PATH": os.environ["PATH"]},
+        )
     return made
 
 
@@ -197,7 +222,7 @@ def recorder_command(home: Home) -> str:
 
 
 def pixel_png() -> bytes:
-    """Make a red 8×8 picture."""
+    """Make a red picture of eight by eight."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -209,4 +234,7 @@ def pixel_png() -> bytes:
 
 def picture_block() -> dict[str, Any]:
     """Make the picture as a part of a prompt."""
-    return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": base64.b64encode(pixel_png()).decode()}}
+    return {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": base64.b64encode(pixel_png()).decode()},
+    }

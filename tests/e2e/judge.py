@@ -2,8 +2,9 @@
 
 Rules:
 
-- The truth is `truth.jsonl`. The transcript is asked only what could be known: a response that the client never wrote down (it was
-  killed first) cannot be exported, and a count that the client wrote down wrongly cannot be repaired. Both are counted, not blamed.
+- The truth is `truth.jsonl`. The transcript is asked only what could be known: a response that the client never wrote
+  down (it was killed first) cannot be exported, and a count that it wrote down wrongly cannot be repaired. Both are
+  counted, not blamed.
 - Everything else is blamed. `CHECKS` says what each name means; a run is right when it has no problem at all.
 """
 
@@ -13,7 +14,6 @@ import json
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ CHECKS = {
     "response_missing": "a response that the transcript holds has no generation",
     "response_twice": "a response has more than one generation",
     "response_invented": "a generation stands for nothing that was served",
+    "aux_exported": "a generation stands for a request that was no part of the conversation (a warm-up, a title)",
     "usage_wrong": "a generation's tokens are not those served",
     "model_wrong": "a generation names another model",
     "time_wrong": "a generation or a tool lies elsewhere in time than it did",
@@ -197,19 +198,32 @@ def _check_generations(case: Case, known: list[Row]) -> None:
         if len(found) != 1:
             case.blame("response_twice" if found else "response_missing", f"{_label(t)}: {len(found)} generations")
         for span in found.values():
-            _check_usage(case, t, span)
-            if span.attributes.get("gen_ai.response.model") != t["model"]:
-                case.blame("model_wrong", f"{_label(t)}: {span.attributes.get('gen_ai.response.model')}")
-            if t["session_id"] and span.attributes.get("session.id") != t["session_id"]:
-                case.blame("session_wrong", f"{_label(t)}: {span.attributes.get('session.id')} for {t['session_id']}")
-            early, late = span.start - t["t_request"], span.end - t["t_end"]
-            allowed = START_S if t["message_id"] in case.recorded.timed else INFERRED_START_S
-            if abs(early) > allowed or abs(late) > END_S:
-                case.blame("time_wrong", f"{_label(t)}: start {early:+.2f} s, end {late:+.2f} s")
             case.figures["generations"] += 1
-    served = {t["message_id"] for t in case.truth if t["event"] == "response" and t["message_id"]}
+            _check_usage(case, t, span)
+            _check_generation(case, t, span)
+    _check_unasked(case)
+
+
+def _check_generation(case: Case, t: Row, span: Seen) -> None:
+    if span.attributes.get("gen_ai.response.model") != t["model"]:
+        case.blame("model_wrong", f"{_label(t)}: {span.attributes.get('gen_ai.response.model')}")
+    if t["session_id"] and span.attributes.get("session.id") != t["session_id"]:
+        case.blame("session_wrong", f"{_label(t)}: {span.attributes.get('session.id')} for {t['session_id']}")
+    early, late = span.start - t["t_request"], span.end - t["t_end"]
+    allowed = START_S if t["message_id"] in case.recorded.timed else INFERRED_START_S
+    if abs(early) > allowed or abs(late) > END_S:
+        case.blame("time_wrong", f"{_label(t)}: start {early:+.2f} s, end {late:+.2f} s")
+
+
+def _check_unasked(case: Case) -> None:
+    """Look for generations of nothing, and of what was no part of the conversation."""
+    served = {t["message_id"]: t for t in case.truth if t["event"] == "response" and t["message_id"]}
     for key, spans in case.generations.items():
-        for span in spans if key not in served else ():
+        if key in served:
+            if served[key]["aux"]:
+                case.blame("aux_exported", f"r{served[key]['n']} {served[key]['aux']}")
+            continue
+        for span in spans:
             failed = span.is_error and not span.attributes.get("gen_ai.usage.output_tokens")
             case.figures["error generations"] += failed
             if not failed:
@@ -226,7 +240,9 @@ def _check_usage(case: Case, t: Row, span: Seen) -> None:
         if not t["aborted"] and not span.attributes.get("turnspan.usage.incomplete"):
             case.figures["wrong usage not marked"] += 1
     expected = {
-        "gen_ai.usage.input_tokens": want["input_tokens"] + want["cache_creation_input_tokens"] + want["cache_read_input_tokens"],
+        "gen_ai.usage.input_tokens": want["input_tokens"]
+        + want["cache_creation_input_tokens"]
+        + want["cache_read_input_tokens"],
         "gen_ai.usage.output_tokens": want["output_tokens"],
         "gen_ai.usage.cache_read.input_tokens": want["cache_read_input_tokens"],
         "gen_ai.usage.cache_creation.input_tokens": want["cache_creation_input_tokens"],
@@ -268,9 +284,15 @@ def _check_result(case: Case, label: str, span: Seen, back: Row, asked_at: float
     want = _plain(HAND_BACK.sub("", back["text"]))[:60]
     have = _plain(str(span.attributes.get("output.value", "")) + span.row["status_message"])
     if "[image]" not in back["text"] and want not in have:
-        case.blame("tool_output_wrong", f"{label}: {back['text'][:60]!r}, got {str(span.attributes.get('output.value'))[:60]!r}")
+        case.blame(
+            "tool_output_wrong",
+            f"{label}: {back['text'][:60]!r}, got {str(span.attributes.get('output.value'))[:60]!r}",
+        )
     if span.start < asked_at - END_S or span.end > back["t_seen"] + END_S or span.end < span.start:
-        case.blame("time_wrong", f"{label}: {span.start - asked_at:+.2f} s after it was asked, {span.end - back['t_seen']:+.2f} s after its result")
+        early, late = span.start - asked_at, span.end - back["t_seen"]
+        case.blame(
+            "time_wrong", f"{label}: begins {early:+.2f} s after it was asked, ends {late:+.2f} s after its result"
+        )
 
 
 def _check_agents(case: Case, known: list[Row]) -> None:
@@ -295,37 +317,39 @@ def _turn_of(t: Row, launched: dict[str, Row]) -> str | None:
 
 def _check_turns(case: Case, known: list[Row]) -> None:
     launched = {use["id"]: t for t in known for use in t["tool_uses"]}
-    traces: dict[str, set[str]] = defaultdict(set)
+    traces: dict[str, set[str]] = defaultdict(set)  # turn → the traces that hold it
+    turns_in: dict[str, set[str]] = defaultdict(set)  # trace → the turns in it
     for t in known:
-        turn = _turn_of(t, launched)
+        turn = str(_turn_of(t, launched))
         for span in case.generations.get(t["message_id"], []):
-            traces[str(turn)].add(span.id[0])
-    turns_in: dict[str, set[str]] = defaultdict(set)
+            traces[turn].add(span.id[0])
+            turns_in[span.id[0]].add(turn)
     for turn, held in traces.items():
         if len(held) > 1:
             case.blame("turn_split", f"{turn} in {len(held)} traces")
-        for trace in held:
-            turns_in[trace].add(turn)
     for trace, turns in turns_in.items():
         if len(turns) > 1:
             case.blame("turns_merged", f"{trace[:8]} holds {sorted(turns)}")
     case.figures["turns"] += len(traces)
+    _check_roots(case, traces)
+    _check_queued(case, known)
+
+
+def _check_roots(case: Case, traces: dict[str, set[str]]) -> None:
     roots = {s.id[0]: s for s in case.spans.values() if s.parent is None}
     failed = {t["turn"] for t in _last_requests(case) if t["http_status"] != 200}
-    for turn, held in traces.items():
-        for trace in held:
-            root = roots.get(trace)
-            if root is None:
-                continue
-            if turn in case.meta["prompts"] and not _holds(root, case.meta["prompts"][turn]["text"]):
-                case.blame("turn_input_missing", f"{turn}: {str(root.attributes.get('input.value'))[:80]!r}")
-            if root.is_error != (turn in failed):
-                case.blame("turn_error_wrong", f"{turn}: status {root.row['status']}")
+    for turn, root in ((turn, roots[trace]) for turn, held in traces.items() for trace in held if trace in roots):
+        if turn in case.meta["prompts"] and not _holds(root, case.meta["prompts"][turn]["text"]):
+            case.blame("turn_input_missing", f"{turn}: {str(root.attributes.get('input.value'))[:80]!r}")
+        if root.is_error != (turn in failed):
+            case.blame("turn_error_wrong", f"{turn}: status {root.row['status']}")
+
+
+def _check_queued(case: Case, known: list[Row]) -> None:
     for t in known:
-        for words in t["queued"]:
-            inside = {s.id[0] for s in case.generations.get(t["message_id"], [])}
-            marks = [s for s in case.spans.values() if s.id[0] in inside and f"#{words}" in json.dumps(s.row)]
-            if inside and not marks:
+        inside = {s.id[0] for s in case.generations.get(t["message_id"], [])}
+        for words in t["queued"] if inside else ():
+            if not any(s.id[0] in inside and f"#{words}" in json.dumps(s.row) for s in case.spans.values()):
                 case.blame("queued_missing", f"{words} in {t['turn']}")
 
 
@@ -337,7 +361,9 @@ def _last_requests(case: Case) -> Iterator[Row]:
 
 def _holds(root: Seen, prompt: str) -> bool:
     head = _plain(prompt)[:40]
-    return head in _plain(str(root.attributes.get("input.value", ""))) or prompt.split()[-1] in str(root.attributes.get("input.value"))
+    return head in _plain(str(root.attributes.get("input.value", ""))) or prompt.rsplit(maxsplit=1)[-1] in str(
+        root.attributes.get("input.value")
+    )
 
 
 def _check_structure(case: Case) -> None:
@@ -357,7 +383,11 @@ def _check_cost(case: Case) -> None:
     responses = [t for t in case.truth if t["event"] == "response"]
     for session, total in case.recorded.cost_usd.items():
         own = [t for t in responses if t["session_id"] == session]
-        unsure = [t for t in own if t["aux"] or t["aborted"] or (t["http_status"] == 200 and t["message_id"] not in case.recorded.usage)]
+        unsure = [
+            t
+            for t in own
+            if t["aux"] or t["aborted"] or (t["http_status"] == 200 and t["message_id"] not in case.recorded.usage)
+        ]
         turns = [s for s in case.spans.values() if s.parent is None and s.attributes.get("session.id") == session]
         costs = [s.attributes.get("turnspan.cost.usd") for s in turns]
         if unsure or not turns or None in costs:

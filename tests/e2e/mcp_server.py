@@ -1,4 +1,4 @@
-"""A tiny MCP server on stdio with two tools: `echo` gives the text back, `fail` fails with it. Standard library only."""
+"""A tiny MCP server on stdio with two tools: `echo` gives the text back, `fail` fails with it. Stdlib only."""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
 """A hook that keeps what the client told it: each payload, and how long every transcript was at that moment.
 
-It is the other person's hook that turnspan finds in the settings. It runs as `python -I -S recorder.py DIRECTORY`, uses the
-standard library only, prints nothing and exits 0. A file appears under its final name only when it is complete.
+It is the other person's hook that turnspan finds in the settings. It runs as `python -I -S recorder.py DIRECTORY`,
+prints nothing and exits 0. A file appears under its final name only when it is complete.
 """
+
+# pathlib would make every hook slower, and this one must not be felt.
+# ruff: noqa: PTH105, PTH110, PTH118, PTH120, PTH123, PTH202
 
 from __future__ import annotations
 

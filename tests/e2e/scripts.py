@@ -33,6 +33,7 @@ class Reply:
     error: str = ""
     fails: int = 0  # how often the server answers `status` before it gives the blocks; 0 with an error status: always
     holds: bool = False  # the text streams until the client hangs up or the story lets go
+    context: int = 0  # tokens that the conversation pretends to hold
     cut: bool = False  # the server hangs up in the middle of the last block
 
     @property
@@ -54,7 +55,7 @@ def thinking(words: str) -> Block:
     return {"type": "thinking", "thinking": words, "signature": "c2lnbmF0dXJlIG9mIHRoZSB0aG91Z2h0"}
 
 
-def call(name: str, **arguments: Any) -> Block:  # noqa: ANN401 — a tool takes any JSON
+def call(name: str, **arguments: Any) -> Block:
     """A tool call."""
     return {"type": "tool_use", "name": name, "input": arguments}
 
@@ -66,18 +67,29 @@ def bash(command: str) -> Block:
 
 def gate(name: str) -> str:
     """Make a command that waits for the story to open a gate (at most a minute: nobody may hang for ever)."""
-    return f"touch {name}.begun; for i in $(seq 1200); do [ -e {name}.open ] && break; sleep 0.05; done; echo passed {name}"
+    wait = f"for i in $(seq 1200); do [ -e {name}.open ] && break; sleep 0.05; done"
+    return f"touch {name}.begun; {wait}; echo passed {name}"
 
 
 def agent(script: str, description: str, *, background: bool | None = False, kind: str = "general-purpose") -> Block:
     """An Agent call whose prompt plays a script."""
-    arguments = {"description": description, "prompt": f"{{{script}}} {description} [call @CALL@]", "subagent_type": kind}
+    arguments = {
+        "description": description,
+        "prompt": f"{{{script}}} {description} [call @CALL@]",
+        "subagent_type": kind,
+    }
     return call("Agent", **arguments, **({} if background is None else {"run_in_background": background}))
 
 
 def searched(query: str) -> tuple[Block, ...]:
     """Make the blocks of a search that the server ran itself."""
-    found = {"type": "web_search_result", "title": "OTLP", "url": "https://example.com/otlp", "encrypted_content": "eA==", "page_age": None}
+    found = {
+        "type": "web_search_result",
+        "title": "OTLP",
+        "url": "https://example.com/otlp",
+        "encrypted_content": "eA==",
+        "page_age": None,
+    }
     return (
         {"type": "server_tool_use", "id": "srvtoolu_@N@", "name": "web_search", "input": {"query": query}},
         {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_@N@", "content": [found]},
@@ -94,7 +106,11 @@ def _plan(asked: Asked) -> Reply:
         return Reply((call("Write", file_path=asked.plan_file, content=PLAN_TEXT),))
     if "ExitPlanMode" not in asked.called:
         return Reply((text("Here is the plan."), call("ExitPlanMode", plan=PLAN_TEXT)))
-    return Reply((bash("echo planned > greeting.txt"),)) if "Bash" not in asked.called else Reply((text("The plan is carried out."),))
+    return (
+        Reply((bash("echo planned > greeting.txt"),))
+        if "Bash" not in asked.called
+        else Reply((text("The plan is carried out."),))
+    )
 
 
 _LOOK = (
@@ -108,12 +124,19 @@ SCRIPTS: dict[str, tuple[Step, ...]] = {
     "tools": _LOOK,
     "thinking": (Reply((thinking("A long thought about a short answer."), text("Forty-two."))),),
     "error": (Reply((bash("echo broken >&2; exit 3"),)), *_says("It failed with code 3.")),
-    "unicode": (Reply((bash("printf '\\303\\251\\360\\237\\221\\213'"), text("Grüße, 世界 👋🏽 \u202eRTL\u202c \u2028 done."))), *_says("Ende – 終.")),
+    "unicode": (
+        Reply((bash("printf '\\303\\251\\360\\237\\221\\213'"), text("Grüße, 世界 👋🏽 \u202eRTL\u202c \u2028 done."))),
+        *_says("Ende: 終."),
+    ),
     "image": (Reply((call("Read", file_path=f"@CWD@/{IMAGE}"),)), *_says("A pixel.")),
-    "mcp": (Reply((call("mcp__lab__echo", text="over stdio"), call("mcp__lab__fail", text="no"))), *_says("The server echoed and failed.")),
+    "mcp": (
+        Reply((call("mcp__lab__echo", text="over stdio"), call("mcp__lab__fail", text="no"))),
+        *_says("The server echoed and failed."),
+    ),
     "websearch": (Reply((call("WebSearch", query="otlp http"),)), *_says("Found it.")),
     "servertool": (Reply((*searched("otlp grpc"), text("The server itself searched."))),),
     "big": (Reply((bash("for i in $(seq 9000); do echo line $i of a long output; done"),)), *_says("That was big.")),
+    "full": (Reply((text("This fills up."), bash("echo full")), context=985_000), *_says("Still here.")),
     "maxtok": (Reply((text("A cut answ"),), stop_reason="max_tokens"), *_says("er, resumed.")),
     "skill": (Reply((call("Skill", skill="lab"),)), *_says("The skill told me what to do.")),
     "slow": (Reply((text("This takes a while."), bash(gate("slow")))), *_says("It took a while.")),
@@ -123,26 +146,42 @@ SCRIPTS: dict[str, tuple[Step, ...]] = {
     "error500": (Reply((text("Second time lucky."),), status=500, error="Internal server error", fails=1),),
     "auth401": (Reply(status=401, error="invalid x-api-key"),),
     "bad400": (Reply(status=400, error="messages: scripted fatal error"),),
-    "toolthen400": (Reply((bash("echo before the failure"),)), Reply(status=400, error="messages: scripted fatal error")),
+    "toolthen400": (
+        Reply((bash("echo before the failure"),)),
+        Reply(status=400, error="messages: scripted fatal error"),
+    ),
     "agent": (Reply((text("I delegate."), agent("subtask", "count files"))), *_says("The agent finished.")),
     "twoagents": (Reply((agent("subtask", "first"), agent("subtasktwo", "second"))), *_says("Both agents finished.")),
-    "agentdefault": (Reply((agent("subtask", "as the client likes", background=None),)), *_says("The agent was asked.")),
-    "bgagent": (Reply((text("In the background."), agent("subtaskslow", "slow count", background=True))), *_says("Started in background.")),
+    "agentdefault": (
+        Reply((agent("subtask", "as the client likes", background=None),)),
+        *_says("The agent was asked."),
+    ),
+    "bgagent": (
+        Reply((text("In the background."), agent("subtaskslow", "slow count", background=True))),
+        *_says("Started in background."),
+    ),
     "nested": (Reply((agent("subtasknest", "outer"),)), *_says("Nested agents finished.")),
     "forkagent": (Reply((agent("subtask", "as a fork", background=True, kind="fork"),)), *_says("The fork was asked.")),
     "failagent": (Reply((agent("subtaskfail", "fails"),)), *_says("The agent failed.")),
     "subtask": (Reply((bash("ls | wc -l"),)), *_says("There are some files.")),
-    "subtasktwo": (Reply((thinking("Two at once."), bash("echo a"), bash("echo b; exit 2"))), Reply((bash("echo c"),)), *_says("Three commands.")),
+    "subtasktwo": (
+        Reply((thinking("Two at once."), bash("echo a"), bash("echo b; exit 2"))),
+        Reply((bash("echo c"),)),
+        *_says("Three commands."),
+    ),
     "subtaskslow": (Reply((bash(gate("agent")),)), *_says("The slow agent counted.")),
     "subtasknest": (Reply((agent("subtask", "inner"),)), *_says("The inner agent is done.")),
     "subtaskfail": (Reply(status=400, error="messages: scripted fatal error"),),
     "plan": (_plan,) * 8,
     "planrun": (Reply((bash("echo cleared > greeting.txt"),)), *_says("The plan is carried out afresh.")),
+    "compacted": _says("I go on after the compaction."),
     "notified": _says("I saw the background task finish."),
     "bash": _says("I saw your command."),
 }
 AUX: dict[str, Reply] = {
-    "compact": Reply((text("<analysis>short</analysis>\n<summary>The person looked at files with the model.</summary>"),)),
+    "compact": Reply(
+        (text("<analysis>short</analysis>\n<summary>The person looked at files with the model.</summary>"),)
+    ),
     "websearch": Reply((*searched("otlp http"), text("OTLP is a protocol."))),
     "title": Reply((text('{"title": "A scripted session", "isNewTopic": true}'),)),
     "topic": Reply((text('{"title": "A scripted session", "isNewTopic": true}'),)),

@@ -1,7 +1,7 @@
 """An OTLP/HTTP server on loopback that keeps every receipt of every span.
 
-Rules: a body that does not decode is answered 400 and kept as `undecodable`; everything else is acknowledged. Each receipt is a
-line of `sink.jsonl`, so a span that comes twice is there twice.
+Rules: a body that does not decode is answered 400 and kept as `undecodable`; everything else is acknowledged. Each
+receipt is a line of `sink.jsonl`, so a span that comes twice is there twice.
 """
 
 from __future__ import annotations
@@ -11,19 +11,23 @@ import json
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from google.protobuf.message import DecodeError
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+    from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
-def plain(value: AnyValue) -> Any:  # noqa: ANN401 — an attribute is any JSON
+def plain(value: AnyValue) -> Any:
     """Turn an OTLP value into plain Python."""
     kind = value.WhichOneof("value")
     if kind is None:
@@ -41,6 +45,10 @@ def attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
     return {p.key: plain(p.value) for p in pairs}
 
 
+def _more(part: Span.Event | Span.Link) -> dict[str, Any]:
+    return {"attributes": attributes(part.attributes)}
+
+
 def decoded(raw: bytes) -> Iterator[dict[str, Any]]:
     """Decode the spans of a request."""
     for block in ExportTraceServiceRequest.FromString(raw).resource_spans:
@@ -52,8 +60,8 @@ def decoded(raw: bytes) -> Iterator[dict[str, Any]]:
                     "name": s.name, "kind": s.kind, "start_ns": s.start_time_unix_nano, "end_ns": s.end_time_unix_nano,
                     "status": s.status.code, "status_message": s.status.message, "attributes": attributes(s.attributes),
                     "resource": resource, "scope": [scope.scope.name, scope.scope.version],
-                    "events": [{"t_ns": e.time_unix_nano, "name": e.name, "attributes": attributes(e.attributes)} for e in s.events],
-                    "links": [{"trace_id": k.trace_id.hex(), "span_id": k.span_id.hex(), "attributes": attributes(k.attributes)} for k in s.links],
+                    "events": [{"t_ns": e.time_unix_nano, "name": e.name, **_more(e)} for e in s.events],
+                    "links": [{"trace_id": k.trace_id.hex(), "span_id": k.span_id.hex(), **_more(k)} for k in s.links],
                     "dropped": s.dropped_attributes_count,
                 }  # fmt: skip
 
@@ -89,7 +97,7 @@ class Sink:
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    def __enter__(self) -> Sink:
+    def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
@@ -108,7 +116,20 @@ class Sink:
                 rows = [{"event": "span", "request": request, "t": now, "path": path, **span} for span in decoded(raw)]
                 status = 200
             except DecodeError as exc:
-                rows, status = [{"event": "undecodable", "request": request, "t": now, "path": path, "error": str(exc)}], 400
-            rows.append({"event": "request", "request": request, "t": now, "path": path, "status": status, "bytes": len(raw), "spans": len(rows)})
+                rows, status = (
+                    [{"event": "undecodable", "request": request, "t": now, "path": path, "error": str(exc)}],
+                    400,
+                )
+            rows.append(
+                {
+                    "event": "request",
+                    "request": request,
+                    "t": now,
+                    "path": path,
+                    "status": status,
+                    "bytes": len(raw),
+                    "spans": len(rows),
+                }
+            )
             self._out.writelines(json.dumps(row) + "\n" for row in rows)
         return status

@@ -18,16 +18,16 @@ import subprocess
 import threading
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 from .api import Api, Late
 from .client import Home, install, make_home, recorder_command, register_hooks, version_tuple
 from .sink import Sink
-from .terminal import Terminal, open_terminal, wait_until
+from .terminal import POINTER, Terminal, open_terminal, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 MARK = "TURNSPAN_E2E_RUN"
 BYPASS = "--dangerously-skip-permissions"
@@ -52,18 +52,18 @@ class Stage:
         self.api = Api(root / "truth.jsonl", self.home.project, bodies)
         self.sink = Sink(root / "sink.jsonl")
         self.env: dict[str, str] = {}
-        self._open: list[Typed | Streamed] = []
+        self.open_clients: list[Typed | Streamed] = []
         register_hooks(self.home, recorder_command(self.home))
         if prepare:
             prepare(self)
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> Self:
         self.api.__enter__()
         self.sink.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for client in self._open:
+        for client in self.open_clients:
             client.close()
         with contextlib.suppress(Late):
             self.wait_for_quiet()
@@ -72,12 +72,20 @@ class Stage:
                 os.kill(pid, signal.SIGKILL)
         self.api.__exit__()
         self.sink.__exit__()
-        shutil.copytree(self.home.transcripts, self.root / "projects", dirs_exist_ok=True)
+        if self.home.transcripts.exists():
+            shutil.copytree(self.home.transcripts, self.root / "projects", dirs_exist_ok=True)
         hooks = [p.stem for p in sorted((self.root / "hooks").glob("*.json"))]
         meta = {
-            "version": self.version, "scenario": self.scenario, "hook": None, "prompts": self.prompts, "clients": self.clients,
-            "notes": self.notes, "proj": str(self.home.project), "home": str(self.home.home), "hooks": hooks,
-        }  # fmt: skip
+            "version": self.version,
+            "scenario": self.scenario,
+            "hook": None,
+            "prompts": self.prompts,
+            "clients": self.clients,
+            "notes": self.notes,
+            "proj": str(self.home.project),
+            "home": str(self.home.home),
+            "hooks": hooks,
+        }
         (self.root / "meta.json").write_text(json.dumps(meta, indent=1))
 
     # ---- the world
@@ -90,11 +98,10 @@ class Stage:
         """Find the processes that carry this run's mark."""
         found = []
         wanted = f"{MARK}={self.mark}".encode()
-        for entry in os.listdir("/proc") if os.path.isdir("/proc") else []:
-            if entry.isdigit():
-                with contextlib.suppress(OSError), open(f"/proc/{entry}/environ", "rb") as env:
-                    if wanted in env.read().split(b"\0"):
-                        found.append(int(entry))
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
         return found
 
     def wait_for_quiet(self, timeout_s: float = 30) -> None:
@@ -107,7 +114,7 @@ class Stage:
 
     def wait_gate(self, name: str) -> None:
         """Wait until a tool stands at its gate."""
-        wait_until(lambda: (self.home.project / f"{name}.begun").exists(), f"a tool at gate {name}", 30)
+        wait_until((self.home.project / f"{name}.begun").exists, f"a tool at gate {name}", 30)
 
     def wait_written(self, message_id: str) -> None:
         """Wait until a transcript holds a response."""
@@ -173,14 +180,14 @@ class Stage:
         """Start a client that reads prompts as stream-json."""
         formats = ["--input-format", "stream-json", "--output-format", "stream-json", "--verbose"]
         client = Streamed(self, ["-p", *formats, BYPASS, *args])
-        self._open.append(client)
+        self.open_clients.append(client)
         return client
 
     def terminal(self, *args: str) -> Typed:
         """Start a client in a terminal and wait until it takes words."""
         mode = [] if "--permission-mode" in args else [BYPASS]
         client = Typed(self, [*args, *mode])
-        self._open.append(client)
+        self.open_clients.append(client)
         return client
 
 
@@ -281,7 +288,7 @@ class Typed:
         wait_until(self._takes_words, "the terminal takes words", 20)
 
     def _takes_words(self) -> bool:
-        return any(line.lstrip("│ ").startswith(("❯", ">")) for line in self.terminal.screen().splitlines())
+        return any(line.lstrip("│ ").startswith((POINTER, ">")) for line in self.terminal.screen().splitlines())
 
     def type(self, words: str, *, check: bool = True) -> str:
         """Type a prompt and Enter, wait until the client took it, and give its turn."""

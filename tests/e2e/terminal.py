@@ -9,7 +9,6 @@ import contextlib
 import fcntl
 import os
 import pty
-import re
 import shutil
 import signal
 import struct
@@ -18,16 +17,24 @@ import termios
 import threading
 import time
 import uuid
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import Protocol
 
 from .api import Late
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from .screen import Screen
 
 COLUMNS, ROWS = 180, 50
-KEYS = {"Enter": "\r", "Escape": "\x1b", "Tab": "\t", "Up": "\x1b[A", "Down": "\x1b[B", "C-c": "\x03", "C-u": "\x15", "BTab": "\x1b[Z"}
-ESCAPES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]|\x1b[=>78cDEHM]")
+POINTER = "\u276f"  # what newest clients draw before the place to type and before a chosen option
+KEYS = {
+    "Enter": "\r",
+    "Escape": "\x1b",
+    "Tab": "\t",
+    "Up": "\x1b[A",
+    "Down": "\x1b[B",
+    "C-c": "\x03",
+    "C-u": "\x15",
+    "BTab": "\x1b[Z",
+}
 
 
 class Terminal(Protocol):
@@ -75,8 +82,8 @@ def is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-        return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rsplit(")", 1)[1].split()[0] != "Z"
     return True
 
 
@@ -95,7 +102,9 @@ class TmuxTerminal:
         self._ask("set-option", "-g", "escape-time", "0")
 
     def _ask(self, *order: str) -> str:
-        done = subprocess.run([*self._tmux, *order], capture_output=True, text=True, check=False, timeout=20, env=self._env)
+        done = subprocess.run(
+            [*self._tmux, *order], capture_output=True, text=True, check=False, timeout=20, env=self._env
+        )
         return done.stdout
 
     def write(self, text: str) -> None:
@@ -120,7 +129,7 @@ class TmuxTerminal:
 
 
 class PtyTerminal:
-    """A pseudo-terminal; its screen is the last of what the program wrote, without escapes."""
+    """A pseudo-terminal with a screen of our own."""
 
     def __init__(self, argv: list[str], env: dict[str, str], cwd: Path) -> None:
         self.pid, self._fd = pty.fork()
@@ -131,13 +140,15 @@ class PtyTerminal:
             finally:
                 os._exit(127)
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        self._written = bytearray()
+        self._screen = Screen(COLUMNS, ROWS)
+        self._reading = threading.Lock()
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         with contextlib.suppress(OSError):
             while data := os.read(self._fd, 65536):
-                self._written += data
+                with self._reading:
+                    self._screen.feed(data)
 
     def write(self, text: str) -> None:
         """Type words."""
@@ -148,9 +159,9 @@ class PtyTerminal:
         os.write(self._fd, KEYS.get(name, name).encode())
 
     def screen(self) -> str:
-        """Read the last of what was written; cursor moves to the right stand for spaces."""
-        raw = re.sub(rb"\x1b\[(\d*)C", lambda m: b" " * int(m.group(1) or 1), bytes(self._written[-20000:]))
-        return ESCAPES.sub(b"", raw).replace(b"\r", b"\n").decode(errors="replace")
+        """Read the screen."""
+        with self._reading:
+            return self._screen.text()
 
     def is_running(self) -> bool:
         """Say whether the program still runs."""

@@ -191,7 +191,7 @@ def _put_content(out: Bounded, kind: Kind, value: Content, direction: str) -> No
     # A person reads a turn's and an agent's content as words; everything else as what it is.
     plain = content.words(value) if kind is not Kind.TOOL or isinstance(value, str) else None
     is_json = plain is None and (not isinstance(value, Json) or content.is_json(value.text))
-    out.text(key, content.as_text(value) if plain is None else plain, is_json=is_json)
+    out.text(key, content.as_text(value, direction) if plain is None else plain, is_json=is_json)
     out.attributes[f"{direction}.mime_type"] = "application/json" if is_json else "text/plain"
     if kind is Kind.TOOL:
         out.copy("gen_ai.tool.call.arguments" if direction == "input" else "gen_ai.tool.call.result", key)

@@ -11,7 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -33,13 +32,13 @@ _SHORTEST_CUT = 16  # a string leaf is not worth cutting below this many bytes
 _encode = msgspec.json.Encoder().encode
 
 
-def as_text(content: Content) -> str:
+def as_text(content: Content, direction: str) -> str:
     """Content for a reader: words as they are, messages as GenAI JSON."""
     if isinstance(content, str):
         return content
     if isinstance(content, Json):
         return well_formed(content.text)
-    return genai_messages(content, "input")
+    return genai_messages(content, direction)
 
 
 def words(content: Content) -> str | None:
@@ -89,6 +88,8 @@ def well_formed(text: str) -> str:
     """JSON text without escaped lone surrogates, which most parsers refuse."""
     if "\\ud" not in text and "\\uD" not in text:
         return text
+    import json  # noqa: PLC0415 - only the standard parser takes a lone surrogate, and few texts hold one
+
     try:
         return _encode(scrub(json.loads(text))).decode()
     except (ValueError, RecursionError, OverflowError):

@@ -9,6 +9,7 @@ Settings: `endpoint` (a base URL; `/v1/traces` is added over HTTP), `protocol` (
 from __future__ import annotations
 
 import base64
+import os
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -91,6 +92,8 @@ def open_transport(read: Settings, endpoint: Endpoint, headers: dict[str, str], 
     proxy = read.proxy(endpoint)
     secrets = _secrets(headers, proxy)
     if protocol == "grpc":
+        # Its core writes to stderr, which belongs to Claude Code or to a person; what it knows is in the verdict.
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         from turnspan.backends.over_grpc import GrpcTransport  # noqa: PLC0415 - costs 240 ms of CPU
 
         return GrpcTransport(

@@ -15,7 +15,7 @@ import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import grpc  # type: ignore[import-untyped]  # grpcio ships no types
+import grpc
 
 from turnspan import __version__
 from turnspan.backends import Answer, Verdict
@@ -32,7 +32,7 @@ _RETRY_INFO = b"google.rpc.RetryInfo"
 _CREDENTIALS = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
 _CONFIGURATION = {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.FAILED_PRECONDITION}
 # What the details say when it is not the weather but the address: wrong certificates, a web server, a redirect.
-_NOT_GRPC = ("ssl", "tls", "certificate", "handshake", "http1.x", "http2 header with status: 3", "status: 404")
+_NOT_GRPC = ("certificate", "verification", "ssl_error_ssl", "wrong_version", "http1.x", "status: 3", "status: 404")
 _NEVER_CONNECTED = ("failed to connect", "dns resolution failed", "connection refused")
 
 
@@ -70,7 +70,7 @@ class GrpcTransport:
             self._channel = grpc.secure_channel(target, _credentials(tls), options, compression)
         else:
             self._channel = grpc.insecure_channel(target, options, compression)
-        self._export = self._channel.unary_unary(_METHOD)
+        self._export: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(_METHOD)
 
     def send(self, body: bytes) -> Verdict:
         """Export one request and read the verdict off the answer."""
@@ -131,9 +131,9 @@ def retry_delay_s(status: bytes) -> float | None:
 
 
 def _details_of(failure: grpc.RpcError) -> bytes:
-    for key, value in failure.trailing_metadata() or ():
-        if key == "grpc-status-details-bin" and isinstance(value, bytes):
-            return value
+    for item in failure.trailing_metadata() or ():
+        if item.key == "grpc-status-details-bin" and isinstance(item.value, bytes):
+            return item.value
     return b""
 
 

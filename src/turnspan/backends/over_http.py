@@ -249,6 +249,7 @@ class _Reader:
         match = _STATUS_LINE.match(self.buffer)
         if match is None:
             raise _NotHttpError
+        status = int(match[1])  # before the buffer changes under it
         is_kept = self.line().startswith(b"HTTP/1.1")
         headers: dict[str, str] = {}
         size = 0
@@ -258,7 +259,7 @@ class _Reader:
                 raise _NotHttpError
             name, _, value = line.decode("latin-1").partition(":")
             headers[name.strip().lower()] = value.strip()
-        return int(match[1]), headers, is_kept and "close" not in headers.get("connection", "").lower()
+        return status, headers, is_kept and "close" not in headers.get("connection", "").lower()
 
 
 def _read_response(sock: socket.socket, deadline: Deadline) -> tuple[Response, bool]:

@@ -40,7 +40,7 @@ TRANSPORT = frozenset(
 _URL = re.compile(
     r"(?P<scheme>https?)://"
     r"(?:(?P<user>[^/@\s]*)@)?"
-    r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9._-]+))"
+    r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?))"
     r"(?::(?P<port>[0-9]{1,5}))?"
     r"(?P<path>/[!-~]*)?"
 )
@@ -223,7 +223,12 @@ def parse_url(url: str) -> Endpoint | None:
     port = int(match["port"] or (443 if is_tls else 80))
     if not 0 < port < 65536:
         return None
-    return Endpoint(is_tls, match["ipv6"] or match["host"], port, match["path"] or "", match["user"] or "")
+    user = match["user"] or ""
+    if "%" in user:
+        from urllib.parse import unquote  # noqa: PLC0415 - a rare need, not worth its import
+
+        user = unquote(user)
+    return Endpoint(is_tls, match["ipv6"] or match["host"], port, match["path"] or "", user)
 
 
 def is_loopback(host: str) -> bool:

@@ -132,10 +132,13 @@ def _status(span: Span) -> bytes:
 def _attributes(tag: bytes, attributes: Attributes, out: list[bytes]) -> int:
     """Append key-value messages to `out`; how many bytes they are."""
     total = 0
+    encoded: Value = ""
+    text = b""
     for key, value in attributes.items():
         name = _KEYS.get(key) or _key(key)
         if type(value) is str:
-            text = value.encode()
+            if value is not encoded:  # content often stands under two names in a row
+                encoded, text = value, value.encode()
             n = len(text)
             size = len(name) + n + 4
             if size < 0x80:

@@ -20,7 +20,7 @@ from turnspan.trace.model import (
     Facts, Json, Kind, Link, Media, Message, Part, Reasoning, Span, Text, ToolCall, ToolResult, Trace, Usage,
 )  # fmt: skip
 from turnspan.transcript.entries import exit_code_of
-from turnspan.transcript.turns import Call, Said, version_of
+from turnspan.transcript.turns import AGENT_TOOLS, Call, Said, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,6 @@ FINISH_REASONS: Final = {
     "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_call",
     "refusal": "content_filter",
 }  # fmt: skip
-AGENT_TOOLS: Final = frozenset({"Agent", "Task"})
 # The output counts that clients recorded: right from this version on, a streaming placeholder before.
 _OUTPUT_RIGHT_FROM: Final = (2, 1, 63)
 _OUTPUT_NEVER_RIGHT_FROM: Final = (2, 1, 20)
@@ -212,7 +211,7 @@ class _Builder:
             ("effort", response.effort), ("max_tokens", response.max_tokens), ("stop_reason", response.stop_reason),
             ("service_tier", response.usage.service_tier if response.usage is not None else None),
             ("speed", response.usage.speed if response.usage is not None else None),
-            ("error_status", response.error_status),
+            ("error_status", response.error_status), ("thinking_ms", response.thinking_ms),
         ):  # fmt: skip
             if value is not None:
                 facts[name] = value
@@ -287,7 +286,7 @@ class _Builder:
                 error = "tool_error"
                 if result.denial is not None or result.text.startswith(_REJECTED):
                     error = "permission_denied"
-                if result.was_interrupted or _CUT_SHORT in result.text[:400]:
+                if result.was_interrupted or result.denial == "interrupted" or _CUT_SHORT in result.text[:400]:
                     error = "interrupted"
                 message = result.text[:500]
                 code = exit_code_of(result.text)
@@ -462,6 +461,11 @@ def _agent_arguments(call: Call) -> tuple[str, str, str]:
 def agent_prompt(call: Call) -> str:
     """The prompt an Agent call gives to its agent."""
     return _agent_arguments(call)[0]
+
+
+def agent_type(call: Call) -> str:
+    """The kind of agent that a call asks for; empty where it does not say."""
+    return _agent_arguments(call)[1]
 
 
 def _bounds(turn: Turn) -> tuple[int, int]:

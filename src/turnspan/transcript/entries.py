@@ -33,7 +33,7 @@ KNOWN: Final = SKIPPED | {
 }  # fmt: skip
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MAX_DEPTH: Final = 512  # deeper JSON is nobody's conversation, and our own decoders would refuse it later
+_MAX_DEPTH: Final = 200  # deeper JSON is nobody's conversation, and our own decoders would refuse it later
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _COMMAND: Final = re.compile(r"<command-name>(.*?)</command-name>", re.DOTALL)
 _COMMAND_ARGS: Final = re.compile(r"<command-args>(.*?)</command-args>", re.DOTALL)
@@ -313,6 +313,7 @@ def _salvage(line: bytes, noticed: Noticed) -> list[Entry]:
     while at < len(text):
         try:
             value, end = decoder.raw_decode(text, at)
+            value = _clean(value)
         except (ValueError, RecursionError):
             noticed.unreadable += 1
             # A torn record may be followed by a whole one: Claude Code's lines begin with one of these.
@@ -324,7 +325,7 @@ def _salvage(line: bytes, noticed: Noticed) -> list[Entry]:
         if entries:
             noticed.glued += 1
         if isinstance(value, dict):
-            entry = _coerced(_clean(value), noticed)
+            entry = _coerced(value, noticed)
             if entry is not None and _is_wanted(entry, noticed):
                 entries.append(entry)
         else:

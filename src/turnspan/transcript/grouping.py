@@ -22,7 +22,7 @@ import msgspec
 
 from turnspan.transcript import entries as e
 from turnspan.transcript.turns import (
-    Call, Happening, InlineAgent, Place, Prompt, Response, Result, Said, Turn, TurnRef, version_of,
+    AGENT_TOOLS, Call, Happening, InlineAgent, Place, Prompt, Response, Result, Said, Turn, TurnRef, version_of,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ _REMEMBERED_ROWS: Final = 48
 _REMEMBERED_TURNS: Final = 4
 _REMEMBERED_RESPONSES: Final = 8
 _REMEMBERED_WORDS: Final = 16
+_REMEMBERED_CALLS: Final = 32
 
 _INTERRUPTED: Final = "[Request interrupted by user"
 _FEEDBACK: Final = "Stop hook feedback:"
@@ -60,6 +61,7 @@ class Carry(msgspec.Struct, frozen=True):
     recent: tuple[TurnRef, ...] = ()
     owners: tuple[tuple[str, int], ...] = ()  # the last rows, by uuid, and the number of their turn
     responses: tuple[str, ...] = ()  # the last message ids
+    pending: tuple[tuple[str, int], ...] = ()  # calls that left without a result, and the number of their turn
     is_answered: bool = False
     high_water_ns: int = 0
     context: dict[str, Words] = {}  # kind → the line that says it
@@ -175,6 +177,7 @@ class Grouper:
             recent=tuple([*kept, *(turn.ref for turn in turns)][-_REMEMBERED_TURNS:]),
             owners=tuple(self._rows[:rows]),
             responses=tuple([*past.responses, *(r.key for t in turns for r in t.responses)][-_REMEMBERED_RESPONSES:]),
+            pending=tuple([*past.pending, *((c.id, t.number) for t in turns for c in t.pending_calls)][-_REMEMBERED_CALLS:]),
             is_answered=all(turn.has_answer for turn in turns),
             high_water_ns=max([past.high_water_ns, *(time for turn in turns for time in turn.times)]),
             context=context,
@@ -286,6 +289,7 @@ class Grouper:
         """A user line that is not the conversation: a command, feedback of a hook, an expansion, a summary."""
         gap = self._gap
         if entry.is_compact_summary or entry.is_visible_in_transcript_only:
+            gap.input_ns = e.time_ns(entry)  # the model goes on from the summary: compacting is not its time
             return
         text = e.plain_text(e.blocks(message))
         start = text.lstrip()
@@ -352,9 +356,11 @@ class Grouper:
             answer = e.inner_text(block.content)
             turn, call = self._call(block.tool_use_id or "")
             if turn is None or call is None:
-                turn = self._open if self._is_own(entry) else None
-                turn = turn or self._part_of(self._ref(entry), entry, place)
-                turn.happenings.append(Happening("late_result", block.tool_use_id or "", moment, answer))
+                ref = self._waiting(block.tool_use_id or "")
+                kind = "late_result" if ref is not None else "stray_result"
+                turn = self._open if ref is None and self._is_own(entry) else None
+                turn = turn or self._part_of(ref or self._ref(entry), entry, place)
+                turn.happenings.append(Happening(kind, block.tool_use_id or "", moment, answer))
             elif call.result is None:
                 call.result = Result(
                     answer,
@@ -362,7 +368,7 @@ class Grouper:
                     moment,
                     entry.tool_denial_kind,
                     known.duration_ms if known.duration_ms is not None else known.total_duration_ms,
-                    known.agent_id or e.agent_named_in(answer[-2000:]),
+                    known.agent_id or (e.agent_named_in(answer[-2000:]) if call.name in AGENT_TOOLS else None),
                     bool(known.is_async) or known.status in _BACKGROUND,
                     bool(known.interrupted),
                 )
@@ -382,6 +388,11 @@ class Grouper:
                     if call.id == tool_use_id:
                         return turn, call
         return None, None
+
+    def _waiting(self, tool_use_id: str) -> TurnRef | None:
+        """The earlier turn that left while this call had no result."""
+        number = dict(self._past.pending).get(tool_use_id)
+        return next((ref for ref in self._past.recent if ref.number == number), None)
 
     # ---- assistant rows
 
@@ -498,7 +509,7 @@ class Grouper:
             origin=origin,
             start=place,
             end=place,
-            previous=self._past.recent[-1] if self._past.recent else None,
+            previous=self._ref(entry) if self._past.recent else None,
             forked_from=fork.session_id,
             prompt_uuid=entry.uuid or "",
             prompt_id=entry.prompt_id or "",
@@ -634,6 +645,8 @@ def _add_blocks(response: Response, entry: Entry, message: e.Message) -> None:
     response.last_ns = max(filter(None, (response.last_ns, moment)), default=None)
     response.stop_reason = message.stop_reason or response.stop_reason
     response.is_aborted = response.is_aborted or bool(entry.is_aborted_mid_stream)
+    if entry.thinking_duration_ms is not None:
+        response.thinking_ms = (response.thinking_ms or 0) + entry.thinking_duration_ms
     used = message.usage
     if used is not None and (
         response.usage is None or (used.output_tokens or 0) >= (response.usage.output_tokens or 0)

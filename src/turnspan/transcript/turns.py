@@ -6,7 +6,7 @@ turn is sealed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -14,6 +14,8 @@ from turnspan.transcript import entries as e  # noqa: TC001  msgspec resolves fi
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+AGENT_TOOLS: Final = frozenset({"Agent", "Task"})  # `Task` up to 2.1.47
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
@@ -72,6 +74,7 @@ class Response(msgspec.Struct):
     request_ns: int | None = None  # when it asked, where that was recorded
     first_ns: int | None = None
     first_block_ms: float | None = None
+    thinking_ms: float | None = None
     last_ns: int | None = None
     error: str | None = None
     error_status: int | None = None
@@ -88,7 +91,7 @@ class Response(msgspec.Struct):
 class Happening(msgspec.Struct, frozen=True):
     """Something that happened in a turn and is neither a response nor a tool call."""
 
-    kind: str  # "compaction", "retry", "steering", "interruption", "late_result"
+    kind: str  # "compaction", "retry", "steering", "interruption", "late_result", "stray_result"
     key: str
     time_ns: int | None
     text: str = ""

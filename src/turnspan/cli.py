@@ -1,0 +1,330 @@
+"""The commands: each reads its arguments, asks one module, and prints what that gives.
+
+Rules:
+
+- Only this file decides what a person sees of an error: a sentence and a hint on stderr, exit code 1, or 2 where the
+  command was not understood; a traceback only with `TURNSPAN_DEBUG=1`.
+- A command imports what it needs when it runs: `--version` and completion load none of it.
+- Colour is for terminals only, and never with `NO_COLOR`. A reader that goes away (`| head`) is no error.
+- A new command is a function here and a word in `SECTIONS`.
+"""
+
+# ruff: noqa: PLC0415 - the second rule
+
+from __future__ import annotations
+
+import inspect
+import io
+import os
+import shutil
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from turnspan import __version__
+from turnspan.errors import TranscriptError, TurnspanError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from click.shell_completion import CompletionItem
+
+    from turnspan.config import Config
+
+# The order and the headings of `turnspan --help`.
+SECTIONS: Final = {
+    "See": ("show", "sessions", "view"),
+    "Set up": ("install", "uninstall", "config"),
+    "Bring in": ("backfill", "verify", "forget"),
+    "Check": ("status", "doctor"),
+}
+_PIPE_WIDTH: Final = 120  # where there is no terminal to ask
+_INTERRUPTED: Final = 130
+
+
+class _Command(click.Command):
+    """A command whose help is printed as it is written."""
+
+    def format_help_text(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        _write_help(self, formatter)
+
+
+class _Frame(click.Group):
+    """A group whose help lists commands by what they are for. A command under no heading is not for people."""
+
+    command_class = _Command
+
+    def format_help_text(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        _write_help(self, formatter)
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for heading, names in SECTIONS.items():
+            known = [(name, self.commands[name].get_short_help_str(68)) for name in names if name in self.commands]
+            if known:
+                with formatter.section(heading):
+                    formatter.write_dl(known)
+
+
+def _write_help(command: click.Command, formatter: click.HelpFormatter) -> None:
+    formatter.write_paragraph()
+    for line in inspect.cleandoc(command.help or "").splitlines():
+        formatter.write(f"  {line}".rstrip() + "\n")
+
+
+@click.group(cls=_Frame, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="turnspan", message="%(prog)s %(version)s")
+@click.pass_context
+def frame(ctx: click.Context) -> None:
+    """Claude Code sessions as traces: every turn exactly once.
+
+      turnspan sessions            which sessions there are
+      turnspan show                the latest session of this directory, as a tree
+      turnspan show 3f2a --turn 4  one turn of another one
+      turnspan COMMAND --help      what a command can do, with examples
+
+    Completion for your shell, in its start-up file:
+      bash  eval "$(_TURNSPAN_COMPLETE=bash_source turnspan)"
+      zsh   eval "$(_TURNSPAN_COMPLETE=zsh_source turnspan)"
+      fish  _TURNSPAN_COMPLETE=fish_source turnspan | source
+
+    Environment:
+      CLAUDE_CONFIG_DIR  where Claude Code keeps its files, if not in ~/.claude
+      NO_COLOR=1         no colours; FORCE_COLOR=1 also where there is no terminal
+      TURNSPAN_DEBUG=1   tracebacks
+    """
+    ctx.color = _wants_colour()
+
+
+# ---- see
+
+
+def _complete_session(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    from turnspan import home, sessions
+
+    if os.sep in incomplete or incomplete.startswith((".", "~")):
+        return [CompletionItem(incomplete, type="file")]
+    projects = sessions.projects_dir(home.claude_home(os.environ))
+    return [
+        CompletionItem(session.session_id, help=session.project)
+        for session in sessions.all_sessions(projects)
+        if session.session_id.startswith(incomplete)
+    ]
+
+
+@frame.command("show")
+@click.argument("session", required=False, shell_complete=_complete_session)
+@click.option("--turn", type=click.IntRange(min=1), metavar="N", help="Only this turn.")
+@click.option("--full", "is_full", is_flag=True, help="All content instead of a line each.")
+@click.option("--json", "is_json", is_flag=True, help="One JSON object per trace and line.")
+@click.option("--to", metavar="DESTINATION", help="As it would leave for this destination; the first one if not given.")
+def show_command(session: str | None, turn: int | None, is_full: bool, is_json: bool, to: str | None) -> None:
+    """A session's traces as a tree.
+
+    SESSION is an id, the beginning of one, or the path of a transcript; without
+    it, the latest session of this directory. What you see is what would leave
+    this machine, secrets masked. Nothing is sent.
+
+      turnspan show                      the latest session of this directory
+      turnspan show 3f2a9c               a session by the beginning of its id
+      turnspan show ./old/3f2a….jsonl    a transcript anywhere
+      turnspan show --turn 4 --full      all that turn 4 said and did
+      turnspan show --json | jq '.spans[] | select(.error)'
+
+    ● turn   ◆ response of the model   ▸ tool call   ◉ agent   · event
+    in: tokens sent, those from the cache included; out: tokens received
+    ~ inferred   ≥ at least   ? unknown: every other figure is measured
+
+    --json, a line for each trace; null where there is nothing:
+      trace_id name session_id client_version tags facts masked{rule: times} spans[…]
+    and in each of the spans, parents before children:
+      span_id parent_id          hexadecimal
+      kind                       turn, generation, tool, agent, event
+      name start end first_token UTC, ISO 8601
+      duration_ms model
+      usage cost_usd             of a generation
+      totals totals_cost_usd     of a turn or agent: the sum of what is below
+      error error_message        api_error, tool_error, permission_denied, interrupted
+      input output               messages, a value, or text
+      facts links
+    usage and totals: input output cache_read cache_write_5m cache_write_1h
+    web_searches is_incomplete; input does not include the cached tokens.
+    A trace_id may come again: what a background agent did leaves when it is done.
+    """
+    from turnspan.preview import Preview, destination_named, require_transcript
+    from turnspan.records import line_of, trace_record
+    from turnspan.sessions import find_session, projects_dir
+    from turnspan.show import Looks, session_lines
+
+    config = _config()
+    found = find_session(projects_dir(config.claude_home), session, _working_directory())
+    require_transcript(found.path)
+    preview = Preview(found, config, destination_named(config, to))
+    is_anything = False
+    if is_json:
+        for leaving in preview.traces(turn):
+            is_anything = True
+            _print(line_of(trace_record(leaving.trace, leaving.masked)))
+    else:
+        looks = Looks(_width(), is_full=is_full, is_wrapped=sys.stdout.isatty())
+        for line in session_lines(preview.traces(turn), str(found.path), looks):
+            is_anything = True
+            _print(line)
+    if turn is not None and not is_anything:
+        raise TranscriptError(f"session {found.session_id} has no turn {turn}", hint="without --turn you see them all")
+    if not is_anything:
+        _remark(f"session {found.session_id} has no turn yet")
+    for note in preview.notes():
+        _remark(note)
+
+
+@frame.command("sessions")
+@click.option("--project", metavar="P", help="Only those of a directory and below, or with P in their path.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="How many.")
+@click.option("--json", "is_json", is_flag=True, help="One JSON object per session and line.")
+def sessions_command(project: str | None, limit: int, is_json: bool) -> None:
+    """The sessions on this machine, newest first.
+
+      turnspan sessions                  the 20 newest
+      turnspan sessions --project .      those of this directory
+      turnspan sessions --project api    those with `api` in their path
+      turnspan sessions --limit 500 --json | jq -s 'map(.cost_usd) | add'
+
+    TOKENS are all tokens, from the cache or not; ≥ says that some were not counted
+    by the client, or that a response has no known price.
+
+    --json, a line for each session:
+      session_id path title project client_version last_activity
+      turns generations tools agents errors
+      usage cost_usd is_cost_partial sent
+    """
+    from turnspan.listing import newest_sessions, summarise, table_head, table_row, written_ns
+    from turnspan.preview import all_traces, prices_of
+    from turnspan.records import line_of, summary_record
+    from turnspan.sessions import indexed_titles, projects_dir
+
+    config = _config()
+    projects = projects_dir(config.claude_home)
+    prices, now_ns, width = prices_of(config), time.time_ns(), _width()
+    titles = cache(indexed_titles)
+    found = newest_sessions(projects, limit=limit, project=project)
+    if not found:
+        whose = f" of {project!r}" if project is not None else ""
+        _remark(f"there are no sessions{whose} below {projects}")
+    elif not is_json:
+        _print(click.style(table_head(width), bold=True))
+    for session in found:
+        title = titles(session.path.parent).get(session.session_id, "")
+        try:
+            summary = summarise(session, all_traces(session, prices), title=title, written_ns=written_ns(session.path))
+        except TranscriptError as error:
+            _remark(f"passed over: {error}")
+            continue
+        _print(line_of(summary_record(summary)) if is_json else table_row(summary, width, now_ns=now_ns))
+
+
+# ---- the frame
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and exit with its code."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # the caller closed it
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - open until the end
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # whatever the locale cannot spell
+    if not _is_debugging():
+        sys.excepthook = _confess
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        code = frame.main(arguments, prog_name="turnspan", standalone_mode=False)
+        sys.stdout.flush()
+    except click.Abort:
+        return _INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's last flush complains
+        return 1
+    except TurnspanError as error:
+        if _is_debugging():
+            raise
+        _complain(str(error.args[0]), error.hint)
+        return 1
+    except OSError as error:
+        if _is_debugging():
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        _complain(f"{where}{error.strerror or error}", "")
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+def _confess(kind: type[BaseException], error: BaseException, _where: TracebackType | None) -> None:
+    """What is left to say of an error that nobody foresaw."""
+    _complain(f"turnspan failed: {kind.__name__}: {error}", "run it with TURNSPAN_DEBUG=1 and report what it prints")
+
+
+def _complain(sentence: str, hint: str) -> None:
+    from turnspan.terminal import one_line
+
+    click.echo(click.style("error: ", fg="red") + one_line(sentence), err=True, color=_wants_colour())
+    if hint:
+        click.echo(click.style("hint: ", fg="cyan") + one_line(hint), err=True, color=_wants_colour())
+
+
+def _print(line: str) -> None:
+    from turnspan.terminal import in_ascii
+
+    is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    click.echo(line if is_unicode else in_ascii(line))
+
+
+def _remark(sentence: str) -> None:
+    """Say something next to the answer: stdout is for the answer alone."""
+    from turnspan.terminal import one_line
+
+    click.echo(click.style(one_line(sentence), fg="yellow"), err=True)
+
+
+def _config() -> Config:
+    """The settings in force; what is wrong with them is said, and the rest is used."""
+    from turnspan.config import load_config
+
+    config = load_config(os.environ)
+    for problem in config.problems:
+        _remark(f"warning: {problem}")
+    return config
+
+
+def _width() -> int:
+    return shutil.get_terminal_size((_PIPE_WIDTH, 24)).columns
+
+
+def _working_directory() -> Path | None:
+    try:
+        return Path.cwd()
+    except OSError:  # it was deleted
+        return None
+
+
+def _wants_colour() -> bool | None:
+    """Whether the person says yes or no; None leaves it to the stream."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return True if os.environ.get("FORCE_COLOR", "0") not in {"", "0"} else None
+
+
+def _is_debugging() -> bool:
+    return os.environ.get("TURNSPAN_DEBUG") == "1"

@@ -1,0 +1,245 @@
+"""Traces go to one backend, and every verdict has its consequence.
+
+Rules:
+
+- Traces leave in order, in requests below the backend's size limit. The first answer that is not an acknowledgement
+  stops the rest: nothing overtakes.
+- What is too large is split, then cut, then reduced to metadata; what is invalid is halved until one span is left. Only
+  that one span is quarantined, named, with the reason.
+- A backend that refuses *everything* as invalid is not a backend with bad spans but a wrong address: nothing is
+  quarantined, everything is held.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from turnspan.backends import Answer, Verdict
+from turnspan.trace.model import Json, Media, Message, Reasoning, Span, Text, ToolCall, ToolResult, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from turnspan.backends import Backend
+    from turnspan.trace.model import Content, Part
+
+_MOST_REFUSALS: Final = 64  # requests, before a backend that has taken nothing is no longer asked
+_CUTS: Final = (20_000, 1_000, 0)  # characters a text keeps when its span alone is too large; 0: metadata only
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A span that a backend will never take."""
+
+    trace_id: bytes
+    span_id: bytes
+    reason: str
+
+
+class Delivery(msgspec.Struct):
+    """What became of some traces."""
+
+    stopped: Verdict | None = None  # the answer that stopped it; None: everything is settled
+    sent: int = 0  # spans acknowledged
+    refused: list[Refused] = []
+    cut: int = 0  # spans that had to be shortened
+    partial: int = 0  # spans that a backend says it rejected, without saying which
+    requests: int = 0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing of it needs to be sent again."""
+        return self.stopped is None
+
+
+def deliver(
+    backend: Backend,
+    traces: Sequence[Trace],
+    acknowledged: Callable[[Sequence[Trace]], None] = lambda _traces: None,
+) -> Delivery:
+    """Send traces; `acknowledged` hears of each request that is settled, at once."""
+    delivery = Delivery()
+    for batch in _batches(backend, traces):
+        _send(backend, batch, delivery, acknowledged)
+        if delivery.stopped is not None:
+            return delivery
+    if delivery.refused and not delivery.sent:
+        reason = delivery.refused[0].reason
+        delivery.refused = []
+        delivery.stopped = Verdict(Answer.INVALID, f"every span was refused as invalid: {reason}")
+    return delivery
+
+
+def _batches(backend: Backend, traces: Sequence[Trace]) -> list[list[Trace]]:
+    """Traces in groups that will probably fit; `_send` splits what does not."""
+    batches: list[list[Trace]] = []
+    size = 0
+    for trace in traces:
+        if not trace.spans:
+            continue
+        estimate = sum(_size(span) for span in trace.spans)
+        if not batches or size + estimate > backend.max_request_bytes * 3 // 4:
+            batches.append([])
+            size = 0
+        batches[-1].append(trace)
+        size += estimate
+    return batches
+
+
+def _send(
+    backend: Backend, traces: list[Trace], delivery: Delivery, acknowledged: Callable[[Sequence[Trace]], None]
+) -> None:
+    body = backend.encode(traces)
+    if len(body) > backend.max_request_bytes:
+        verdict = Verdict(Answer.TOO_LARGE, f"{len(body)} bytes are more than {backend.max_request_bytes}")
+    else:
+        verdict = backend.send(body)
+        delivery.requests += 1
+    spans = sum(len(trace.spans) for trace in traces)
+    if verdict.answer in {Answer.ACKNOWLEDGED, Answer.PARTIAL}:
+        rejected = min(verdict.rejected, spans) if verdict.answer is Answer.PARTIAL else 0
+        delivery.sent += spans - rejected
+        if rejected:
+            delivery.partial += rejected
+            every = rejected == spans
+            for trace in traces:
+                for span in trace.spans if every else trace.spans[:1]:
+                    why = verdict.reason if every else f"{rejected} of {spans} spans of this request: {verdict.reason}"
+                    delivery.refused.append(Refused(trace.trace_id, span.span_id if every else b"", why))
+        acknowledged(traces)
+    elif verdict.answer in {Answer.TOO_LARGE, Answer.INVALID} and spans > 1:
+        if not delivery.sent and delivery.requests > _MOST_REFUSALS:
+            delivery.stopped = verdict
+            return
+        for half in _halves(traces):
+            _send(backend, half, delivery, acknowledged)
+            if delivery.stopped is not None:
+                return
+    elif verdict.answer is Answer.TOO_LARGE:
+        _send_cut(backend, traces[0], verdict, delivery, acknowledged)
+    elif verdict.answer is Answer.INVALID:
+        delivery.refused.append(Refused(traces[0].trace_id, traces[0].spans[0].span_id, verdict.reason))
+        acknowledged(traces)
+    else:
+        delivery.stopped = verdict
+
+
+def _halves(traces: list[Trace]) -> tuple[list[Trace], list[Trace]]:
+    if len(traces) > 1:
+        middle = len(traces) // 2
+        return traces[:middle], traces[middle:]
+    trace = traces[0]
+    middle = len(trace.spans) // 2
+    first = msgspec.structs.replace(trace, spans=trace.spans[:middle])
+    return [first], [msgspec.structs.replace(trace, spans=trace.spans[middle:])]
+
+
+def _send_cut(
+    backend: Backend,
+    trace: Trace,
+    verdict: Verdict,
+    delivery: Delivery,
+    acknowledged: Callable[[Sequence[Trace]], None],
+) -> None:
+    """One span that is too large by itself: shorter, then without content, then quarantined."""
+    for characters in _CUTS:
+        smaller = msgspec.structs.replace(trace, spans=(_cut_span(trace.spans[0], characters),))
+        body = backend.encode([smaller])
+        if len(body) > backend.max_request_bytes:
+            continue
+        verdict = backend.send(body)
+        delivery.requests += 1
+        if verdict.answer in {Answer.TOO_LARGE, Answer.INVALID}:
+            continue
+        if verdict.answer in {Answer.ACKNOWLEDGED, Answer.PARTIAL}:
+            delivery.sent += 1
+            delivery.cut += 1
+            acknowledged([trace])
+        else:
+            delivery.stopped = verdict
+        return
+    delivery.refused.append(Refused(trace.trace_id, trace.spans[0].span_id, verdict.reason))
+    acknowledged([trace])
+
+
+# ---- cutting
+
+
+def _cut_span(span: Span, characters: int) -> Span:
+    size = _size(span)
+    return msgspec.structs.replace(
+        span,
+        input=_cut_content(span.input, characters),
+        output=_cut_content(span.output, characters),
+        error_message=_cut(span.error_message, min(characters, 500)),
+        facts={
+            **{k: _cut(v, max(characters, 200)) if isinstance(v, str) else v for k, v in span.facts.items()},
+            "cut_from_bytes": size,
+        },
+    )
+
+
+def _cut_content(content: Content | None, characters: int) -> Content | None:
+    if content is None or characters == 0:
+        return None
+    if isinstance(content, str):
+        return _cut(content, characters)
+    if isinstance(content, Json):
+        if len(content.text) <= characters:
+            return content
+        return Json(msgspec.json.encode({"cut": _cut(content.text, characters)}).decode())
+    return tuple(
+        Message(message.role, tuple(_cut_part(part, characters) for part in message.parts), message.finish_reason)
+        for message in content[:50]
+    )
+
+
+def _cut_part(part: Part, characters: int) -> Part:
+    match part:
+        case Text(text):
+            return Text(_cut(text, characters))
+        case Reasoning(text):
+            return Reasoning(_cut(text, characters))
+        case ToolResult(call_id, result):
+            return ToolResult(call_id, _cut(result, characters))
+        case ToolCall(call_id, name, arguments):
+            cut = _cut_content(Json(arguments), characters)
+            assert isinstance(cut, Json)
+            return ToolCall(call_id, name, cut.text)
+        case Media():
+            return part
+
+
+def _cut(text: str, characters: int) -> str:
+    return text if len(text) <= characters else f"{text[:characters]}… [{len(text)} characters]"
+
+
+def _size(span: Span) -> int:
+    """About how many bytes a span will take."""
+    return 600 + _content_size(span.input) + _content_size(span.output) + sum(
+        len(value) if isinstance(value, str) else 16 for value in span.facts.values()
+    )
+
+
+def _content_size(content: Content | None) -> int:
+    """Content stands in a span twice: under the GenAI names and under OpenInference's."""
+    if content is None:
+        return 0
+    if isinstance(content, str):
+        return 2 * len(content)
+    if isinstance(content, Json):
+        return 2 * len(content.text)
+    total = 0
+    for message in content:
+        for part in message.parts:
+            match part:
+                case Text(text) | Reasoning(text):
+                    total += len(text)
+                case ToolResult(_, result):
+                    total += len(result)
+                case ToolCall(_, _, arguments):
+                    total += len(arguments)
+                case Media():
+                    total += 64
+    return 2 * total

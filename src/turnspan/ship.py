@@ -1,0 +1,320 @@
+"""Read, build, mask, send, commit, for one session: the one path that everything which exports takes.
+
+Rules:
+
+- Commit only what was acknowledged, or refused for good and named. What was not is read again from the transcript.
+- Each destination has its own cursor, policy and holds: one that is down holds back nobody.
+- Before anything is sent, the state must be writable: what is sent and not noted would be sent again with every event.
+- A destination on hold is not asked again before its time; a changed configuration is a new destination.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from turnspan import state
+from turnspan.backends import Answer
+from turnspan.config import narrowed
+from turnspan.deliver import deliver
+from turnspan.reading import Ending, Progress, Reading
+from turnspan.trace.redact import Capture, Policy, redact
+from turnspan.trace.secrets import compile_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from turnspan.backends import Backend, Verdict
+    from turnspan.config import Config, Destination
+    from turnspan.deliver import Delivery
+    from turnspan.reading import Piece
+    from turnspan.sessions import SessionFile
+    from turnspan.trace.cost import Prices
+    from turnspan.trace.model import Trace
+    from turnspan.trace.secrets import RuleSet
+
+BATCH_SPANS: Final = 400
+_FIRST_HOLD_S: Final = 30.0
+_LONGEST_HOLD_S: Final = 300.0
+_LONGEST_RETRY_AFTER_S: Final = 3600.0
+_REMEMBERED_QUARANTINE: Final = 200
+_REMEMBERED_SPANS: Final = 20_000
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A destination, ready to be sent to."""
+
+    destination: Destination
+    identity: str  # its name and a digest of where it leads: another endpoint is another destination
+    backend: Backend
+    rules: RuleSet
+    prices: Prices | None = None
+
+
+class Shipped(msgspec.Struct):
+    """What happened to one session at one destination."""
+
+    destination: str
+    turns: int = 0
+    spans: int = 0
+    copied: int = 0
+    off: int = 0
+    refused: int = 0
+    cut: int = 0
+    masked: dict[str, int] = {}
+    stopped: Verdict | None = None
+    held_until_s: float | None = None  # it was on hold and not asked
+    is_interrupted: bool = False  # `goes_on` said no
+    is_rewritten: bool = False
+    is_answer_missing: bool = False
+    has_unsealed: bool = False
+    noticed: dict[str, int] = {}
+    unknown: dict[str, int] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything that may leave has arrived."""
+        return self.stopped is None and self.held_until_s is None and not self.is_interrupted
+
+
+def identity_of(destination: Destination) -> str:
+    """A destination by its name and where it leads, without any secret."""
+    options = destination.options
+    where = [destination.type, *(str(options.get(key, "")) for key in ("endpoint", "base_url", "directory", "public_key"))]
+    digest = hashlib.blake2b("\0".join(where).encode("utf-8", "replace"), digest_size=4).hexdigest()
+    return f"{destination.name}-{digest}"
+
+
+def rules_of(config: Config) -> RuleSet:
+    """What is masked: the built-in rules, the person's own, and every credential that is configured here."""
+    credentials: list[str] = []
+    pairs: list[tuple[str, str]] = []
+    for destination in config.destinations:
+        options = destination.options
+        credentials += map(str, (options.get("headers") or {}).values())
+        if options.get("secret_key"):
+            pairs.append((str(options.get("public_key", "")), str(options["secret_key"])))
+    return compile_rules({str(k): str(v) for k, v in config.values["patterns"].items()}, credentials, pairs)
+
+
+def policy_of(wanted: dict[str, Any], config: Config, rules: RuleSet) -> Policy:
+    """What of a trace may leave, from settings."""
+    return Policy(
+        Capture(wanted["capture"]), wanted["thinking"], wanted["tool_inputs"], wanted["tool_outputs"],
+        wanted["images"], bool(config.values["mask_paths"]), rules,
+    )  # fmt: skip
+
+
+def ship(
+    session: SessionFile,
+    target: Target,
+    config: Config,
+    ending: Ending,
+    clock: Callable[[], float],
+    *,
+    is_patient: Callable[[Verdict], bool] = lambda _verdict: False,
+    goes_on: Callable[[Shipped, Progress], bool] = lambda _shipped, _progress: True,
+    is_resend: bool = False,
+    only: frozenset[bytes] | None = None,
+    there: frozenset[bytes] = frozenset(),
+) -> Shipped:
+    """Bring one session to one destination, as far as it may leave. The caller holds the session's lock.
+
+    `is_patient` is asked after an answer of "later" whether it has waited and the same should be tried again.
+    `goes_on` hears of every commit and says whether to go on. `is_resend`: as if nothing had ever been sent. `only`: send
+    again, of what was acknowledged, these spans alone; nothing is committed but that. `there`: spans that have arrived.
+    """
+    shipped = Shipped(target.identity)
+    loaded = state.load(config.home, session.session_id).checkpoint
+    cursor = loaded.destinations.get(target.identity, state.Cursor())
+    if loaded.is_off:
+        shipped.off = 1
+        return shipped
+    now = clock()
+    if cursor.held is not None and now < cursor.held.until_s <= now + _LONGEST_RETRY_AFTER_S:
+        shipped.held_until_s = cursor.held.until_s
+        return shipped
+    if is_resend:
+        cursor = state.Cursor()
+    reading = Reading(session, cursor.progress if only is None else Progress(), ending, target.prices)
+    walk = _Walk(reading, target, config, clock, loaded, cursor, shipped, only, there)
+    for batch in _batches(reading.pieces()):
+        while not walk.send(batch):
+            assert shipped.stopped is not None
+            if shipped.stopped.answer is Answer.LATER and is_patient(shipped.stopped):
+                shipped.stopped = None
+                continue
+            walk.hold(shipped.stopped)
+            break
+        shipped.is_interrupted = shipped.stopped is None and not goes_on(shipped, batch[-1].progress)
+        if not shipped.is_complete:
+            break
+    shipped.is_rewritten = reading.is_rewritten
+    shipped.is_answer_missing = reading.is_answer_missing
+    shipped.has_unsealed = reading.has_unsealed
+    noticed = reading.noticed
+    shipped.noticed = {
+        name: count
+        for name in ("unreadable", "misshapen", "oversized", "glued")
+        if (count := getattr(noticed, name))
+    }
+    shipped.unknown = {f"{kind} ({version})": count for (kind, version), count in noticed.unknown.items()}
+    if shipped.is_complete and only is None:
+        walk.note_seen()
+    return shipped
+
+
+def _batches(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
+    """Pieces in groups that make a request worth its while, in order."""
+    batch: list[Piece] = []
+    spans = 0
+    for piece in pieces:
+        batch.append(piece)
+        spans += sum(len(trace.spans) for trace in piece.traces)
+        if spans >= BATCH_SPANS:
+            yield batch
+            batch, spans = [], 0
+    if batch:
+        yield batch
+
+
+class _Walk:
+    """The cursor of one session at one destination, as it moves."""
+
+    def __init__(
+        self,
+        reading: Reading,
+        target: Target,
+        config: Config,
+        clock: Callable[[], float],
+        checkpoint: state.Checkpoint,
+        cursor: state.Cursor,
+        shipped: Shipped,
+        only: frozenset[bytes] | None,
+        there: frozenset[bytes],
+    ) -> None:
+        self._reading = reading
+        self._target = target
+        self._config = config
+        self._clock = clock
+        self._checkpoint = checkpoint
+        self._cursor = cursor
+        self._shipped = shipped
+        self._only = only
+        self._there = there
+        self._policies: dict[str, tuple[Policy | None, tuple[str, ...]]] = {}
+        self._is_writable = False
+
+    def send(self, batch: Sequence[Piece]) -> bool:
+        """Send a batch and commit what is settled; False if something stopped it."""
+        arrived: set[bytes] = {bytes.fromhex(span) for span in self._cursor.arrived} | self._there
+        only = self._only
+        traces: list[Trace] = []
+        for piece in batch:
+            for trace in piece.traces:
+                if only is not None and only.isdisjoint(span.span_id for span in trace.spans):
+                    continue
+                masked = self._masked(trace)
+                if masked is not None:
+                    wanted = masked.spans if only is None else [s for s in masked.spans if s.span_id in only]
+                    left = tuple(span for span in wanted if span.span_id not in arrived)
+                    traces.append(msgspec.structs.replace(masked, spans=left))
+        if any(trace.spans for trace in traces) and not self._is_writable:
+            state.probe_writable(self._config.home)
+            self._is_writable = True
+        delivery = deliver(self._target.backend, traces, lambda sent: arrived.update(_span_ids(sent)))
+        self._account(delivery)
+        if only is not None:
+            self._shipped.stopped = delivery.stopped
+            self._commit()
+            return delivery.stopped is None
+        if delivery.stopped is None:
+            last = batch[-1].progress
+            self._shipped.turns += sum(piece.turns for piece in batch)
+            self._shipped.copied += sum(piece.copied for piece in batch)
+            self._commit(
+                progress=last,
+                arrived=(),
+                held=None,
+                sent_turns=self._cursor.sent_turns + sum(piece.turns for piece in batch),
+                last_success_s=self._clock(),
+                last_error="",
+                seen_bytes=self._seen(),
+            )
+            return True
+        self._shipped.stopped = delivery.stopped
+        if delivery.sent:
+            # A part of the batch is there: remember which spans, so that they do not go out again.
+            self._commit(arrived=tuple(span.hex() for span in arrived)[:_REMEMBERED_SPANS])
+        return False
+
+    def _account(self, delivery: Delivery) -> None:
+        shipped = self._shipped
+        shipped.spans += delivery.sent
+        shipped.cut += delivery.cut
+        shipped.refused += len(delivery.refused)
+        changes: dict[str, Any] = {"sent_spans": self._cursor.sent_spans + delivery.sent}
+        if delivery.refused and delivery.stopped is None:
+            now = self._clock()
+            known = {(entry.trace_id, entry.span_id) for entry in self._cursor.quarantined}
+            new = [
+                state.Quarantine(trace_id=r.trace_id.hex(), span_id=r.span_id.hex(), reason=r.reason[:300], at_s=now)
+                for r in delivery.refused
+                if (r.trace_id.hex(), r.span_id.hex()) not in known
+            ]
+            changes["quarantined"] = (*self._cursor.quarantined, *new)[-_REMEMBERED_QUARANTINE:]
+        self._cursor = msgspec.structs.replace(self._cursor, **changes)
+
+    def _masked(self, trace: Trace) -> Trace | None:
+        """What may leave of a trace; None if nothing may."""
+        cwd = str(trace.facts.get("cwd", ""))
+        if cwd not in self._policies:
+            narrowing = self._config.narrowing(cwd)
+            wanted = narrowed(self._target.destination.policy, narrowing)
+            policy = None if narrowing.is_off else policy_of(wanted, self._config, self._target.rules)
+            self._policies[cwd] = (policy, (*map(str, self._config.values["tags"]), *narrowing.tags))
+        policy, tags = self._policies[cwd]
+        if policy is None:
+            self._shipped.off += 1
+            return None
+        if tags:
+            trace = msgspec.structs.replace(trace, tags=tuple(dict.fromkeys((*trace.tags, *tags))))
+        masked, counts = redact(trace, policy)
+        for rule, count in counts.items():
+            self._shipped.masked[rule] = self._shipped.masked.get(rule, 0) + count
+        return masked
+
+    def hold(self, verdict: Verdict) -> None:
+        """Leave the destination in peace for a while, longer each time."""
+        now = self._clock()
+        held = self._cursor.held
+        length = min(_LONGEST_HOLD_S, 2 * held.length_s) if held is not None else _FIRST_HOLD_S
+        if verdict.retry_after_s is not None:
+            length = max(length, min(verdict.retry_after_s, _LONGEST_RETRY_AFTER_S))
+        self._commit(
+            held=state.Hold(until_s=now + length, length_s=length, reason=verdict.reason, answer=verdict.answer),
+            last_error=f"{verdict.answer}: {verdict.reason}",
+        )
+
+    def _seen(self) -> int:
+        """The size of a file of which nothing is left: whoever looks for sessions left behind need not open it."""
+        reading = self._reading
+        return reading.size if reading.is_finished and not reading.has_unsealed else 0
+
+    def note_seen(self) -> None:
+        """Note that there was nothing to send, if that is new."""
+        if self._seen() != self._cursor.seen_bytes:
+            self._commit(seen_bytes=self._seen())
+
+    def _commit(self, **changes: Any) -> None:  # noqa: ANN401  the fields of a Cursor
+        self._cursor = msgspec.structs.replace(self._cursor, **changes)
+        destinations = {**self._checkpoint.destinations, self._target.identity: self._cursor}
+        path = str(self._reading.session.path)
+        self._checkpoint = msgspec.structs.replace(self._checkpoint, transcript=path, destinations=destinations)
+        state.save(self._config.home, self._checkpoint)
+
+
+def _span_ids(traces: Sequence[Trace]) -> set[bytes]:
+    return {span.span_id for trace in traces for span in trace.spans}

@@ -1,0 +1,161 @@
+"""A trace becomes what may leave: as much as its owner allows, without secrets.
+
+Rules:
+
+- What a capture mode or a switch holds back is gone before anything is looked at.
+- Then every string is masked (see `masking`).
+- `full` masks our own credentials only, `redacted` also what the rules know, `metadata` holds no content at all: of the
+  facts only those in `METADATA_FACTS` stay.
+- The same trace and policy give the same result: the budget counts steps of the scan, not seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from turnspan.trace.masking import masked_trace, withheld
+from turnspan.trace.model import Json, Kind, Media, Reasoning, Text, ToolCall, ToolResult
+from turnspan.trace.secrets import Meter, RuleSet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from turnspan.trace.model import Content, Facts, Message, Part, Span, Trace
+
+SCAN_BUDGET: Final = (
+    120_000_000  # steps: a second on a slow machine, whatever the text; ordinary text takes one a character
+)
+
+METADATA_FACTS: Final = frozenset({
+    "aborted", "agent_id", "answers_call", "attempt", "background", "client_version", "denial", "depth", "duration_ms",
+    "effort", "entrypoint", "error_status", "event", "exit_code", "finish_reason", "incomplete", "interrupted",
+    "max_tokens", "mcp_server", "origin", "permission_mode", "previous_session", "prompt_id", "request_id",
+    "request_model", "response_id", "retry_in_ms", "service_tier", "speed", "stop_reason", "time.inferred",
+    "tokens_after", "tokens_before", "tool_call_id", "trigger", "turn_number",
+})  # fmt: skip
+"""Facts that say how something ran, not what it was about. A fact that is not here is content."""
+
+_HOMES: Final = re.compile(
+    r"""(?<![\w.-])(?:
+        (?:/home/|/Users/|[A-Za-z]:\\{1,2}Users\\{1,2})[^/\\\s"'`:;,<>()\[\]{}|]+
+      | /root(?![\w.-])
+      | (?<=projects/)-(?:home|Users)-[A-Za-z0-9]+
+    )""",
+    re.VERBOSE,
+)
+_IDENTIFIER: Final = re.compile(r"[\w.:/@+\[\]()-]{1,200}")
+_NAME: Final = re.compile(r"[\w.:/@+\[\]() -]{1,120}")
+
+
+class Capture(StrEnum):
+    """How much of a trace may leave."""
+
+    FULL = "full"
+    REDACTED = "redacted"
+    METADATA = "metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What of a trace may leave for one destination."""
+
+    capture: Capture = Capture.REDACTED
+    thinking: bool = True
+    tool_inputs: bool = True
+    tool_outputs: bool = True
+    images: bool = True
+    paths: bool = False  # whether home directories are masked, too
+    rules: RuleSet = field(default_factory=RuleSet)
+
+
+class Redacted(NamedTuple):
+    """What may leave, how often each rule masked something in it, and under `withheld` how many texts stayed behind."""
+
+    trace: Trace
+    counts: dict[str, int]
+
+
+def redact(
+    trace: Trace, policy: Policy, *, budget: int = SCAN_BUDGET, is_late: Callable[[], bool] | None = None
+) -> Redacted:
+    """The trace as it may leave. `is_late` is asked now and then and ends the scan early: a last resort, not a pace."""
+    trace = _allowed(trace, policy)
+    rules = policy.rules.credentials_only() if policy.capture is Capture.FULL else policy.rules
+    if policy.paths:
+        rules = rules.with_pattern("home", _HOMES)
+    return Redacted(*masked_trace(trace, rules, Meter(budget, is_late)))
+
+
+# ---- what may leave
+
+
+def _allowed(trace: Trace, policy: Policy) -> Trace:
+    if policy.capture is Capture.METADATA:
+        spans = tuple(_metadata(span) for span in trace.spans)
+        name = trace.name if _NAME.fullmatch(trace.name) else "trace"
+        return msgspec.structs.replace(trace, name=name, tags=(), facts=_metadata_facts(trace.facts), spans=spans)
+    if policy.thinking and policy.tool_inputs and policy.tool_outputs and policy.images:
+        return trace
+    return msgspec.structs.replace(trace, spans=tuple(_switched(span, policy) for span in trace.spans))
+
+
+def _metadata(span: Span) -> Span:
+    name = span.name if _NAME.fullmatch(span.name) else span.kind.value
+    facts = _metadata_facts(span.facts)
+    return msgspec.structs.replace(span, name=name, input=None, output=None, error_message="", facts=facts)
+
+
+def _metadata_facts(facts: Facts) -> Facts:
+    """Facts about how it ran; where words stand in place of an identifier they are somebody's words."""
+    return {
+        key: value
+        for key, value in facts.items()
+        if key in METADATA_FACTS
+        and not isinstance(value, tuple)
+        and (not isinstance(value, str) or _IDENTIFIER.fullmatch(value))
+    }
+
+
+def _switched(span: Span, policy: Policy) -> Span:
+    """The span without what the switches hold back."""
+    is_output = span.kind is Kind.TOOL or (span.kind is Kind.EVENT and span.facts.get("event") == "late_result")
+    went_in, came_out, message, facts = span.input, span.output, span.error_message, span.facts
+    if span.kind is Kind.TOOL and not policy.tool_inputs:
+        went_in = went_in and Json(json.dumps(withheld("tool inputs")))
+        facts = _metadata_facts(facts)
+    if is_output and not policy.tool_outputs:
+        came_out = came_out and withheld("tool outputs")
+        message = message and withheld("tool outputs")
+    return msgspec.structs.replace(
+        span, input=_switched_content(went_in, policy), output=_switched_content(came_out, policy),
+        error_message=message, facts=facts,
+    )  # fmt: skip
+
+
+def _switched_content(content: Content | None, policy: Policy) -> Content | None:
+    if not isinstance(content, tuple):
+        return content
+    return tuple(msgspec.structs.replace(message, parts=tuple(_switched_parts(message, policy))) for message in content)
+
+
+def _switched_parts(message: Message, policy: Policy) -> Iterable[Part]:
+    for part in message.parts:
+        match part:
+            case Reasoning() if not policy.thinking:
+                continue
+            case Media() if not policy.images:
+                continue
+            case ToolCall() if not policy.tool_inputs:
+                yield ToolCall(part.id, part.name, json.dumps(withheld("tool inputs")))
+            case ToolResult() if not policy.tool_outputs:
+                yield ToolResult(part.id, withheld("tool outputs"))
+            case Text() if message.role == "tool" and not policy.tool_outputs:
+                yield Text(withheld("tool outputs"))
+            case _:
+                yield part

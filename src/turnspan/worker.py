@@ -1,0 +1,332 @@
+"""The detached process behind a hook: one event comes in on stdin, what may leave leaves, one line goes to the log.
+
+Rules:
+
+- Nobody waits for it, so it may wait: for the last words to reach the file, and for a backend that says "later".
+- It serves its own session first, then looks through the project for sessions that were left behind, within a budget.
+- Whatever goes wrong is one line in the log and never anybody else's problem: one failing session stops no other.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from turnspan import log, sessions, state
+from turnspan.config import OFF, load_config
+from turnspan.errors import TurnspanError
+from turnspan.hook import take_over
+from turnspan.reading import Ending, words_digest
+from turnspan.ship import Target, identity_of, ship
+from turnspan.targets import open_targets, since
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from turnspan.backends import Verdict
+    from turnspan.config import Config
+    from turnspan.sessions import SessionFile
+    from turnspan.ship import Shipped
+
+EVENTS: Final = frozenset({"Stop", "SubagentStop", "StopFailure", "SessionStart", "SessionEnd"})
+_ANSWER_WAIT_S: Final = 2.0
+_SETTLE_WAIT_S: Final = 1.0
+_RETRIES_S: Final = (0.3, 0.7, 1.5, 3.0, 6.0)
+_SWEEP_BUDGET_S: Final = 20.0
+_SWEEP_EVERY_S: Final = 60.0
+
+
+class Event(msgspec.Struct, frozen=True):
+    """What a hook was told."""
+
+    hook_event_name: str = ""
+    session_id: str = ""
+    transcript_path: str = ""
+    cwd: str = ""
+    last_assistant_message: str | None = None
+    agent_id: str | None = None
+
+
+def main() -> int:
+    """Serve one event."""
+    started = time.time()
+    payload = take_over()
+    env = dict(os.environ)
+    try:
+        home = load_config(env).home
+    except TurnspanError:
+        return 0  # no home at all: there is not even a log
+    try:
+        event = parse_event(payload)
+        serve(event, env, time.time, time.sleep)
+    except TurnspanError as error:
+        log.log_line(home, "ERROR", "failed", reason=str(error), seconds=round(time.time() - started, 3))
+    except Exception as error:
+        # The last resort: without it a bug here would be silence. Its text may hold content, so only its type is told.
+        where = error.__traceback__
+        while where is not None and where.tb_next is not None:
+            where = where.tb_next
+        place = f"{Path(where.tb_frame.f_code.co_filename).name}:{where.tb_lineno}" if where is not None else ""
+        log.log_line(home, "ERROR", "bug", type=type(error).__name__, at=place)
+        if env.get("TURNSPAN_RAISE"):
+            raise
+    return 0
+
+
+def parse_event(raw: bytes) -> Event:
+    """The payload of a hook; wrong types are as good as missing."""
+    try:
+        table = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TurnspanError("the hook got no JSON object on stdin") from error
+    if not isinstance(table, dict):
+        raise TurnspanError("the hook got no JSON object on stdin")
+    texts = {key: table[key] for key in Event.__struct_fields__ if isinstance(table.get(key), str)}
+    return Event(**texts)
+
+
+def serve(
+    event: Event, env: Mapping[str, str], clock: Callable[[], float], sleep: Callable[[float], None]
+) -> None:
+    """Do everything that one event asks for."""
+    project = Path(event.cwd or env.get("CLAUDE_PROJECT_DIR") or "/")
+    config = load_config(env, project=project)
+    for problem in config.problems:
+        log.log_line(config.home, "ERROR", "setting", reason=problem)
+    if event.hook_event_name not in EVENTS:
+        raise TurnspanError(f"there is nothing to do for the event {event.hook_event_name[:60]!r}")
+    session = _session_of(event, config)
+    if env.get("TURNSPAN_ENABLED", "").lower() in OFF:
+        # Switched off for this session: remember it, or another session's worker would export it as left behind.
+        _switch_off(config, session)
+        return
+    if not config.is_enabled:
+        return
+    targets = open_targets(config)
+    for target in targets:
+        since(config, target.identity, clock())
+    try:
+        facts: dict[str, Any] = {"event": event.hook_event_name, "path": str(session.path)}
+        if event.last_assistant_message:
+            facts["words"] = words_digest(event.last_assistant_message)
+        if event.agent_id:
+            facts["agent"] = event.agent_id
+
+        def work(marks: list[dict[str, Any]], is_locked: bool) -> None:
+            if not is_locked:
+                log.log_line(config.home, "WARN", "lock unavailable", session=session.session_id)
+            _serve_session(session, targets, config, marks, clock, sleep)
+
+        if not state.attend(config.home, session.session_id, facts, work):
+            log.log_line(config.home, "INFO", "busy", session=session.session_id, trigger=event.hook_event_name)
+        if config.values["recover"] and _is_sweep_due(config, event, session, clock()):
+            sweep(session, targets, config, clock)
+        state.prune(config.home, clock())
+    finally:
+        for target in targets:
+            target.backend.close()
+
+
+def _session_of(event: Event, config: Config) -> SessionFile:
+    path = Path(event.transcript_path)
+    if not sessions.SAFE_ID.fullmatch(event.session_id):
+        raise TurnspanError(f"{event.session_id[:60]!r} is not a session id")
+    if not event.transcript_path or not path.is_absolute():
+        raise TurnspanError("the hook was told no transcript path")
+    session = sessions.session_at(path)
+    if not sessions.is_below(path, sessions.projects_dir(config.claude_home)):
+        raise TurnspanError(f"{path} is not below {sessions.projects_dir(config.claude_home)}: not read")
+    return session
+
+
+def _switch_off(config: Config, session: SessionFile) -> None:
+    with state.lock(config.home, session.session_id, 2.0):
+        checkpoint = state.load(config.home, session.session_id).checkpoint
+        if not checkpoint.is_off:
+            off = msgspec.structs.replace(checkpoint, is_off=True, transcript=str(session.path))
+            state.save(config.home, off)
+
+
+# ---- the session of the event
+
+
+def _serve_session(
+    session: SessionFile,
+    targets: list[Target],
+    config: Config,
+    marks: list[dict[str, Any]],
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> None:
+    ending = _ending(marks, clock())
+    if not session.path.exists() and ending.is_stopped:
+        _wait(lambda: session.path.exists(), _ANSWER_WAIT_S, sleep)
+    if not session.path.exists():
+        return  # SessionStart comes before the file does
+    for target in targets:
+        patience = _Patience(sleep)
+        shipped = ship(session, target, config, ending, clock, is_patient=patience)
+        deadline = clock() + _ANSWER_WAIT_S
+        while shipped.is_answer_missing and shipped.is_complete and clock() < deadline:
+            sleep(0.05)
+            again = ship(session, target, config, ending, clock, is_patient=patience)
+            shipped = _joined(shipped, again)
+        _report(config, session, shipped, marks)
+
+
+def _ending(marks: list[dict[str, Any]], now_s: float) -> Ending:
+    """What the events since the last time say together."""
+    names = {str(mark.get("event")) for mark in marks}
+    # StopFailure fires for a subagent too (2.1.325): then it names the agent, and the turn goes on.
+    stops = [m for m in marks if m.get("event") == "Stop" or (m.get("event") == "StopFailure" and not m.get("agent"))]
+    agents = [mark for mark in marks if mark.get("event") in {"SubagentStop", "StopFailure"}]
+    words = stops[-1].get("words") if stops and stops[-1].get("event") == "Stop" else None
+    return Ending(
+        is_over="SessionEnd" in names,
+        is_stopped=bool(stops),
+        last_words=str(words) if words else None,
+        now_ns=int(now_s * 1e9),
+        finished_agents=tuple(str(mark["agent"]) for mark in agents if mark.get("agent")),
+    )
+
+
+class _Patience:
+    """Waits a little, a few times, for a backend that says "later"; nobody waits for us."""
+
+    def __init__(self, sleep: Callable[[float], None]) -> None:
+        self._sleep = sleep
+        self._left = list(_RETRIES_S)
+
+    def __call__(self, verdict: Verdict) -> bool:
+        if not self._left:
+            return False
+        pause = self._left.pop(0)
+        if verdict.retry_after_s is not None:
+            if verdict.retry_after_s > sum(_RETRIES_S):
+                return False
+            pause = max(pause, verdict.retry_after_s)
+        self._sleep(pause)
+        return True
+
+
+def _wait(is_there: Callable[[], bool], seconds: float, sleep: Callable[[float], None]) -> None:
+    for _ in range(int(seconds / 0.05)):
+        if is_there():
+            return
+        sleep(0.05)
+
+
+def _joined(first: Shipped, second: Shipped) -> Shipped:
+    """Two rounds told as one."""
+    second.turns += first.turns
+    second.spans += first.spans
+    second.copied += first.copied
+    return second
+
+
+# ---- sessions left behind
+
+
+def _is_sweep_due(config: Config, event: Event, session: SessionFile, now_s: float) -> bool:
+    if event.hook_event_name in {"SessionStart", "SessionEnd"}:
+        return True
+    stamp = config.home / "state" / f".swept-{session.project[-80:]}"
+    try:
+        is_due = not 0 <= now_s - stamp.stat().st_mtime < _SWEEP_EVERY_S
+    except FileNotFoundError:
+        is_due = True
+    except OSError:
+        return False
+    if is_due:
+        stamp.touch(mode=0o600)
+    return is_due
+
+
+def sweep(current: SessionFile, targets: list[Target], config: Config, clock: Callable[[], float]) -> int:
+    """Export what sessions of the same project left behind; the number of turns."""
+    deadline = clock() + _SWEEP_BUDGET_S
+    recovered = 0
+    for session in _left_behind(current, targets, config):
+        if clock() > deadline:
+            break
+        try:
+            with state.lock(config.home, session.session_id):
+                for target in targets:
+                    if _mtime(session) < since(config, target.identity, clock()):
+                        continue
+                    shipped = ship(session, target, config, Ending(now_ns=int(clock() * 1e9)), clock)
+                    recovered += shipped.turns
+                    if shipped.spans or shipped.stopped is not None or shipped.refused:
+                        _report(config, session, shipped, [{"event": "recovered"}])
+        except state.Busy:
+            continue  # its own worker is at it
+        except TurnspanError as error:
+            log.log_line(config.home, "WARN", "not recovered", session=session.session_id, reason=str(error))
+    return recovered
+
+
+def _left_behind(current: SessionFile, targets: list[Target], config: Config) -> Iterator[SessionFile]:
+    """The other sessions of the project that may hold something unsent, the latest first."""
+    others = [s for s in sessions.sessions_in(current.path.parent) if s.session_id != current.session_id]
+    root = sessions.projects_dir(config.claude_home)
+    for session in sorted(others, key=_mtime, reverse=True):
+        if not sessions.is_below(session.path, root):
+            continue
+        try:
+            known = state.load(config.home, session.session_id).checkpoint
+        except TurnspanError:
+            continue
+        size = session.path.stat().st_size if session.path.exists() else 0
+        cursors = [known.destinations.get(identity_of(target.destination)) for target in targets]
+        if known.is_off or all(cursor is not None and cursor.seen_bytes == size for cursor in cursors):
+            continue
+        yield session
+
+
+def _mtime(session: SessionFile) -> float:
+    try:
+        return session.path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+# ---- the log
+
+
+def _report(config: Config, session: SessionFile, shipped: Shipped, marks: list[dict[str, Any]]) -> None:
+    """One line that tells the truth."""
+    facts: dict[str, Any] = {
+        "session": session.session_id,
+        "destination": shipped.destination,
+        "trigger": ",".join(sorted({str(mark.get("event")) for mark in marks})),
+        "turns": shipped.turns,
+        "spans": shipped.spans,
+    }
+    for name in ("copied", "off", "refused", "cut"):
+        if getattr(shipped, name):
+            facts[name] = getattr(shipped, name)
+    for name, counts in (("masked", shipped.masked), ("noticed", shipped.noticed), ("unknown", shipped.unknown)):
+        if counts:
+            facts[name] = ",".join(f"{key}={count}" for key, count in sorted(counts.items()))
+    level, event = "INFO", "sent" if shipped.spans else "nothing new"
+    if shipped.is_rewritten:
+        level, facts["rewritten"] = "WARN", True
+    if shipped.is_answer_missing:
+        facts["unsealed"] = True
+    if shipped.held_until_s is not None:
+        event = "on hold"
+    if shipped.refused:
+        level, event = "ERROR", "quarantined"
+    if shipped.stopped is not None:
+        level, event = "WARN" if shipped.stopped.answer == "later" else "ERROR", f"held: {shipped.stopped.answer}"
+        facts["reason"] = shipped.stopped.reason
+    log.log_line(config.home, level, event, **facts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+import json
+
+import msgspec
+
+from backends.samples import AGENT, EVENT, GENERATION, SESSION, TOOL, TRACE, TURN
+from turnspan.backends.attributes import GenAI
+from turnspan.backends.settings import Capture
+from turnspan.trace.model import Json, Message, Reasoning, Text, Usage
+
+PLAIN = GenAI(Capture())
+CONFIGURED = GenAI(Capture(user_id="me@example.org", environment="staging", tags=("team-a", "work")))
+
+
+def of(span, spelling=PLAIN):
+    """All attributes of one span."""
+    return {**spelling.of_trace(TRACE), **spelling.of_span(TRACE, span)}
+
+
+def test_every_span_says_where_it_belongs():
+    """Session, conversation, operation and kind are on each span; a person and tags when configured."""
+    operations = {
+        span.kind: (of(span)["gen_ai.operation.name"], of(span)["openinference.span.kind"]) for span in TRACE.spans
+    }
+
+    assert operations == {
+        "turn": ("invoke_agent", "AGENT"),
+        "generation": ("chat", "LLM"),
+        "tool": ("execute_tool", "TOOL"),
+        "agent": ("invoke_agent", "AGENT"),
+        "event": ("event", "CHAIN"),
+    }
+    for span in TRACE.spans:
+        assert of(span)["session.id"] == of(span)["gen_ai.conversation.id"] == SESSION
+        assert "user.id" not in of(span)
+        assert of(span, CONFIGURED)["user.id"] == "me@example.org"
+        assert of(span, CONFIGURED)["tag.tags"] == ("work", "team-a")
+    assert CONFIGURED.resource(TRACE)["deployment.environment.name"] == "staging"
+
+
+def test_a_generation_speaks_the_conventions():
+    """Model, ids, usage with cached tokens included, finish reasons, time to first token, cost."""
+    attributes = of(GENERATION)
+
+    assert attributes["gen_ai.provider.name"] == "anthropic"
+    assert attributes["gen_ai.request.model"] == "claude-sonnet-4-5"
+    assert attributes["gen_ai.response.model"] == "claude-sonnet-4-5[1m]"
+    assert attributes["gen_ai.response.id"] == "msg_1"
+    assert attributes["anthropic.request.id"] == "req_1"
+    assert attributes["gen_ai.request.max_tokens"] == 32000
+    assert attributes["gen_ai.response.finish_reasons"] == ("tool_call",)
+    assert attributes["gen_ai.usage.input_tokens"] == 3 + 1000 + 200 + 50
+    assert attributes["gen_ai.usage.output_tokens"] == 70
+    assert attributes["gen_ai.usage.cache_read.input_tokens"] == 1000
+    assert attributes["gen_ai.usage.cache_creation.input_tokens"] == 250
+    assert attributes["turnspan.usage.cache_creation_5m"] == 200
+    assert attributes["turnspan.usage.cache_creation_1h"] == 50
+    assert attributes["gen_ai.response.time_to_first_chunk"] == 0.25
+    assert attributes["turnspan.cost.usd"] == 0.0625
+    assert attributes["turnspan.effort"] == "high"
+    assert attributes["turnspan.time.inferred"] == "start"
+    assert attributes["input.value"] == attributes["gen_ai.input.messages"]
+    assert attributes["output.mime_type"] == "application/json"
+    assert "turnspan.usage.incomplete" not in attributes
+    assert "gen_ai.tool.name" not in attributes
+
+
+def test_usage_that_the_client_never_completed_is_marked():
+    """A streaming placeholder is not passed off as a fact."""
+    span = msgspec.structs.replace(GENERATION, usage=Usage(1, 1, is_incomplete=True, web_searches=2))
+
+    assert of(span)["turnspan.usage.incomplete"] is True
+    assert of(span)["turnspan.usage.web_searches"] == 2
+
+
+def test_a_tool_call_carries_its_arguments_and_its_result():
+    """Name, id, arguments as JSON, result as text; the error by its type."""
+    attributes = of(TOOL)
+
+    assert attributes["gen_ai.tool.name"] == "Bash"
+    assert attributes["gen_ai.tool.type"] == "function"
+    assert attributes["gen_ai.tool.call.id"] == "toolu_1"
+    assert attributes["gen_ai.tool.call.arguments"] == attributes["input.value"] == '{"command":"ls"}'
+    assert attributes["gen_ai.tool.call.result"] == attributes["output.value"] == "a.txt\nb.txt"
+    assert (attributes["input.mime_type"], attributes["output.mime_type"]) == ("application/json", "text/plain")
+    assert attributes["error.type"] == "tool_error"
+    assert attributes["turnspan.exit_code"] == 1
+
+
+def test_arguments_that_are_no_json_are_not_called_json():
+    """The type of a content is what it is."""
+    assert of(msgspec.structs.replace(TOOL, input=Json("{oops")))["input.mime_type"] == "text/plain"
+
+
+def test_a_turn_carries_words_messages_sums_and_the_facts_of_its_trace():
+    """Sums are under our own names, so that no backend adds them up again."""
+    attributes = of(TURN)
+
+    assert attributes["gen_ai.agent.name"] == "claude-code"
+    assert attributes["input.value"] == "List the files, please."
+    assert attributes["input.mime_type"] == "text/plain"
+    assert json.loads(attributes["gen_ai.input.messages"]) == [
+        {"role": "user", "parts": [{"type": "text", "content": "List the files, please."}]}
+    ]
+    [answer] = json.loads(attributes["gen_ai.output.messages"])
+    assert answer["finish_reason"] == "stop"
+    assert attributes["turnspan.usage.input"] == 30
+    assert attributes["turnspan.usage.cache_read"] == 4000
+    assert attributes["turnspan.cost.usd"] == 0.125
+    assert attributes["turnspan.cwd"] == "/home/me/project"
+    assert attributes["turnspan.interrupted"] is True
+    assert "error.type" not in attributes
+    assert not any(key.startswith("gen_ai.usage.") for key in attributes)
+
+
+def test_facts_of_the_trace_stand_on_the_turn_alone():
+    """They are not repeated on every span below."""
+    for span in (GENERATION, TOOL, AGENT, EVENT):
+        assert "turnspan.cwd" not in of(span)
+
+
+def test_a_subagent_has_its_own_name_id_and_sums():
+    """An agent inside a turn is told apart from the turn's own."""
+    attributes = of(AGENT)
+
+    assert attributes["gen_ai.agent.name"] == "Explore"
+    assert attributes["gen_ai.agent.id"] == "agent-7"
+    assert attributes["gen_ai.agent.description"] == "finds things"
+    assert attributes["turnspan.depth"] == 1
+    assert attributes["turnspan.usage.cache_creation_1h"] == 5
+    assert attributes["turnspan.usage.incomplete"] is True
+    assert not any(key.startswith("gen_ai.usage.") for key in attributes)
+
+
+def test_an_event_is_no_call_no_tool_and_no_agent():
+    """A compaction is not counted as anything the model did."""
+    assert of(EVENT)["gen_ai.operation.name"] not in ("chat", "execute_tool", "invoke_agent")
+
+
+def test_a_known_fact_on_the_wrong_kind_of_span_is_just_a_fact():
+    """An agent id on a tool call says which agent it started, not who it is."""
+    span = msgspec.structs.replace(TOOL, facts={"agent_id": "a1", "response_id": "m"})
+
+    assert of(span)["turnspan.agent_id"] == "a1"
+    assert "gen_ai.agent.id" not in of(span)
+    assert of(span)["turnspan.response_id"] == "m"
+
+
+def test_content_of_a_turn_that_is_more_than_words_is_json():
+    """Words are shown as words; thinking and calls as messages."""
+    words = (Message("user", (Text("one"), Text("two"))),)
+    more = (Message("assistant", (Reasoning("hm"), Text("two"))),)
+
+    assert of(msgspec.structs.replace(TURN, input=words))["input.value"] == "one\n\ntwo"
+    attributes = of(msgspec.structs.replace(TURN, output=more))
+    assert attributes["output.mime_type"] == "application/json"
+    assert json.loads(attributes["output.value"])[0]["finish_reason"] == "stop"

@@ -1,0 +1,264 @@
+"""What every backend promises, each against a real destination of its own."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from backends.samples import EVENT, GENERATION, TOOL, TRACE, TURN, small_trace
+from backends.servers import OK, GrpcServer, HttpServer, spans_in
+from turnspan.backends import Answer, Verdict, langfuse, local, otlp
+from turnspan.errors import ConfigError
+from turnspan.trace.model import Kind
+
+ALL = ("otlp", "otlp-grpc", "langfuse", "local")
+
+
+@dataclass
+class Destination:
+    """A backend, and what has arrived where it sends."""
+
+    backend: Any
+    arrived: Any
+    reopen: Any
+
+
+@pytest.fixture(params=ALL)
+def kind(request):
+    """Each backend in turn."""
+    return request.param
+
+
+@pytest.fixture
+def destination(kind, tmp_path):
+    """A backend of this kind, opened on a real destination."""
+    if kind == "local":
+
+        def reopen(**settings):
+            return local.open_backend(settings, name="here", home=tmp_path)
+
+        backend = reopen()
+        yield Destination(backend, lambda: list(local.read_spans(tmp_path / "traces")), reopen)
+        backend.close()
+        return
+    opened = GrpcServer() if kind == "otlp-grpc" else HttpServer(OK)
+    with opened as server:
+
+        def reopen(**settings):
+            if kind == "langfuse":
+                given = {"base_url": server.url, "public_key": "pk-1", "secret_key": "sk-1", **settings}
+                return langfuse.open_backend(given, name="here", home=tmp_path)
+            protocol = "grpc" if kind == "otlp-grpc" else "http/protobuf"
+            return otlp.open_backend(
+                {"endpoint": server.url, "protocol": protocol, **settings}, name="here", home=tmp_path
+            )
+
+        def arrived():
+            if kind == "otlp-grpc":
+                return [span for request in server.requests for span in spans_in(request)]
+            return [span for request in server.requests for span in request.spans]
+
+        backend = reopen()
+        yield Destination(backend, arrived, reopen)
+        backend.close()
+
+
+def test_a_trace_arrives_as_it_was(destination):
+    """Ids, parents, times, kinds, status and links of every span."""
+    backend = destination.backend
+    assert backend.name == "here"
+    assert backend.send(backend.encode([TRACE])) == Verdict(Answer.ACKNOWLEDGED)
+    spans = destination.arrived()
+
+    assert [span["trace_id"] for span in spans] == [TRACE.trace_id.hex()] * len(TRACE.spans)
+    for arrived, span in zip(spans, TRACE.spans, strict=True):
+        assert arrived["span_id"] == span.span_id.hex()
+        assert arrived["parent_span_id"] == (span.parent_id or b"").hex()
+        assert (arrived["start_ns"], arrived["end_ns"]) == (span.start_ns, span.end_ns)
+        assert arrived["name"] == span.name
+        assert arrived["kind"] == (3 if span.kind is Kind.GENERATION else 1)
+        assert arrived["status"] == (2 if span.error else 0)
+        assert arrived["status_message"] == span.error_message
+        assert arrived["resource"]["service.name"] == "claude-code"
+        assert arrived["resource"]["service.version"] == TRACE.client_version
+        assert [
+            (link["trace_id"], link["span_id"], link["attributes"]["turnspan.link.relation"])
+            for link in arrived["links"]
+        ] == [(link.trace_id.hex(), link.span_id.hex(), link.relation) for link in span.links]
+
+
+def test_what_every_destination_lets_one_search_for(destination):
+    """Session, response and tool call can be found by their ids wherever the spans went; content is there."""
+    backend = destination.backend
+    backend.send(backend.encode([TRACE]))
+    turn, generation, tool, *_ = (span["attributes"] for span in destination.arrived())
+
+    assert turn["session.id"] == generation["session.id"] == tool["session.id"] == TRACE.session_id
+    assert generation["gen_ai.response.id"] == "msg_1"
+    assert tool["gen_ai.tool.call.id"] == "toolu_1"
+    assert tool["error.type"] == "tool_error"
+    assert "List the files, please." in json.dumps(turn)
+    assert "There are two files." in json.dumps(turn)
+    assert "a.txt" in json.dumps(tool)
+
+
+def test_the_same_traces_are_the_same_bytes(destination):
+    """Another backend object, another order of creation, the same bytes."""
+    traces = [TRACE, small_trace(1), small_trace(2, version="2.0.0")]
+    first = destination.backend.encode(traces)
+
+    assert destination.reopen().encode(traces) == first
+    assert destination.backend.encode(list(traces)) == first
+    assert destination.backend.encode([*reversed(traces)]) != first
+
+
+def test_another_process_makes_the_same_bytes(destination, kind):
+    """Not the hash seed, nor the locale, nor the time zone: live, retry and backfill give the same bytes."""
+    module = {"otlp-grpc": "otlp"}.get(kind, kind)
+    settings = {
+        "otlp": {"endpoint": "http://127.0.0.1:1"},
+        "langfuse": {"base_url": "http://127.0.0.1:1", "public_key": "pk", "secret_key": "sk"},
+        "local": {},
+    }[module]
+    program = f"""
+import hashlib, pathlib, sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from backends.samples import TRACE
+from turnspan.backends.{module} import open_backend
+backend = open_backend({settings!r}, name="there", home=pathlib.Path("."))
+print(hashlib.sha256(backend.encode([TRACE])).hexdigest())
+"""
+    ours = hashlib.sha256(destination.backend.encode([TRACE])).hexdigest()
+    env = {**os.environ, "PYTHONHASHSEED": "7", "LC_ALL": "C", "TZ": "Asia/Kathmandu", "OTEL_SERVICE_NAME": "evil"}
+    theirs = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert theirs.stdout.strip() == ours
+
+
+def test_traces_of_several_versions_go_in_one_request(destination):
+    """Each span says which client wrote it."""
+    backend = destination.backend
+    traces = [small_trace(1, version="1.0.0"), small_trace(2, version="2.0.0"), small_trace(3, version="1.0.0")]
+    assert backend.send(backend.encode(traces)).answer is Answer.ACKNOWLEDGED
+    versions = {span["name"]: span["resource"]["service.version"] for span in destination.arrived()}
+
+    assert versions == {"Turn 1": "1.0.0", "Turn 2": "2.0.0", "Turn 3": "1.0.0"}
+
+
+def test_text_no_encoder_likes_arrives_with_replacements(destination):
+    """A lone surrogate in a name, a key, an attribute, a message or an error loses one character, not a span."""
+    backend = destination.backend
+    bad = "a\ud800b"
+    span = msgspec.structs.replace(
+        TOOL, name=bad, output=bad, error_message=bad, facts={"tool_call_id": bad, bad: bad, "list": (bad,)}
+    )
+    trace = msgspec.structs.replace(
+        TRACE, name=bad, session_id=bad, facts={bad: bad}, tags=(bad,), spans=(TURN, GENERATION, span)
+    )
+    assert backend.send(backend.encode([trace, small_trace(1)])).answer is Answer.ACKNOWLEDGED
+    spans = destination.arrived()
+
+    assert [s["name"] for s in spans] == ["Turn 3", "claude-sonnet-4-5", "a\ufffdb", "Turn 1"]
+    assert spans[2]["attributes"]["gen_ai.tool.call.id"] == "a\ufffdb"
+    assert spans[2]["status_message"] == "a\ufffdb"
+    assert spans[0]["attributes"]["session.id"] == "a\ufffdb"
+
+
+def test_numbers_no_encoder_likes_arrive_as_text(destination):
+    """An integer past 63 bits does not vanish."""
+    backend = destination.backend
+    trace = msgspec.structs.replace(TRACE, spans=(msgspec.structs.replace(EVENT, facts={"big": 2**64, "ok": 2**62}),))
+    assert backend.send(backend.encode([trace])).answer is Answer.ACKNOWLEDGED
+    [span] = destination.arrived()
+    values = {key.rpartition(".")[2]: value for key, value in span["attributes"].items()}
+
+    assert values["big"] == str(2**64)
+    assert values["ok"] == 2**62
+
+
+def test_long_content_is_cut_to_the_limit_of_the_destination(destination):
+    """Each attribute keeps to attribute_max_bytes, is still JSON where it was, and says how long it had been."""
+    backend = destination.reopen(attribute_max_bytes=2_000)
+    span = msgspec.structs.replace(GENERATION, input="x" * 50_000)
+    assert backend.send(backend.encode([msgspec.structs.replace(TRACE, spans=(span,))])).answer is Answer.ACKNOWLEDGED
+    backend.close()
+    [arrived] = destination.arrived()
+    cut = {key.removeprefix("turnspan.truncated.") for key in arrived["attributes"] if "truncated" in key}
+
+    assert cut
+    for key in cut:
+        assert 1_900 < len(arrived["attributes"][key]) <= 2_000
+        json.loads(arrived["attributes"][key])
+        assert arrived["attributes"][f"turnspan.truncated.{key}"] > 50_000
+
+
+def test_a_request_over_the_limit_is_too_large(destination):
+    """What a destination would refuse is split instead of sent."""
+    backend = destination.reopen(max_request_bytes=10_000)
+    verdict = backend.send(b"\0" * 10_001)
+    backend.close()
+
+    assert backend.max_request_bytes == 10_000
+    assert verdict.answer is Answer.TOO_LARGE
+    assert destination.arrived() == []
+
+
+def test_sending_again_sends_the_same_identities(destination):
+    """After an unknown outcome a retry repeats ids and start times: a store keeps one of each."""
+    backend = destination.backend
+    body = backend.encode([TRACE])
+    for _ in range(3):
+        assert backend.send(body).answer is Answer.ACKNOWLEDGED
+    keys = {(span["trace_id"], span["span_id"], span["start_ns"]) for span in destination.arrived()}
+
+    assert len(keys) == len(TRACE.spans)
+
+
+def test_a_backend_can_be_closed_twice_and_is_opened_without_connecting(destination):
+    """Opening costs no connection; closing is safe whatever happened before."""
+    other = destination.reopen()
+    other.close()
+    other.close()
+
+    assert destination.arrived() == []
+
+
+def test_times_are_the_transcripts(destination):
+    """No clock of ours is in the bytes: a turn of long ago arrives with its own times."""
+    backend = destination.backend
+    span = msgspec.structs.replace(TURN, start_ns=1, end_ns=2, links=())
+    assert backend.send(backend.encode([msgspec.structs.replace(TRACE, spans=(span,))])).answer is Answer.ACKNOWLEDGED
+    [arrived] = destination.arrived()
+
+    assert (arrived["start_ns"], arrived["end_ns"]) == (1, 2)
+
+
+def test_settings_nobody_knows_are_refused(destination):
+    """A misspelt setting is not silently the default."""
+    with pytest.raises(ConfigError, match="there is no setting 'atribute_max_bytes'"):
+        destination.reopen(atribute_max_bytes=1000)
+
+
+def test_the_http_path_imports_no_sdk():
+    """An event pays for sockets and msgspec, not for requests, protobuf, grpc or OpenTelemetry."""
+    program = """
+import pathlib, sys
+from turnspan.backends.langfuse import open_backend
+from turnspan.backends.otlp import open_backend
+backend = open_backend({"endpoint": "http://127.0.0.1:1"}, name="x", home=pathlib.Path("."))
+backend.send(b"x")
+heavy = {"opentelemetry", "google", "requests", "grpc", "http", "email", "ssl", "json", "langfuse"}
+print(sorted(heavy & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,173 @@
+"""The verdicts over gRPC, against a real gRPC server."""
+
+import socket
+import threading
+import time
+
+import grpc
+import pytest
+from google.protobuf.any_pb2 import Any
+from google.rpc.error_details_pb2 import DebugInfo, RetryInfo
+from google.rpc.status_pb2 import Status
+
+from backends.samples import TRACE
+from backends.servers import OK, GrpcServer, HttpServer
+from turnspan.backends import Answer, Verdict
+from turnspan.backends.otlp import open_backend
+from turnspan.backends.over_grpc import read_status, retry_delay_s
+from turnspan.errors import ConfigError
+
+SECRET = "tOp-SeCrEt-token-1234567890"
+
+
+def send(url, **settings):
+    """One export over gRPC."""
+    given = {"endpoint": url, "protocol": "grpc", "timeout_s": 5, "headers": {"X-Key": SECRET}, **settings}
+    backend = open_backend(given, name="test", home=None)
+    try:
+        return backend.send(backend.encode([TRACE]))
+    finally:
+        backend.close()
+
+
+def verdict_on(answer):
+    """What we make of this answer."""
+    with GrpcServer(answers=[answer]) as server:
+        return send(server.url)
+
+
+def abort(code, details="because", retry_s=None):
+    """An answer that ends the call with this status."""
+
+    def answer(context):
+        if retry_s is not None:
+            info = RetryInfo()
+            info.retry_delay.FromNanoseconds(int(retry_s * 1e9))
+            packed = [Any(), Any()]
+            packed[0].Pack(DebugInfo(detail="x"))
+            packed[1].Pack(info)
+            status = Status(code=code.value[0], message=details, details=packed)
+            context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
+        context.abort(code, details)
+
+    return answer
+
+
+def test_acknowledged():
+    """A call that ends well commits."""
+    assert verdict_on((0, "")) == Verdict(Answer.ACKNOWLEDGED)
+
+
+def test_rejected_spans_are_counted_and_named():
+    """A success that rejects spans is not a success."""
+    assert verdict_on((3, "no room")) == Verdict(Answer.PARTIAL, "no room", rejected=3)
+    assert verdict_on((0, "slow down")) == Verdict(Answer.ACKNOWLEDGED, "slow down")
+
+
+@pytest.mark.parametrize(
+    ("code", "answer"),
+    [
+        ("UNAUTHENTICATED", Answer.CREDENTIALS),
+        ("PERMISSION_DENIED", Answer.CREDENTIALS),
+        ("UNIMPLEMENTED", Answer.CONFIGURATION),
+        ("NOT_FOUND", Answer.CONFIGURATION),
+        ("INVALID_ARGUMENT", Answer.INVALID),
+        ("UNAVAILABLE", Answer.LATER),
+        ("DEADLINE_EXCEEDED", Answer.LATER),
+        ("RESOURCE_EXHAUSTED", Answer.LATER),
+        ("ABORTED", Answer.LATER),
+        ("CANCELLED", Answer.LATER),
+        ("DATA_LOSS", Answer.LATER),
+        ("INTERNAL", Answer.LATER),
+        ("UNKNOWN", Answer.LATER),
+    ],
+)
+def test_each_status_has_its_meaning(code, answer):
+    """The statuses mean what their HTTP cousins mean, and credentials are not quoted."""
+    verdict = verdict_on(abort(grpc.StatusCode[code], f"key {SECRET} is bad"))
+
+    assert verdict.answer is answer
+    assert verdict.is_unknown == (answer is Answer.LATER and code != "RESOURCE_EXHAUSTED")
+    assert SECRET not in verdict.reason
+    assert code in verdict.reason
+
+
+@pytest.mark.parametrize(("asked_s", "wait_s"), [(2.5, 2.5), (0, 0.0), (1e7, 3600.0), (None, None)])
+@pytest.mark.parametrize("code", [grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE])
+def test_retry_info_is_honoured(code, asked_s, wait_s):
+    """The delay a server asks for comes back, up to an hour."""
+    verdict = verdict_on(abort(code, retry_s=asked_s))
+
+    assert (verdict.answer, verdict.retry_after_s) == (Answer.LATER, wait_s)
+
+
+def test_a_status_with_garbled_details_has_no_delay():
+    """Broken details are no details."""
+    assert retry_delay_s(b"\x1a\x05abc") is None
+    assert retry_delay_s(b"") is None
+    assert retry_delay_s(b"\x08\x01") is None
+
+
+def test_a_message_over_the_servers_limit_is_too_large():
+    """What grpc calls exhausted is to be split when it is about the size."""
+    with GrpcServer(options=(("grpc.max_receive_message_length", 100),)) as server:
+        assert send(server.url).answer is Answer.TOO_LARGE
+
+
+def test_a_call_that_hangs_ends_at_the_deadline():
+    """The time allowed is all it costs, and the batch may have been stored."""
+    done = threading.Event()
+    began = time.monotonic()
+    with GrpcServer(answers=[lambda _context: done.wait(10)]) as server:
+        verdict = send(server.url, timeout_s=0.3)
+        done.set()
+
+    assert (verdict.answer, verdict.is_unknown) == (Answer.LATER, True)
+    assert time.monotonic() - began < 5
+
+
+def test_a_refused_connection_is_not_unknown():
+    """Nothing was sent, so nothing can have been stored."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    verdict = send(f"http://127.0.0.1:{port}")
+
+    assert (verdict.answer, verdict.is_unknown) == (Answer.LATER, False)
+
+
+def test_an_http_port_is_no_grpc_port():
+    """The mistake of 4318 for 4317 acknowledges nothing."""
+    with HttpServer(OK) as server:
+        assert send(server.url).answer in (Answer.CONFIGURATION, Answer.LATER)
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "answer"),
+    [
+        ("UNAVAILABLE", "Trying to connect an http1.x server", Answer.CONFIGURATION),
+        ("UNKNOWN", "Received http2 header with status: 302", Answer.CONFIGURATION),
+        ("UNKNOWN", "Received http2 header with status: 413", Answer.TOO_LARGE),
+        ("RESOURCE_EXHAUSTED", "grpc: received message larger than max (9 vs. 4)", Answer.TOO_LARGE),
+        ("UNAVAILABLE", "DNS resolution failed for x: y", Answer.LATER),
+    ],
+)
+def test_the_details_tell_apart_what_the_code_does_not(code, details, answer):
+    """One code of grpc can mean the weather or the address."""
+    assert read_status(grpc.StatusCode[code], details, None, ()).answer is answer
+
+
+def test_headers_are_metadata_and_proxies_of_the_environment_are_ignored(monkeypatch):
+    """The call goes where it was sent, with what was set."""
+    with HttpServer(OK) as trap, GrpcServer() as server:
+        for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+            monkeypatch.setenv(name, trap.url)
+        assert send(server.url).answer is Answer.ACKNOWLEDGED
+
+        assert trap.requests == []
+        assert server.metadata[0]["x-key"] == SECRET
+
+
+def test_a_grpc_endpoint_has_no_path():
+    """A path would be ignored by grpc, so it is refused."""
+    with pytest.raises(ConfigError, match="without a path"):
+        open_backend({"endpoint": "http://localhost:4317/v1/traces", "protocol": "grpc"}, name="t", home=None)

@@ -1,0 +1,535 @@
+"""Every row of the table "What an answer means", against a server that answers exactly so."""
+
+import email.utils
+import re
+import socket
+import threading
+import time
+
+import pytest
+
+from backends.samples import TRACE, small_trace
+from backends.servers import OK, HttpServer, partial_success, reply, reset
+from turnspan.backends import Answer, Verdict, connect
+from turnspan.backends.connect import Deadline, open_socket
+from turnspan.backends.otlp import open_backend
+
+SECRET = "tOp-SeCrEt-token-1234567890"
+HEADERS = {"Authorization": f"Bearer {SECRET}", "X-Tenant": "blue"}
+PROTOBUF = "application/x-protobuf"
+
+
+def send(server, **settings):
+    """One export to this server."""
+    backend = open_backend(
+        {"endpoint": server.url, "headers": HEADERS, "timeout_s": 5.0, **settings}, name="test", home=None
+    )
+    try:
+        return backend.send(backend.encode([TRACE]))
+    finally:
+        backend.close()
+
+
+def verdict_on(*answers, **settings):
+    """What we make of these answers."""
+    with HttpServer(*answers) as server:
+        return send(server, **settings)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(OK, id="200 empty"),
+        pytest.param(reply(202, b"", PROTOBUF), id="202 empty"),
+        pytest.param(b"HTTP/1.1 204 No Content\r\n\r\n", id="204"),
+        pytest.param(reply(200, b"{}", "application/json"), id="json"),
+        pytest.param(reply(200, b'{"partialSuccess":{}}', "application/json"), id="empty partial success"),
+        pytest.param(reply(200, b'{"partialSuccess":null,"x":1}', "application/json; charset=utf-8"), id="null"),
+        pytest.param(reply(200, partial_success(0, ""), PROTOBUF), id="protobuf"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", id="chunked"),
+        pytest.param(
+            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", id="after an interim answer"
+        ),
+    ],
+)
+def test_acknowledged(answer):
+    """A 2xx with a valid OTLP body, or none, is the only thing that commits."""
+    assert verdict_on(answer) == Verdict(Answer.ACKNOWLEDGED)
+
+
+def test_an_answer_without_a_length_ends_with_the_connection():
+    """HTTP/1.0 servers mark the end by closing."""
+
+    def answer(connection, _request):
+        connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
+        connection.close()
+
+    assert verdict_on(answer).answer is Answer.ACKNOWLEDGED
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param((partial_success(2, "no room"), PROTOBUF), id="protobuf"),
+        pytest.param(
+            (b'{"partialSuccess":{"rejectedSpans":"2","errorMessage":"no room"}}', "application/json"), id="json text"
+        ),
+        pytest.param(
+            (b'{"partialSuccess":{"rejectedSpans":2,"errorMessage":"no room"}}', "application/json"), id="json number"
+        ),
+    ],
+)
+def test_rejected_spans_are_counted_and_named(body):
+    """A success that rejects spans is not a success."""
+    assert verdict_on(reply(200, *body)) == Verdict(Answer.PARTIAL, "no room", rejected=2)
+
+
+def test_a_warning_is_no_rejection():
+    """partial_success with nothing rejected is acknowledged; the words are kept."""
+    assert verdict_on(reply(200, partial_success(0, "slow down"), PROTOBUF)) == Verdict(
+        Answer.ACKNOWLEDGED, "slow down"
+    )
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(reply(200, b"<!DOCTYPE html><p>Log in", "text/html"), id="portal"),
+        pytest.param(reply(200, b"\n <html>", PROTOBUF), id="portal that lies"),
+        pytest.param(reply(200, b"OK, thanks", "text/plain"), id="words"),
+        pytest.param(reply(404, b"not found"), id="404"),
+        pytest.param(reply(405), id="405"),
+        pytest.param(reply(415), id="415"),
+        pytest.param(reply(300), id="300"),
+        pytest.param(b"SSH-2.0-OpenSSH_9.2\r\n", id="ssh"),
+        pytest.param(bytes((0, 0, 18, 4, 0, 0, 0, 0, 0, 0, 3)), id="http2"),
+        pytest.param(b"HTTP/2 200\r\n\r\n", id="no http/1"),
+    ],
+)
+def test_configuration(answer):
+    """What is no OTLP endpoint holds everything and tells the person; nothing is taken for stored."""
+    assert verdict_on(answer).answer is Answer.CONFIGURATION
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("is_same_host", [True, False])
+def test_a_redirect_is_never_followed(status, is_same_host):
+    """Credentials go to the host that was configured and to no other; nothing is acknowledged."""
+    with HttpServer(OK) as elsewhere, HttpServer() as server:
+        target = server.url if is_same_host else elsewhere.url
+        server.answers[:] = [reply(status, Location=f"{target}/v1/traces?token=abc"), OK]
+        verdict = send(server)
+
+        assert verdict.answer is Answer.CONFIGURATION
+        assert target in verdict.reason
+        assert "token" not in verdict.reason
+        assert len(server.requests) == 1
+        assert elsewhere.requests == []
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_credentials(status):
+    """A refused key is told apart from everything else; what the server says is quoted, the key is not."""
+    verdict = verdict_on(reply(status, f'{{"message":"bad key {SECRET}"}}'.encode(), "application/json"))
+
+    assert verdict.answer is Answer.CREDENTIALS
+    assert "bad key ***" in verdict.reason
+    assert SECRET not in verdict.reason
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504, 599])
+def test_later(status):
+    """What passes by itself is tried again; after a server error the batch may have been stored."""
+    verdict = verdict_on(reply(status, b"busy", "text/plain"))
+
+    assert (verdict.answer, verdict.retry_after_s) == (Answer.LATER, None)
+    assert verdict.is_unknown == (status not in (425, 429))
+
+
+@pytest.mark.parametrize(
+    ("header", "wait_s"),
+    [("7", 7.0), ("0", 0.0), ("1000000000", 3600.0), ("9" * 40, 3600.0), ("soon", None), ("-5", None), ("1.5", None)],
+)
+@pytest.mark.parametrize("status", [429, 503])
+def test_retry_after_in_seconds(status, header, wait_s):
+    """The wait a server asks for is honoured, up to an hour; nonsense is ignored."""
+    assert verdict_on(reply(status, Retry_After=header)).retry_after_s == wait_s
+
+
+@pytest.mark.parametrize(("ahead_s", "least", "most"), [(90, 80, 90), (-90, 0, 0), (10**8, 3600, 3600)])
+def test_retry_after_as_a_date(ahead_s, least, most):
+    """A date is as good as a number."""
+    date = email.utils.formatdate(time.time() + ahead_s, usegmt=True)
+
+    assert least <= verdict_on(reply(429, Retry_After=date)).retry_after_s <= most
+
+
+def test_a_date_that_does_not_exist_is_ignored():
+    """Month 13 of year 99999 holds nobody up."""
+    assert verdict_on(reply(429, Retry_After="Mon, 99 Foo 99999 99:99:99 GMT")).retry_after_s is None
+
+
+def test_too_large():
+    """413 asks for smaller pieces."""
+    assert verdict_on(reply(413)).answer is Answer.TOO_LARGE
+
+
+def test_what_is_over_our_own_limit_does_not_leave():
+    """A request longer than the destination takes is split before it is sent."""
+    with HttpServer() as server:
+        backend = open_backend({"endpoint": server.url, "max_request_bytes": 10_000}, name="test", home=None)
+
+        assert backend.max_request_bytes == 10_000
+        assert backend.send(b"x" * 10_001).answer is Answer.TOO_LARGE
+        assert server.requests == []
+
+
+def test_an_answer_before_the_end_of_the_request_is_read():
+    """A server that says 413 and closes while we are still sending has answered."""
+    body = b"\xff" * 3_000_000
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        backend = open_backend(
+            {"endpoint": f"http://127.0.0.1:{listener.getsockname()[1]}", "compression": "none", "timeout_s": 5},
+            name="test",
+            home=None,
+        )
+
+        def serve():
+            connection, _ = listener.accept()
+            connection.recv(1000)
+            connection.sendall(reply(413, Connection="close"))
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(65536):
+                pass
+            connection.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        verdict = backend.send(body)
+        backend.close()
+        thread.join(5)
+
+    assert verdict.answer is Answer.TOO_LARGE
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_invalid(status):
+    """A request the server cannot use is to be bisected."""
+    verdict = verdict_on(reply(status, b'{"message":"invalid span id"}', "application/json"))
+
+    assert verdict.answer is Answer.INVALID
+    assert "invalid span id" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(reply(200, partial_success(5, "abc")[:-1], PROTOBUF), id="cut protobuf"),
+        pytest.param(reply(200, b'{"partialSuccess":{"rejec', "application/json"), id="cut json"),
+        pytest.param(reply(200, b'{"partialSuccess":{"rejectedSpans":"many"}}', "application/json"), id="words"),
+        pytest.param(reply(200, b'{"partialSuccess":7}', "application/json"), id="wrong type"),
+    ],
+)
+def test_a_garbled_success_is_unknown(answer):
+    """A 200 that cannot be read is no acknowledgement, and no refusal either."""
+    verdict = verdict_on(answer)
+
+    assert (verdict.answer, verdict.is_unknown) == (Answer.LATER, True)
+
+
+def _then_close(data):
+    def answer(connection, _request):
+        connection.sendall(data)
+        connection.close()
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(_then_close(b""), id="closed without a word"),
+        pytest.param(reset, id="reset"),
+        pytest.param(_then_close(b"HTTP/1.1 200 O"), id="cut in the status line"),
+        pytest.param(_then_close(b"HTTP/1.1 200 OK\r\nContent-Le"), id="cut in a header"),
+        pytest.param(_then_close(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}"), id="cut in the body"),
+        pytest.param(_then_close(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n{}"), id="cut in a chunk"),
+    ],
+)
+def test_a_connection_that_breaks_after_sending_is_unknown(answer):
+    """The server may have stored what it received: said so, and not sent again from here."""
+    with HttpServer(answer) as server:
+        verdict = send(server)
+
+        assert (verdict.answer, verdict.is_unknown) == (Answer.LATER, True)
+        assert len(server.requests) == 1
+
+
+def test_a_refused_connection_is_not_unknown():
+    """Nothing was sent, so nothing can have been stored."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    backend = open_backend({"endpoint": f"http://127.0.0.1:{port}"}, name="test", home=None)
+    verdict = backend.send(b"x")
+
+    assert (verdict.answer, verdict.is_unknown) == (Answer.LATER, False)
+    assert str(port) in verdict.reason
+
+
+def test_a_name_that_does_not_resolve_is_later():
+    """No network today is no reason to give up."""
+    backend = open_backend({"endpoint": "https://nowhere.invalid", "timeout_s": 5}, name="test", home=None)
+    verdict = backend.send(b"x")
+
+    assert (verdict.answer, verdict.is_unknown) == (Answer.LATER, False)
+
+
+def _hang(connection, _request):
+    while connection.recv(1000):
+        pass
+
+
+def _hang_after(data):
+    def answer(connection, request):
+        connection.sendall(data)
+        _hang(connection, request)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(_hang, id="silence"),
+        pytest.param(_hang_after(b"HTTP/1.1 "), id="half a status line"),
+        pytest.param(_hang_after(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n"), id="half the headers"),
+        pytest.param(_hang_after(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{"), id="half the body"),
+    ],
+)
+def test_silence_ends_at_the_deadline(answer):
+    """A server that stops talking costs the time allowed and no more."""
+    began = time.monotonic()
+    verdict = verdict_on(answer, timeout_s=0.3)
+
+    assert (verdict.answer, verdict.is_unknown) == (Answer.LATER, True)
+    assert time.monotonic() - began < 3
+
+
+def test_a_status_stands_even_when_its_page_hangs():
+    """401 is 401, however long the explanation takes."""
+    answer = _hang_after(b"HTTP/1.1 401 No\r\nContent-Length: 1000\r\n\r\nsorry")
+
+    assert verdict_on(answer, timeout_s=0.3).answer is Answer.CREDENTIALS
+
+
+def test_a_dripping_server_cannot_stretch_the_deadline():
+    """A byte now and then keeps no connection alive beyond the time allowed."""
+    with HttpServer() as server:
+
+        def drip(connection, _request):
+            for byte in b"HTTP/1.1 200 OK\r\nX-Padding: " + b"x" * 10_000:
+                connection.sendall(bytes((byte,)))
+                if server.closing.wait(0.02):
+                    return
+
+        server.answers[:] = [drip]
+        began = time.monotonic()
+        verdict = send(server, timeout_s=0.5)
+
+        assert (verdict.answer, verdict.is_unknown) == (Answer.LATER, True)
+        assert time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize("framing", ["Content-Length: 1000000000", "X: y", "Transfer-Encoding: chunked"])
+@pytest.mark.parametrize(("filler", "answer"), [(b"\0", Answer.LATER), (b"<", Answer.CONFIGURATION)])
+def test_an_endless_answer_is_not_read_to_its_end(framing, filler, answer):
+    """A gigabyte of answer is cut at 4 MiB."""
+    sent = []
+
+    def flood(connection, _request):
+        connection.sendall(f"HTTP/1.1 200 OK\r\n{framing}\r\n\r\n".encode())
+        chunk = filler * 65536
+        if "chunked" in framing:
+            chunk = b"10000\r\n" + chunk + b"\r\n"
+        for _ in range(16_000):
+            connection.sendall(chunk)
+            sent.append(len(chunk))
+
+    verdict = verdict_on(flood)
+
+    assert verdict.answer is answer
+    assert sum(sent) < 30_000_000
+
+
+def test_endless_headers_are_not_read():
+    """A head longer than 64 KiB is no HTTP answer."""
+    assert verdict_on(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000).answer is Answer.CONFIGURATION
+
+
+def test_the_request_is_what_otlp_asks_for():
+    """POST of gzip-compressed protobuf with our headers, to the path below the base URL."""
+    with HttpServer() as server:
+        send(server)
+        send(server, endpoint=f"{server.url}/base/")
+        send(server, endpoint=f"{server.url}/x/v1/traces", compression="none")
+        first, second, third = server.requests
+
+    assert (first.method, first.path) == ("POST", "/v1/traces")
+    assert second.path == "/base/v1/traces"
+    assert third.path == "/x/v1/traces"
+    assert first.headers["content-type"] == "application/x-protobuf"
+    assert first.headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in third.headers
+    assert first.headers["authorization"] == f"Bearer {SECRET}"
+    assert first.headers["x-tenant"] == "blue"
+    assert first.headers["host"] == f"127.0.0.1:{server.port}"
+    assert re.match(r"turnspan/\d", first.headers["user-agent"])
+    assert first.body == third.body
+
+
+def test_a_connection_serves_several_requests():
+    """Sending ten batches costs one connection."""
+    with HttpServer() as server:
+        backend = open_backend({"endpoint": server.url}, name="test", home=None)
+        for n in range(10):
+            assert backend.send(backend.encode([small_trace(n)])).answer is Answer.ACKNOWLEDGED
+        backend.close()
+
+        assert {request.connection for request in server.requests} == {1}
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(reply(200, Connection="close"), id="said close"),
+        pytest.param(_then_close(OK), id="closed silently"),
+        pytest.param(_then_close(reply(503)), id="after an error"),
+    ],
+)
+def test_a_closed_connection_is_replaced(first):
+    """A server that closes between two requests loses none of them."""
+    with HttpServer(first, OK) as server:
+        backend = open_backend({"endpoint": server.url}, name="test", home=None)
+        backend.send(b"one")
+        if callable(first):
+            server.wait_for_close(0)
+        second = backend.send(b"two")
+        backend.close()
+
+        assert second.answer is Answer.ACKNOWLEDGED
+        assert [request.body for request in server.requests] == [b"one", b"two"]
+
+
+def test_the_environment_and_the_home_directory_change_nothing(tmp_path, monkeypatch):
+    """Proxies, OTEL_* variables and ~/.netrc of a shell neither move nor alter what is sent."""
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login evil password evil\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with HttpServer() as trap, HttpServer() as server:
+        for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+            monkeypatch.setenv(name, trap.url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=evil,x-evil=1")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", trap.url)
+        monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+        monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "evil=1")
+        monkeypatch.setenv("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "1")
+        assert send(server).answer is Answer.ACKNOWLEDGED
+        [request] = server.requests
+
+        assert trap.requests == []
+        assert request.headers["authorization"] == f"Bearer {SECRET}"
+        assert "x-evil" not in request.headers
+        assert len(request.spans) == len(TRACE.spans)
+        assert "evil" not in request.spans[0]["resource"]
+
+
+def test_a_proxy_that_is_set_is_used():
+    """Plain http to this machine goes through a proxy on this machine, with its own credentials."""
+    with HttpServer() as proxy:
+        port = proxy.url.rpartition(":")[2]
+        verdict = send(
+            proxy,
+            endpoint="http://127.0.0.1:9",
+            proxy=f"http://me:pass%20word@127.0.0.1:{port}",
+        )
+        [request] = proxy.requests
+
+    assert verdict.answer is Answer.ACKNOWLEDGED
+    assert request.path == "http://127.0.0.1:9/v1/traces"
+    assert request.headers["proxy-authorization"] == "Basic bWU6cGFzcyB3b3Jk"
+
+
+def test_localhost_is_found_whichever_family_listens():
+    """A server on ::1 alone and one on 127.0.0.1 alone are both reached as localhost."""
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    try:
+        server = HttpServer(host="::1")
+    except OSError:
+        pytest.skip("no IPv6 loopback here")
+    with server, HttpServer() as other:
+        for each in (server, other):
+            assert send(each, endpoint=f"http://localhost:{each.port}").answer is Answer.ACKNOWLEDGED
+        assert send(server, endpoint=f"http://[::1]:{server.port}").answer is Answer.ACKNOWLEDGED
+        assert server.requests[1].headers["host"] == f"[::1]:{server.port}"
+
+
+def test_a_dead_address_costs_a_head_start_only():
+    """When the first address swallows packets the second is tried a quarter second later."""
+    with socket.create_server(("127.0.0.1", 0)) as alive, socket.socket() as full:
+        # A listener whose queue is full does not answer: what a dead route looks like.
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        blockers = []
+        for _ in range(4):
+            blocker = socket.socket()
+            blocker.setblocking(False)
+            blocker.connect_ex(full.getsockname())
+            blockers.append(blocker)
+        began = time.monotonic()
+        addresses = [(socket.AF_INET, full.getsockname()), (socket.AF_INET, alive.getsockname())]
+        sock = connect._connect(addresses, Deadline(5))
+        taken = time.monotonic() - began
+        port = sock.getpeername()[1]
+        for each in (sock, *blockers):
+            each.close()
+
+        assert port == alive.getsockname()[1]
+        assert taken < 1.0
+
+
+def test_families_take_turns():
+    """One dead family never stands before all of the other."""
+    six, four = socket.AF_INET6, socket.AF_INET
+    addresses = [(six, "a"), (six, "b"), (six, "c"), (four, "d"), (four, "e")]
+
+    assert connect._in_turn(addresses) == [(six, "a"), (four, "d"), (six, "b"), (four, "e"), (six, "c")]
+
+
+def test_a_deadline_that_has_passed_stops_before_connecting():
+    """No time means no attempt."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(TimeoutError):
+        open_socket("127.0.0.1", listener.getsockname()[1], Deadline(-1))
+
+
+@pytest.mark.parametrize("status", [200, 302, 400, 401, 403, 404, 413, 422, 429, 500])
+def test_no_reason_holds_a_credential(status):
+    """Whatever a server echoes, our keys are not in the reason."""
+    echo = f"you sent Bearer {SECRET} and {SECRET}\x1b[31m\n".encode()
+    verdict = verdict_on(reply(status, echo, "text/plain", Location=f"http://u:{SECRET}@127.0.0.1/{SECRET}"))
+
+    assert SECRET not in verdict.reason
+    assert "\x1b" not in verdict.reason
+    assert "\n" not in verdict.reason
+
+
+def test_a_backend_shows_no_credential():
+    """Printing a backend, as a traceback might, prints no key."""
+    backend = open_backend(
+        {"endpoint": "https://example.org", "headers": HEADERS, "proxy": f"http://me:{SECRET}@127.0.0.1:1"},
+        name="test",
+        home=None,
+    )
+
+    assert SECRET not in repr(backend) + repr(vars(backend)) + repr(backend._transport._proxy)

@@ -1,0 +1,110 @@
+"""Play stories with one client version, several at once, and judge each: names → outcomes.
+
+Rules: each story has a process and a directory of its own. A story that could not be played is an outcome too, with the
+reason, and the terminal's last screen is kept; it is never left out. `with_turnspan=False` plays with the recording
+hook only, to look at the client itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import time
+import traceback
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from .judge import judge
+from .scenarios import SCENARIOS
+from .stage import Stage, Typed
+
+WORKERS = 3  # a story mostly waits for the client: a little more than two cores
+SETTLE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a story went."""
+
+    version: str
+    scenario: str
+    seconds: float
+    problems: dict[str, list[str]]
+    figures: dict[str, int]
+    notes: tuple[str, ...] = ()
+    failure: str = ""  # why it could not be played
+
+    @property
+    def is_right(self) -> bool:
+        """Say whether it was played and nothing was wrong."""
+        return not self.failure and not self.problems
+
+    def report(self) -> str:
+        """Tell a person what was wrong."""
+        lines = [f"{self.version} {self.scenario}: {self.failure}"] if self.failure else []
+        lines += [f"{check}: {what}" for check, found in self.problems.items() for what in found[:6]]
+        return "\n".join(lines)
+
+
+def turnspan_program() -> list[str]:
+    """Find the command that people type."""
+    script = Path(sys.executable).parent / "turnspan"
+    return [str(script)] if script.exists() else [sys.executable, "-c", "from turnspan.cli import main; main()"]
+
+
+def install_turnspan(stage: Stage) -> None:
+    """Install turnspan's hooks as a person does, beside the hook that is already there."""
+    stage.env["TURNSPAN_OTLP_ENDPOINT"] = stage.sink.url
+    done = subprocess.run(
+        [*turnspan_program(), "install"], env=stage.environment(), cwd=stage.home.project, capture_output=True,
+        text=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    if done.returncode:
+        raise AssertionError(f"turnspan install failed: {done.stdout[-300:]} {done.stderr[-300:]}")
+    hooks = json.loads(stage.home.settings.read_text())["hooks"]
+    assert len(hooks["Stop"]) >= 2, f"turnspan install registered nothing: {hooks}"
+
+
+def play_one(version: str, name: str, root: Path, with_turnspan: bool = True) -> Outcome:
+    """Play one story in an empty directory and judge it."""
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True)
+    began = time.monotonic()
+    failure, notes = "", []
+    try:
+        with Stage(root, version, name, install_turnspan if with_turnspan else None) as stage:
+            notes = stage.notes
+            try:
+                SCENARIOS[name].play(stage)
+                stage.wait_for_quiet(SETTLE_S)
+            finally:
+                _keep_screens(stage)
+    except (AssertionError, OSError, subprocess.SubprocessError) as exc:
+        failure = "".join(traceback.format_exception_only(exc)).strip()[-1500:]
+        (root / "failure.txt").write_text("".join(traceback.format_exception(exc)))
+    judged = judge(root) if with_turnspan and (root / "meta.json").exists() else None
+    problems, figures = (judged.problems, dict(judged.figures)) if judged else ({}, {})
+    return Outcome(version, name, time.monotonic() - began, problems, figures, tuple(notes), failure)
+
+
+def _keep_screens(stage: Stage) -> None:
+    for number, client in enumerate(c for c in stage.open_clients if isinstance(c, Typed)):
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            (stage.root / f"screen{number}.txt").write_text(client.terminal.screen())
+
+
+def play_all(version: str, root: Path, names: list[str] | None = None, with_turnspan: bool = True) -> list[Outcome]:
+    """Play all stories that fit a version; the longest begin first, so the end is not one story alone."""
+    chosen = [n for n in names or SCENARIOS if SCENARIOS[n].fits(version)]
+    chosen.sort(key=lambda n: -SCENARIOS[n].weight)
+    workers = int(os.environ.get("TURNSPAN_E2E_WORKERS") or WORKERS)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        jobs = [pool.submit(play_one, version, n, root / n, with_turnspan) for n in chosen]
+        return [job.result() for job in jobs]

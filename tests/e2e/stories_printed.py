@@ -1,0 +1,258 @@
+"""Stories told without a terminal: `-p` with one prompt, and prompts sent as stream-json."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from .client import picture_block, register_hooks, version_tuple
+from .story import later, scenario, wait_for_words
+
+if TYPE_CHECKING:
+    from .stage import Stage
+
+# ---- one prompt, `-p`
+
+
+@scenario()
+def tools(stage: Stage) -> None:
+    """Thinking, two tools at once, then a third."""
+    stage.run("{tools} look around")
+
+
+@scenario(weight=3)
+def words(stage: Stage) -> None:
+    """Thinking; letters of the whole world; a failing command; a long output; in one session after another."""
+    stage.run("{thinking} think")
+    stage.run("{unicode} Ünïcödé 世界 👩‍💻 “quotes”")
+    stage.run("{error} fail")
+    stage.run("{big} print a lot")
+
+
+@scenario()
+def pictures(stage: Stage) -> None:
+    """A picture read by a tool, and one in the prompt."""
+    client = stage.stream()
+    stage.finished(client.say("{image} look at it"), 1)
+    stage.finished(client.say("{hello} and at this", picture_block()), 0)
+    client.close()
+
+
+@scenario()
+def mcp(stage: Stage) -> None:
+    """A tool of an MCP server that answers, and one that fails."""
+    stage.run("{mcp} use the server", "--mcp-config", str(stage.root / "mcp.json"))
+
+
+@scenario()
+def web(stage: Stage) -> None:
+    """A search through the WebSearch tool, and one that the server ran inside its answer."""
+    stage.run("{websearch} search")
+    stage.run("{servertool} search there")
+
+
+@scenario()
+def max_tokens(stage: Stage) -> None:
+    """An answer cut at the token limit, which the client resumes."""
+    stage.run("{maxtok} talk", expect=None)
+
+
+@scenario(weight=3)
+def retries(stage: Stage) -> None:
+    """Overload twice, then a server error, then a stream that breaks: each turn has its answer in the end."""
+    stage.run("{overload} try")
+    stage.run("{error500} try")
+    stage.run("{cut} try", expect=None)
+
+
+@scenario(weight=3)
+def api_errors(stage: Stage) -> None:
+    """A rejected key, and a request that can never work."""
+    stage.run("{auth401} no key", expect=None)
+    stage.run("{bad400} no way", expect=None)
+    stage.run("{toolthen400} half way", expect=None)
+
+
+# ---- subagents
+
+
+@scenario(weight=3)
+def agents(stage: Stage) -> None:
+    """An agent in the foreground, two at once, one in another, one that fails."""
+    stage.run("{agent} delegate")
+    stage.run("{twoagents} delegate twice")
+    stage.run("{nested} delegate deeply")
+
+
+@scenario()
+def failing_agent(stage: Stage) -> None:
+    """An agent whose requests fail."""
+    stage.run("{failagent} delegate in vain")
+
+
+@scenario(since="2.1.29")  # older clients wait for the next prompt before they tell of an agent's end
+def background_agent(stage: Stage) -> None:
+    """An agent goes on after the turn that launched it; its end is a turn of its own; then a prompt."""
+    client = stage.stream()
+    stage.finished(client.say("{bgagent} delegate"), 1)
+    stage.finished(client.say("{hello} meanwhile"), 0)
+    stage.open_gate("agent")
+    told = stage.api.wait_for(lambda e: e["event"] == "response" and e["script"] == "notified", "the notification")
+    stage.wait_hook("Stop", after=told["t_end"] - 0.05)
+    stage.finished(client.say("{hello} afterwards"), 0)
+    client.close()
+
+
+@scenario(since="2.0.64")
+def background_default(stage: Stage) -> None:
+    """An agent launched as the client likes best, under `-p`, which waits for it."""
+    stage.run("{agentdefault} delegate")
+
+
+@scenario(since="2.1.325")
+def fork_agent(stage: Stage) -> None:
+    """An agent that inherits the conversation."""
+    client = stage.stream()
+    stage.finished(client.say("{tools} first"), 2)
+    stage.finished(client.say("{forkagent} delegate to yourself"), 1)
+    told = stage.api.wait_for(lambda e: e["event"] == "response" and e["script"] == "notified", "the notification")
+    stage.wait_hook("Stop", after=told["t_end"] - 0.05)
+    client.close()
+
+
+# ---- several turns
+
+
+@scenario()
+def turns(stage: Stage) -> None:
+    """Several turns in one process."""
+    client = stage.stream()
+    for what, steps in (("hello", 0), ("tools", 2), ("error", 1), ("hello", 0)):
+        stage.finished(client.say(f"{{{what}}} go on"), steps)
+    client.close()
+
+
+@scenario()
+def stop_blocked(stage: Stage) -> None:
+    """Another person's hook does not let the turn end: it goes on and is stopped twice."""
+    once = stage.root / "blocked.once"
+    register_hooks(stage.home, f"[ -e '{once}' ] || {{ touch '{once}'; echo say more >&2; exit 2; }}", ("Stop",))
+    client = stage.stream()
+    turn = client.say("{hello} first")
+    stage.finished(turn, 1)
+    stage.finished(client.say("{hello} second"), 0)
+    client.close()
+
+
+@scenario()
+def command_and_skill(stage: Stage) -> None:
+    """A custom command, and a skill that the model chose."""
+    client = stage.stream()
+    stage.finished(client.say("/x with arguments"), 0)
+    if version_tuple(stage.version) >= (2, 0, 20):
+        stage.finished(client.say("{skill} use it"), 1)
+    client.close()
+
+
+@scenario()
+def compact(stage: Stage) -> None:
+    """`/compact` between two turns."""
+    client = stage.stream()
+    stage.finished(client.say("{tools} first"), 2)
+    client.say_text("/compact")
+    stage.api.wait_for(lambda e: e["event"] == "response" and e["aux"] == "compact", "the compaction")
+    client.wait_results(2)
+    stage.finished(client.say("{error} after it"), 1)
+    client.close()
+
+
+@scenario(since="2.1.325")
+def auto_compact(stage: Stage) -> None:
+    """The context is full in the middle of a turn: the client compacts, and the same turn goes on."""
+    client = stage.stream()
+    turn = client.say("{full} work")
+    stage.wait_hook("Stop", after=stage.api.answered(turn)["t_end"])
+    stage.finished(client.say("{hello} afterwards"), 0)
+    client.close()
+
+
+@scenario(weight=3)
+def resume(stage: Stage) -> None:
+    """A session resumed by its id, then continued, then forked, then resumed again."""
+    first = stage.run("{tools} first")
+    stage.run("{hello} resumed", "--resume", str(first["session_id"]))
+    stage.run("{error} continued", "--continue")
+    if version_tuple(stage.version) >= (2, 0, 0):
+        stage.run("{hello} forked", "--resume", str(first["session_id"]), "--fork-session")
+        stage.run("{hello} the original again", "--resume", str(first["session_id"]))
+
+
+@scenario()
+def two_sessions(stage: Stage) -> None:
+    """Two sessions of one project at the same time, both busy."""
+    (key_a, text_a), (key_b, text_b) = stage.prompt("{slow} one"), stage.prompt("{slow} two")
+    one, two = stage.start(text_a), stage.start(text_b)
+    stage.api.answered(key_a)
+    stage.api.answered(key_b)
+    stage.open_gate("slow")
+    for client in (one, two):
+        client.process.communicate(timeout=60)
+        client.row.update(rc=client.process.returncode, t_end=time.time())
+
+
+@scenario(since="2.1.0")
+def queue_stream(stage: Stage) -> None:
+    """A second prompt sent while the first is busy with a tool."""
+    client = stage.stream()
+    busy = client.say("{slow} first")
+    stage.api.answered(busy)
+    stage.wait_gate("slow")
+    client.say("{hello} meanwhile")
+    stage.open_gate("slow")
+    stage.api.answered(busy, 1)
+    stage.finished(client.say("{hello} later"), 0)
+    client.close()
+
+
+@scenario(since="2.0.0")
+def interrupt_stream(stage: Stage) -> None:
+    """An interruption through the control channel, in a stream and in a tool, then a normal turn."""
+    client = stage.stream()
+    stage.api.asked(client.say("{slowstream} never ends"))
+    wait_for_words(stage)
+    client.interrupt()
+    client.wait_results(1)
+    stage.api.answered(client.say("{slow} hangs"))
+    stage.wait_gate("slow")
+    client.interrupt()
+    client.wait_results(2)
+    stage.finished(client.say("{hello} afterwards"), 0)
+    client.close()
+
+
+@scenario()
+def sigterm(stage: Stage) -> None:
+    """The client is asked to end in the middle of a tool; another session follows later."""
+    _, text = stage.prompt("{slow} will be ended")
+    client = stage.start(text)
+    stage.wait_written(stage.api.answered("p1")["message_id"])
+    stage.wait_gate("slow")
+    client.kill(signal.SIGTERM)
+    stage.open_gate("slow")
+    later(stage)
+    stage.run("{hello} another session")
+
+
+@scenario()
+def sigkill(stage: Stage) -> None:
+    """The client is killed in the middle of a tool; another session of the project follows later."""
+    stage.run("{hello} before")
+    _, text = stage.prompt("{slow} will be killed")
+    client = stage.start(text)
+    stage.wait_written(stage.api.answered("p2")["message_id"])
+    stage.wait_gate("slow")
+    client.kill(signal.SIGKILL)
+    stage.open_gate("slow")
+    later(stage)
+    stage.run("{hello} another session")

@@ -1,0 +1,219 @@
+"""Stories typed in a terminal, as a person sits before it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from .client import version_tuple, write_settings
+from .story import later, scenario, wait_for_words
+from .terminal import POINTER, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .stage import Stage, Typed
+
+
+@scenario()
+def typed(stage: Stage) -> None:
+    """Two turns typed in a terminal."""
+    client = stage.terminal()
+    stage.finished(client.type("{tools} first"), 2)
+    stage.finished(client.type("{hello} second"), 0)
+    client.quit()
+
+
+@scenario()
+def esc_in_tool(stage: Stage) -> None:
+    """Esc while a command runs, then a normal turn."""
+    client = stage.terminal()
+    stage.api.answered(client.type("{slow} first"))
+    stage.wait_gate("slow")
+    _press_until(client, "Escape", lambda: _interrupted(client))
+    stage.finished(client.type("{hello} second"), 0)
+    client.quit()
+
+
+@scenario()
+def esc_in_stream(stage: Stage) -> None:
+    """Esc while the answer streams, then a normal turn."""
+    client = stage.terminal()
+    stage.api.asked(client.type("{slowstream} first"))
+    wait_for_words(stage)
+    if version_tuple(stage.version) >= (2, 1, 0):  # older clients show no text before it is complete
+        client.wait_shows("A long answer")
+    _press_until(client, "Escape", lambda: _interrupted(client))
+    stage.finished(client.type("{hello} second"), 0)
+    client.quit()
+
+
+@scenario()
+def typed_while_busy(stage: Stage) -> None:
+    """Words typed while a tool runs."""
+    client = stage.terminal()
+    busy = client.type("{slow} first")
+    stage.api.answered(busy)
+    stage.wait_gate("slow")
+    client.type("{hello} meanwhile", check=False)
+    stage.open_gate("slow")
+    stage.api.answered(busy, 1)
+    stage.finished(client.type("{hello} later"), 0)
+    client.quit()
+
+
+@scenario()
+def bash_mode(stage: Stage) -> None:
+    """A command of the person's own (`!`), between two turns."""
+    client = stage.terminal()
+    stage.finished(client.type("{hello} first"), 0)
+    before = time.time()
+    client.terminal.write("!")
+    wait_until(lambda: any(line.strip().startswith("!") for line in client.terminal.screen().splitlines()), "bash mode")
+    client.enter("echo from-bash-mode")
+    if version_tuple(stage.version) >= (2, 1, 207):
+        stage.api.answered("bash1")
+        stage.wait_hook("Stop", after=before)
+    else:
+        wait_until(
+            lambda: any("<bash-stdout>" in p.read_text() for p in stage.home.transcripts.glob("*/*.jsonl")),
+            "the command's output",
+        )
+    stage.finished(client.type("{hello} second"), 0)
+    client.quit()
+
+
+@scenario()
+def typed_compact(stage: Stage) -> None:
+    """`/compact` in a terminal."""
+    client = stage.terminal()
+    stage.finished(client.type("{tools} first"), 2)
+    client.enter("/compact", until=lambda: bool(stage.hooks("PreCompact")))
+    stage.wait_hook(
+        "PostCompact" if version_tuple(stage.version) >= (2, 1, 76) else "SessionStart",
+        after=stage.hooks("PreCompact")[0]["t"],
+    )
+    stage.finished(client.type("{hello} after it"), 0)
+    client.quit()
+
+
+@scenario()
+def typed_clear(stage: Stage) -> None:
+    """`/clear` between two turns: a new session."""
+    client = stage.terminal()
+    stage.finished(client.type("{tools} first"), 2)
+    before = time.time()
+    client.enter("/clear", until=lambda: any(h["t"] > before for h in stage.hooks("SessionStart")))
+    stage.finished(client.type("{error} second"), 1)
+    client.quit()
+
+
+@scenario(weight=2)
+def typed_commands(stage: Stage) -> None:
+    """A local command, which asks nothing of the model, and a custom one."""
+    client = stage.terminal()
+    stage.finished(client.type("{hello} first"), 0)
+    client.enter("/status")
+    client.wait_shows("Session ID")
+    _press_until(client, "Escape", lambda: not client.shows("Session ID"))
+    stage.finished(client.type("/x with arguments"), 0)
+    client.quit()
+
+
+@scenario()
+def typed_error(stage: Stage) -> None:
+    """A turn that ends with an API error, then a normal one."""
+    client = stage.terminal()
+    failed = client.type("{toolthen400} first")
+    stage.api.wait_for(
+        lambda e: e["event"] == "response" and e["turn"] == failed and e["http_status"] == 400, "the failure"
+    )
+    client.wait_shows("scripted fatal error")
+    stage.finished(client.type("{hello} second"), 0)
+    client.quit()
+
+
+@scenario(since="2.0.64", weight=2)
+def quit_with_agent(stage: Stage) -> None:
+    """The person leaves while an agent is still at work; another session follows later."""
+    client = stage.terminal()
+    stage.finished(client.type("{bgagent} delegate"), 1)
+    at_work = stage.api.wait_for(
+        lambda e: e["event"] == "response" and e["script"] == "subtaskslow", "the agent's first answer"
+    )
+    stage.wait_written(at_work["message_id"])
+    stage.wait_gate("agent")
+    client.quit()
+    stage.open_gate("agent")
+    later(stage)
+    stage.run("{hello} another session")
+
+
+@scenario(weight=2)
+def typed_sigkill(stage: Stage) -> None:
+    """The terminal's client is killed in the middle; the same session is continued in another."""
+    client = stage.terminal()
+    stage.finished(client.type("{hello} first"), 0)
+    stage.wait_written(stage.api.answered(client.type("{slow} killed"))["message_id"])
+    stage.wait_gate("slow")
+    client.kill(signal.SIGKILL)
+    stage.open_gate("slow")
+    stage.run("{hello} continued", "--continue")
+
+
+@scenario(since="2.0.0", weight=2)
+def plan(stage: Stage) -> None:
+    """A plan accepted in the same conversation."""
+    _accept_plan(stage, clear=False)
+
+
+@scenario(since="2.1.9", weight=2)
+def plan_clear(stage: Stage) -> None:
+    """A plan accepted with cleared context, where the client offers it: a new session carries it out."""
+    settings = json.loads(stage.home.settings.read_text())
+    write_settings(stage.home, {**settings, "showClearContextOnPlanAccept": True})
+    _accept_plan(stage, clear=True)
+
+
+def _accept_plan(stage: Stage, *, clear: bool) -> None:
+    client = stage.terminal("--permission-mode", "plan")
+    turn = client.type("{plan} make a plan")
+    wait_until(lambda: client.shows("Yes,") or client.shows("1. Yes"), "the plan's menu", 20)
+    lines = [line.strip(" │" + POINTER) for line in client.terminal.screen().splitlines()]
+    options = [line for line in lines if line[:2] in ("1.", "2.", "3.", "4.", "5.")]
+    stage.notes.append(f"plan options: {options}")
+    wanted = [o for o in options if "Yes" in o and ("clear context" in o) == clear]
+    if not wanted:
+        stage.notes.append("not offered by this client")
+        wanted = [o for o in options if "Yes" in o]
+    _press_until(client, wanted[0][0], lambda: not client.shows(wanted[0]))
+    if "clear context" in wanted[0]:
+        stage.finished("plan-exec", 1)
+    else:
+        done = stage.api.wait_for(
+            lambda e: e["event"] == "response" and e["turn"] == turn and "carried out" in str(e["content"]),
+            "the plan's end",
+            40,
+        )
+        stage.wait_hook("Stop", after=done["t_end"] - 0.05)
+    stage.finished(client.type("{hello} after the plan"), 0)
+    client.quit()
+
+
+def _interrupted(client: Typed) -> bool:
+    return client.shows("Interrupted")
+
+
+def _press_until(client: Typed, key: str, is_so: Callable[[], bool]) -> None:
+    """Press a key, and again while nothing happened."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        client.terminal.key(key)
+        pressed = time.monotonic()
+        while time.monotonic() < pressed + 2:
+            if is_so():
+                return
+            time.sleep(0.03)
+    raise AssertionError(f"{key} did nothing\n{client.terminal.screen()}")

@@ -1,0 +1,127 @@
+import os
+import re
+import resource
+import stat
+import traceback
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnspan.log import KEPT_FILES, LOG_NAME, MAX_LOG_BYTES, format_line, log_line
+
+LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [A-Z]+ \S+( \w+=(\"([^\"\\]|\\.)*\"|\S*))*")
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A home for turnspan that does not exist yet."""
+    return tmp_path / "turnspan"
+
+
+def in_child(work):
+    """Run `work` in a process of its own, and return its id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        work()
+    except BaseException:  # noqa: BLE001 - the parent sees the status
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def wait_all(pids):
+    """Wait for processes, all of which must have succeeded."""
+    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids] == [0] * len(pids)
+
+
+def test_line_says_when_how_bad_what_and_the_facts():
+    """A log is read by people and by grep."""
+    facts = {"session": "0a1b", "turns": 3, "took_s": 0.25, "error": 'said "no"', "path": "C:\\x", "none": ""}
+    assert format_line(1700000000.0625, "WARN", "backend unreachable", facts) == (
+        '2023-11-14T22:13:20.062Z WARN "backend unreachable" session=0a1b turns=3 took_s=0.25 '
+        'error="said \\"no\\"" path="C:\\\\x" none=""\n'
+    )
+
+
+@given(st.text(), st.text())
+def test_no_value_can_forge_a_line(event, value):
+    """Newlines, terminal escapes, reversed text and halves of characters come out as harmless words on one line."""
+    line = format_line(0.0, "INFO", event, {"value": value})
+    assert line.endswith("\n")
+    assert line[:-1].isprintable()
+    line.encode("utf-8")
+
+
+@pytest.mark.parametrize("value", ["\x1b]52;c;x\x07", "a\r\nb", "\u202etxt", "\ud800", "\x00", "\u2028", "\x9b31m"])
+def test_terminal_escapes_are_spelled_out(value):
+    """What the log shows of a transcript's names cannot act on the terminal."""
+    assert re.fullmatch(r'[ -~]*v="[ -~]*\\[ -~]*"\n', format_line(0.0, "INFO", "x", {"v": value}))
+
+
+def test_long_values_are_cut():
+    """One event is one line of a bounded length."""
+    assert len(format_line(0.0, "INFO", "x", {"v": "y" * 100_000})) < 1100
+
+
+def test_log_is_private_and_grows_by_lines(home):
+    """The first line makes the log; the next is added to it."""
+    assert log_line(home, "INFO", "first")
+    assert log_line(home, "ERROR", "second", n=1)
+    path = home / LOG_NAME
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    assert [line.split(" ", 1)[1] for line in path.read_text().splitlines()] == ["INFO first", "ERROR second n=1"]
+
+
+def test_ten_processes_share_a_log_that_turns_over(home):
+    """Every line is there, once and whole, and no file is much larger than it may be."""
+
+    def write(worker):
+        for number in range(1000):
+            assert log_line(home, "INFO", "delivered", id=f"{worker}-{number}", filler="x" * 180)
+
+    wait_all([in_child(lambda worker=worker: write(worker)) for worker in range(10)])
+    files = sorted(home.iterdir())
+    assert [path.name for path in files] == [LOG_NAME, f"{LOG_NAME}.1", f"{LOG_NAME}.2"]
+    assert max(path.stat().st_size for path in files) < MAX_LOG_BYTES + 10 * 1000
+    lines = [line for path in files for line in path.read_text().splitlines()]
+    assert all(LINE.fullmatch(line) for line in lines)
+    ids = [match.group(1) for line in lines if (match := re.search(r" id=(\S+) ", line))]
+    assert sorted(ids) == sorted(f"{worker}-{number}" for worker in range(10) for number in range(1000))
+
+
+def test_log_never_takes_more_than_its_files(home):
+    """After any number of lines there are three files."""
+    for number in range(5 * MAX_LOG_BYTES // 1000):
+        log_line(home, "INFO", "x", n=number, filler="y" * 1000)
+    assert len(list(home.iterdir())) == KEPT_FILES
+
+
+def test_full_disk_is_an_answer(home):
+    """A log that cannot be written stops nothing."""
+    log_line(home, "INFO", "first")
+
+    def write_without_room():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+        assert not log_line(home, "INFO", "second")
+
+    wait_all([in_child(write_without_room)])
+    assert log_line(home, "INFO", "third")
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "directory", "home is a file"])
+def test_log_that_is_no_log_is_not_written(home, tmp_path, kind):
+    """A link in the log's place is not followed, and a FIFO is not waited for."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.touch()
+    if kind == "home is a file":
+        home.touch()
+    else:
+        home.mkdir(mode=0o700)
+        path = home / LOG_NAME
+        {"link": lambda: path.symlink_to(elsewhere), "fifo": lambda: os.mkfifo(path), "directory": path.mkdir}[kind]()
+    assert not log_line(home, "INFO", "x")
+    assert elsewhere.read_bytes() == b""

@@ -1,0 +1,144 @@
+"""One directory in `fixtures/` is one story: transcripts as clients of all ages write them, and the traces they must give.
+
+`pytest tests/test_stories.py --update-golden` writes the golden files anew; read the difference before you commit it.
+"""
+
+import json
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from reads import one_pass, project_dirs, spans
+from turnspan.reading import Ending, Progress, Reading
+from turnspan.sessions import sessions_in
+from turnspan.trace.model import Json, Media, Text
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+STORIES = sorted(path.name for path in FIXTURES.iterdir() if path.is_dir())
+
+
+def moment(ns):
+    """Return a time as people read it, to the millisecond."""
+    return datetime.fromtimestamp(ns / 1e9, tz=UTC).isoformat(timespec="milliseconds")
+
+
+def words(content):
+    """Return content as something a person can compare."""
+    if content is None or isinstance(content, str):
+        return content
+    if isinstance(content, Json):
+        return json.loads(content.text)
+    told = []
+    for message in content:
+        for part in message.parts:
+            fields = msgspec.to_builtins(part)
+            fields.pop("type")
+            what = part.text if isinstance(part, Text) else fields
+            name = "media" if isinstance(part, Media) else type(part).__name__.lower()
+            told.append({f"{message.role} {name}": what})
+        if message.finish_reason:
+            told.append({"finish": message.finish_reason})
+    return told
+
+
+def render_span(span):
+    """Return all that a span says, without what is not there."""
+    told = {
+        "span": span.span_id.hex(),
+        "parent": span.parent_id.hex() if span.parent_id is not None else None,
+        "kind": str(span.kind),
+        "name": span.name,
+        "start": moment(span.start_ns),
+        "first_token": moment(span.first_token_ns) if span.first_token_ns is not None else None,
+        "end": moment(span.end_ns),
+        "model": span.model,
+        "usage": used(span.usage),
+        "cost_usd": span.cost_usd,
+        "totals": used(span.totals),
+        "totals_cost_usd": span.totals_cost_usd,
+        "error": span.error,
+        "error_message": span.error_message or None,
+        "facts": span.facts or None,
+        "links": [f"{link.relation} {link.trace_id.hex()} {link.span_id.hex()}" for link in span.links] or None,
+        "input": words(span.input),
+        "output": words(span.output),
+    }
+    return {key: value for key, value in told.items() if value is not None}
+
+
+def used(usage):
+    """Return the counts of a usage that are not zero."""
+    if usage is None:
+        return None
+    return {key: value for key, value in msgspec.to_builtins(usage).items() if value}
+
+
+def render(projects):
+    """Return the traces of every session of a story, as its golden file has them."""
+    told = {}
+    for project in project_dirs(projects):
+        for session in sessions_in(project):
+            reading = Reading(session, Progress(), Ending(is_over=True))
+            traces = [trace for piece in reading.pieces() for trace in piece.traces]
+            noticed = msgspec.structs.asdict(reading.noticed)
+            noticed["unknown"] = {" ".join(key): count for key, count in reading.noticed.unknown.items()}
+            told[f"{project.name}/{session.session_id}"] = {
+                "noticed": {key: value for key, value in noticed.items() if value},
+                "warmups": reading.warmups,
+                "traces": [
+                    {
+                        "trace": trace.trace_id.hex(),
+                        "name": trace.name,
+                        "session": trace.session_id,
+                        "client": trace.client_version,
+                        "tags": list(trace.tags),
+                        "facts": trace.facts,
+                        "spans": [render_span(span) for span in trace.spans],
+                    }
+                    for trace in traces
+                ],
+            }
+    return json.loads(json.dumps(told))
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_story_gives_its_traces(story, request):
+    """Every way in which a client has told a story gives exactly the traces that were checked by hand."""
+    golden = FIXTURES / story / "golden.json"
+    told = render(FIXTURES / story / "projects")
+    if request.config.getoption("--update-golden"):
+        golden.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    assert told == json.loads(golden.read_text())
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_story_is_well_formed(story):
+    """Ids are unique, parents stand before their children, nothing ends before it starts, and no story is empty."""
+    traces = one_pass(FIXTURES / story / "projects")
+    assert traces
+    seen = set()
+    for trace in traces:
+        for span in trace.spans:
+            assert (trace.trace_id, span.span_id) not in seen
+            assert span.parent_id is None or (trace.trace_id, span.parent_id) in seen
+            assert span.start_ns <= span.end_ns
+            assert len(span.span_id) == 8
+            assert len(trace.trace_id) == 16
+            seen.add((trace.trace_id, span.span_id))
+
+
+def test_each_response_of_a_story_is_told_once():
+    """No response of any story is told twice, also where the history was copied."""
+    for story in STORIES:
+        found = Counter(span.facts["response_id"] for span in spans(one_pass(FIXTURES / story / "projects"), "generation"))
+        assert found.most_common(1)[0][1] == 1, story
+
+
+def test_a_story_knows_every_line_but_in_the_damaged_one():
+    """Nothing that clients write is unknown to us, and nothing had to be repaired, but where the story is about that."""
+    for story in STORIES:
+        for session in json.loads((FIXTURES / story / "golden.json").read_text()).values():
+            assert bool(session["noticed"]) == (story == "damaged"), story
