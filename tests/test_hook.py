@@ -184,6 +184,16 @@ def test_event_is_complete_when_its_last_brace_is_there(office, way):
         assert office.payload() == EVENT  # while stdin is still open
 
 
+def test_nobody_waits_after_the_last_brace():
+    """However long silence may last, a whole event is not followed by any: it is taken at once."""
+    code = "from turnspan import hook; import sys; sys.stdout.buffer.write(hook.read_payload(silence_s=1000.0))"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdin.write(EVENT)
+        process.stdin.flush()
+        assert process.wait(PATIENCE_S) == 0
+        assert process.stdout.read() == EVENT
+
+
 @both
 def test_silent_client_is_not_waited_for_long(office, way):
     """Nothing on stdin, and nobody closes it: the hook gives up by itself."""

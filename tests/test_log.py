@@ -1,7 +1,11 @@
 import os
 import re
 import resource
+import shutil
 import stat
+import subprocess
+import sys
+import time
 import traceback
 
 import pytest
@@ -91,6 +95,29 @@ def test_ten_processes_share_a_log_that_turns_over(home):
     assert all(LINE.fullmatch(line) for line in lines)
     ids = [match.group(1) for line in lines if (match := re.search(r" id=(\S+) ", line))]
     assert sorted(ids) == sorted(f"{worker}-{number}" for worker in range(10) for number in range(1000))
+
+
+@pytest.mark.skipif(not shutil.which("strace"), reason="strace makes a system call take its time")
+def test_only_one_process_turns_the_log_over(home):
+    """While one process moves the files, others write on and move nothing: no line is lost."""
+    assert log_line(home, "INFO", "first")
+    path = home / LOG_NAME
+    with path.open("ab") as file:
+        file.write(b"x" * MAX_LOG_BYTES + b"\n")
+    size = path.stat().st_size
+    code = f"import pathlib; from turnspan.log import log_line; log_line(pathlib.Path({str(home)!r}), 'INFO', 'a')"
+    renames = "rename,renameat,renameat2"
+    slowly = ["strace", "-o", os.devnull, "-e", f"trace={renames}", "-e", f"inject={renames}:delay_enter=600000:when=1"]
+    with subprocess.Popen([*slowly, sys.executable, "-c", code]):
+        end = time.monotonic() + 20
+        while path.stat().st_size == size:
+            assert time.monotonic() < end, "the other process never wrote"
+            time.sleep(0.005)
+        time.sleep(0.1)  # it has seen that it is its turn, and takes its time
+        assert log_line(home, "INFO", "b")
+        assert log_line(home, "INFO", "c")
+    assert sorted(entry.name for entry in home.iterdir()) == [f"{LOG_NAME}.1"]
+    assert (home / f"{LOG_NAME}.1").read_text().count("INFO") == 4
 
 
 def test_log_never_takes_more_than_its_files(home):

@@ -25,6 +25,7 @@ from turnspan.home import (
     rename_patiently,
     turnspan_home,
 )
+from turnspan.reading import Position, Progress
 from turnspan.state import Checkpoint, Cursor, Found, Hold
 
 SESSION = "0f6c9a4e-1111-4222-8333-444455556666"
@@ -42,9 +43,8 @@ def home(tmp_path):
 
 def checkpoint_of(turns, **cursor):
     """A checkpoint that is told from others by its number of turns."""
-    return Checkpoint(
-        session_id=SESSION, transcript="/p/q/s.jsonl", destinations={"local": Cursor(turns=turns, **cursor)}
-    )
+    local = Cursor(sent_turns=turns, **cursor)
+    return Checkpoint(session_id=SESSION, transcript="/p/q/s.jsonl", destinations={"local": local})
 
 
 def in_child(work):
@@ -218,32 +218,26 @@ def test_checkpoint_survives(home):
     """What was saved is what is loaded."""
     assert state.load(home, SESSION) == state.Loaded(Checkpoint(session_id=SESSION), Found.NOTHING)
     quarantined = (state.Quarantine(trace_id="ab" * 16, span_id="cd" * 8, reason="400", at_s=1.5),)
-    agents = {"a1": state.AgentCursor(line=3, offset=99, fingerprint="ff", is_finished=True)}
     held = Hold(until_s=12.5, reason="503", answer="later")
-    saved = checkpoint_of(
-        7,
-        line=12,
-        offset=3456,
-        fingerprint="00ff",
-        carry={"x": [1, {"y": None}]},
-        held=held,
-        quarantined=quarantined,
-        agents=agents,
-    )
+    place = Position(line=12, offset=3456, fingerprint="00ff")
+    progress = Progress(main=place, agents={"a1": Position(line=3, offset=99, fingerprint="ff")})
+    saved = checkpoint_of(7, progress=progress, held=held, quarantined=quarantined, arrived=("ab",))
     state.save(home, saved)
     assert state.load(home, SESSION) == state.Loaded(saved, Found.CHECKPOINT)
 
 
 def broken_states():
     """States that a crash, a disk or another program may leave behind."""
-    good = json.loads(msgspec.json.encode(checkpoint_of(1, offset=5)))
+    good = json.loads(msgspec.json.encode(checkpoint_of(1)))
     yield from [b"", b"{", b"\x00" * 600, b"\xff\xfe\x00", b"null", b"[]", b"NaN", b'{"version":1}', b"[" * 1_000_000]
-    yield b'{"version":1,"session_id":"' + SESSION.encode() + b'","destinations":{"l":{"carry":' + b'{"a":' * 100_000
+    yield b'{"version":1,"session_id":"' + SESSION.encode() + b'","unknown":' + b'{"a":' * 100_000
     yield json.dumps({**good, "session_id": "another"}).encode()
     for version in (0, -1, 1.5, "1", None, True):
         yield json.dumps({**good, "version": version}).encode()
     for offset in (-1, 1.5, "7", None, 1e300, 2**63, True, [], float("nan")):
-        yield json.dumps({**good, "destinations": {"local": {"offset": offset}}}).encode()
+        for progress in ({"main": {"offset": offset}}, {"agents": {"a": {"offset": offset}}}):
+            yield json.dumps({**good, "destinations": {"local": {"progress": progress}}}).encode()
+    yield json.dumps({**good, "destinations": {"local": {"progress": {"main": {"line": 9, "offset": 3}}}}}).encode()
     yield msgspec.json.encode(checkpoint_of(1))[:-20]
     yield msgspec.json.encode(checkpoint_of(1)) + b"}"
 
@@ -295,8 +289,10 @@ PLACES = [
     ("destinations", "local"),
     *(("destinations", "local", name) for name in Cursor.__struct_fields__),
     *(("destinations", "local", "held", name) for name in Hold.__struct_fields__),
-    ("destinations", "local", "agents", "a"),
-    ("destinations", "local", "agents", "a", "offset"),
+    *(("destinations", "local", "progress", name) for name in Progress.__struct_fields__),
+    *(("destinations", "local", "progress", "main", name) for name in Position.__struct_fields__),
+    ("destinations", "local", "progress", "agents", "a"),
+    ("destinations", "local", "progress", "agents", "a", "offset"),
 ]
 
 
@@ -305,9 +301,8 @@ PLACES = [
 def test_wrong_type_in_any_field_is_survived(tmp_path_factory, place, value):
     """Whatever stands in a field, there is a checkpoint with usable values, or a new one."""
     home = tmp_path_factory.getbasetemp() / "fuzz" / "turnspan"
-    whole = checkpoint_of(
-        1, held=Hold(until_s=1), agents={"a": state.AgentCursor(offset=1)}, carry={"k": 1}, line=1, offset=2
-    )
+    progress = Progress(main=Position(line=1, offset=2), agents={"a": Position(line=1, offset=1)})
+    whole = checkpoint_of(1, held=Hold(until_s=1), progress=progress)
     document = {"": json.loads(msgspec.json.encode(whole))}
     inner = document
     for step in ("", *place)[:-1]:
@@ -322,9 +317,9 @@ def test_wrong_type_in_any_field_is_survived(tmp_path_factory, place, value):
         assert value > state.VERSION
         return
     for cursor in loaded.checkpoint.destinations.values():
-        assert type(cursor.offset) is int
-        assert cursor.offset >= 0
-        assert type(cursor.carry) is dict
+        for position in (cursor.progress.main, *cursor.progress.agents.values()):
+            assert type(position.offset) is int
+            assert position.offset >= position.line >= 0
     assert loaded.checkpoint.session_id == SESSION
 
 
@@ -424,16 +419,21 @@ def test_what_the_disk_says_is_told_in_words(tmp_path):
     assert "Input/output error" in told[errno.EIO]
 
 
-def run_python(code, *args, strace=()):
-    """Run some code in a fresh interpreter, perhaps with failing system calls."""
-    command = ["strace", "-o", os.devnull, *strace] if strace else []
-    return subprocess.run(
-        [*command, sys.executable, "-c", code, *map(str, args)],
-        capture_output=True,
+def start_python(code, *args, strace):
+    """Run some code in a fresh interpreter, with system calls that fail or take their time."""
+    return subprocess.Popen(
+        ["strace", "-o", os.devnull, *strace, sys.executable, "-c", code, *map(str, args)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=PATIENCE_S,
     )
+
+
+def run_python(code, *args, strace):
+    """Run it to its end."""
+    process = start_python(code, *args, strace=strace)
+    stdout, stderr = process.communicate(timeout=PATIENCE_S)
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
 SAVE_CODE = """
@@ -508,7 +508,7 @@ def test_killed_at_any_moment(home):
         last = int.from_bytes(rest[-4:]) if rest else 0
         loaded = state.load(home, SESSION)
         assert loaded.found is Found.CHECKPOINT
-        assert loaded.checkpoint.destinations["local"].turns - last in (0, 1)
+        assert loaded.checkpoint.destinations["local"].sent_turns - last in (0, 1)
 
 
 def test_file_in_use_is_waited_for(tmp_path):
@@ -544,7 +544,7 @@ def test_twenty_processes_lose_no_update(home):
     def increment():
         for _ in range(5):
             with state.lock(home, SESSION, timeout_s=PATIENCE_S):
-                turns = state.load(home, SESSION).checkpoint.destinations["local"].turns
+                turns = state.load(home, SESSION).checkpoint.destinations["local"].sent_turns
                 state.save(home, checkpoint_of(turns + 1))
 
     wait_all([in_child(increment) for _ in range(20)])
@@ -585,11 +585,18 @@ def test_lock_dies_with_its_holder(home):
 def test_lock_is_not_kept_by_a_child(home):
     """A process that was forked while the lock was held does not keep it when the holder lets go."""
     reader, writer = os.pipe()
+
+    def stay():
+        os.close(writer)
+        os.read(reader, 1)
+
     with state.lock(home, SESSION):
-        pid = in_child(lambda: os.read(reader, 1))
-    with state.lock(home, SESSION):
-        pass
-    os.write(writer, b"x")
+        pid = in_child(stay)
+    try:
+        with state.lock(home, SESSION):
+            pass
+    finally:
+        os.close(writer)
     wait_all([pid])
 
 
@@ -608,12 +615,27 @@ with state.lock(Path(sys.argv[1]), sys.argv[2]) as is_locked:
     assert (done.stdout, done.returncode) == ("False\n", 0), done.stderr
 
 
+@needs_strace
 def test_removed_lock_is_no_lock(home):
-    """Whoever waited for a lock file that was removed meanwhile takes the new one, not the old."""
+    """Whoever opened a lock file that was removed before it could be locked does not have the session."""
+    code = """
+import sys
+from pathlib import Path
+from turnspan import state
+from turnspan.home import Busy
+try:
+    with state.lock(Path(sys.argv[1]), sys.argv[2]):
+        print("locked")
+except Busy:
+    print("busy")
+"""
+    slowly = ["-e", "trace=flock", "-e", "inject=flock:delay_enter=500000:when=1"]
+    process = start_python(code, home, SESSION, strace=slowly)
+    path = state.state_path(home, SESSION, ".lock")
+    wait_for(path.exists)  # opened, and not locked for another half second
+    path.unlink()
     with state.lock(home, SESSION):
-        state.state_path(home, SESSION, ".lock").unlink()
-        with state.lock(home, SESSION), pytest.raises(Busy), state.lock(home, SESSION):
-            pass
+        assert process.communicate(timeout=PATIENCE_S)[0] == "busy\n"
 
 
 # --- marks
@@ -641,6 +663,29 @@ def test_event_that_arrives_meanwhile_is_served_by_the_holder(home):
 
     assert state.attend(home, SESSION, {"n": 1}, work)
     assert served == [[1], [2, 3]]
+
+
+@needs_strace
+def test_event_in_the_last_moment_is_served(home, tmp_path):
+    """An event that arrives when the holder has looked for marks and not yet let go is served by that holder."""
+    code = """
+import sys
+from pathlib import Path
+from turnspan import state
+home, session_id, ledger = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+def work(marks, is_locked):
+    with ledger.open("a") as file:
+        file.write("".join(mark["n"] for mark in marks))
+state.attend(home, session_id, {"n": "1"}, work)
+"""
+    ledger = tmp_path / "served"
+    slowly = ["-e", "trace=flock", "-e", "inject=flock:delay_enter=800000:when=2"]  # the second flock lets go
+    process = start_python(code, home, SESSION, ledger, strace=slowly)
+    wait_for(lambda: ledger.exists() and ledger.read_text() == "1")
+    time.sleep(0.2)  # the holder looks for marks in no time, and then takes its time to let go
+    assert not state.attend(home, SESSION, {"n": "2"}, lambda *_: pytest.fail("the session is not ours"))
+    assert process.wait(PATIENCE_S) == 0, process.stderr.read()
+    assert ledger.read_text() == "12"
 
 
 def test_failed_work_is_left_for_the_next_event(home):

@@ -65,7 +65,15 @@ def test_durations_are_short(ms, shown):
 
 @pytest.mark.parametrize(
     ("number", "shown"),
-    [(0, "0"), (999, "999"), (1000, "1.0k"), (42_840, "42.8k"), (142_840, "143k"), (1_200_000, "1.2M"), (5 * 10**9, "5.0G")],
+    [
+        (0, "0"),
+        (999, "999"),
+        (1000, "1.0k"),
+        (42_840, "42.8k"),
+        (142_840, "143k"),
+        (1_200_000, "1.2M"),
+        (5 * 10**9, "5.0G"),
+    ],
 )
 def test_tokens_are_short(number, shown):
     """So does a number of tokens."""

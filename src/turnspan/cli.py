@@ -21,7 +21,7 @@ import sys
 import time
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 import click
 
@@ -78,8 +78,7 @@ def _write_help(command: click.Command, formatter: click.HelpFormatter) -> None:
 
 @click.group(cls=_Frame, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="turnspan", message="%(prog)s %(version)s")
-@click.pass_context
-def frame(ctx: click.Context) -> None:
+def frame() -> None:
     """Claude Code sessions as traces: every turn exactly once.
 
       turnspan sessions            which sessions there are
@@ -97,7 +96,6 @@ def frame(ctx: click.Context) -> None:
       NO_COLOR=1         no colours; FORCE_COLOR=1 also where there is no terminal
       TURNSPAN_DEBUG=1   tracebacks
     """
-    ctx.color = _wants_colour()
 
 
 # ---- see
@@ -279,23 +277,28 @@ def _confess(kind: type[BaseException], error: BaseException, _where: TracebackT
 def _complain(sentence: str, hint: str) -> None:
     from turnspan.terminal import one_line
 
-    click.echo(click.style("error: ", fg="red") + one_line(sentence), err=True, color=_wants_colour())
-    if hint:
-        click.echo(click.style("hint: ", fg="cyan") + one_line(hint), err=True, color=_wants_colour())
-
-
-def _print(line: str) -> None:
-    from turnspan.terminal import in_ascii
-
-    is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
-    click.echo(line if is_unicode else in_ascii(line))
+    for label, colour, text in (("error: ", "red", sentence), ("hint: ", "cyan", hint)):
+        if text:
+            _echo(click.style(label, fg=colour) + one_line(text), sys.stderr)
 
 
 def _remark(sentence: str) -> None:
     """Say something next to the answer: stdout is for the answer alone."""
     from turnspan.terminal import one_line
 
-    click.echo(click.style(one_line(sentence), fg="yellow"), err=True)
+    _echo(click.style(one_line(sentence), fg="yellow"), sys.stderr)
+
+
+def _print(line: str) -> None:
+    _echo(line, sys.stdout)
+
+
+def _echo(line: str, stream: TextIO) -> None:
+    from turnspan.terminal import in_ascii
+
+    is_unicode = (stream.encoding or "").lower().startswith("utf")
+    # The stream itself: click would write UTF-8 to one that says it knows only ASCII.
+    click.echo(line if is_unicode else in_ascii(line), file=stream, color=_wants_colour())
 
 
 def _config() -> Config:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +19,9 @@ _TELLING: Final = (
     "command", "file_path", "notebook_path", "pattern", "query", "url", "skill", "description", "prompt", "subject",
 )  # fmt: skip
 _TAG: Final = re.compile(r"</?[a-z][a-z_-]*>")
+_FROM_EDITOR: Final = re.compile(r"ide_[a-z_]+: ")
 _SUMMARY: Final = re.compile(r"<summary>(.*?)</summary>", re.DOTALL)
+_LOOKED_AT: Final = 10_000  # characters of a notification: its summary stands near the beginning
 
 
 def gist_of(span: Span, *, is_parent: bool) -> str:
@@ -44,7 +47,7 @@ def _headline(text: str) -> str:
     """The beginning of a prompt, without the tags the client wraps around what no person typed."""
     if not text.lstrip().startswith("<"):
         return one_line(text)
-    summary = _SUMMARY.search(text)
+    summary = _SUMMARY.search(text[:_LOOKED_AT])
     return one_line(summary[1] if summary is not None else _TAG.sub(" ", text))
 
 
@@ -102,8 +105,8 @@ def part_text(part: Part) -> str:
 
 
 def _detail(name: str, value: object) -> str:
-    words = name.replace("_", " ")
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    words = one_line(name).replace("_", " ")
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         if name.endswith("_ms"):
             return f"{words.removesuffix(' ms')} {duration(int(value * 1_000_000))}"
         if name.startswith("tokens"):
@@ -112,8 +115,9 @@ def _detail(name: str, value: object) -> str:
 
 
 def words_of(span: Span) -> str:
-    """The first words that a person, or an agent's caller, asked with."""
+    """The first words that a person, or an agent's caller, asked with; what an editor added only if there are none."""
     if not isinstance(span.input, tuple):
         return ""
-    texts = (part.text for message in span.input for part in message.parts if isinstance(part, Text))
-    return next((text for text in texts if text.strip()), "")
+    texts = [part.text for message in span.input for part in message.parts if isinstance(part, Text)]
+    typed = (text for text in texts if text.strip() and _FROM_EDITOR.match(text) is None)
+    return next(typed, texts[0] if texts else "")

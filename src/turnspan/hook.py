@@ -62,12 +62,11 @@ def hand_over() -> None:
 
 
 def take_over() -> bytes:
-    """Read the worker's payload, then hold on to nothing of the client's: no pipe, no session, no directory."""
+    """Read the worker's payload, then hold on to nothing of the client's: no pipe, no session."""
     devnull = open_devnull()
     payload = read_payload(WORKER_SILENCE_S)
     os.dup2(devnull, 0)
     os.closerange(3, 1024)
-    os.chdir(os.sep)
     leave_session()
     return payload
 

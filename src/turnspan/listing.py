@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 import re
+import stat
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -145,19 +146,21 @@ def summarise(session: SessionFile, traces: Iterable[Trace], *, title: str = "",
 
 def newest_sessions(projects: Path, *, limit: int, project: str | None = None) -> list[SessionFile]:
     """The sessions written to last, newest first; those of one project if one is named."""
-    dated = sorted(((written_ns(s.path), s) for s in sessions.all_sessions(projects)), key=lambda d: d[0], reverse=True)
-    wanted = (session for _, session in dated if project is None or _is_of(session, project))
+    dated = [(written_ns(session.path), session) for session in sessions.all_sessions(projects)]
+    dated.sort(key=lambda pair: pair[0], reverse=True)
+    wanted = (session for when, session in dated if when and (project is None or _is_of(session, project)))
     newest = [session for _, session in zip(range(limit), wanted, strict=False)]
     # Files that were copied have a new date: among the few that are shown, the transcript's own times decide.
     return sorted(newest, key=lambda s: sessions.last_time_ns(s.path) or written_ns(s.path), reverse=True)
 
 
 def written_ns(path: Path) -> int:
-    """When a file was last written to; 0 if it is gone."""
+    """When a file was last written to; 0 if it is gone, or nothing that can be read without waiting."""
     try:
-        return path.stat().st_mtime_ns
+        status = path.stat()
     except OSError:
         return 0
+    return status.st_mtime_ns if stat.S_ISREG(status.st_mode) else 0
 
 
 def _is_of(session: SessionFile, project: str) -> bool:

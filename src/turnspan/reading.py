@@ -12,7 +12,6 @@ Rules:
 
 from __future__ import annotations
 
-import hashlib
 import os
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +24,7 @@ from turnspan.trace.build import Agent, Launch, agent_prompt, agent_type, build_
 from turnspan.trace.model import Kind
 from turnspan.transcript import entries
 from turnspan.transcript.grouping import Carry, Grouper
-from turnspan.transcript.turns import AGENT_TOOLS, Place, Said
+from turnspan.transcript.turns import AGENT_TOOLS, Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -141,24 +140,28 @@ class Reading:
         return position if tail.fingerprint(descriptor, position.offset) == position.fingerprint else Position()
 
     def _entries(self, descriptor: int, position: Position) -> Iterator[tuple[Place, entries.Entry]]:
-        for line in tail.complete_lines(descriptor, position.offset, position.line):
+        lines = tail.complete_lines(descriptor, position.offset, position.line, is_whole=entries.is_record)
+        for line in lines:
             if line.data is None:
                 self.noticed.oversized += 1
                 continue
-            place = Place(line.number, line.offset, line.end)
-            for entry in entries.parse(line.data, self.noticed):
-                yield place, entry
+            found = entries.parse(line.data, self.noticed)
+            if len(found) > 1:
+                yield from _glued(line, line.data)
+                continue
+            for entry in found:
+                yield Place(line.number, line.offset, line.end), entry
 
     def _may_leave(self, grouper: Grouper) -> bool:
         ending = self._ending
         if ending.is_over:
             return True
         if ending.is_stopped:
-            if grouper.is_answered and (
-                ending.last_words is None or ending.last_words in _said(grouper.unsealed[-1])
-            ):
+            words = ending.last_words
+            if grouper.is_answered and (words is None or words in grouper.unsealed[-1].last_words):
                 return True
-            self.is_answer_missing = True
+            # The stop may have been an earlier turn's: then its words have left already.
+            self.is_answer_missing = words not in self._progress.main.carry.words
         if ending.now_ns is not None:
             last = max([self._last_agent_write(), *(time for turn in grouper.unsealed for time in turn.times)])
             is_waiting = any(turn.pending_calls for turn in grouper.unsealed)
@@ -389,20 +392,6 @@ class Reading:
         return file.agent_id in self._ending.finished_agents or file.is_finished
 
 
-def words_digest(text: str) -> str:
-    """A digest of the model's last words: an event can wait for them without keeping them."""
-    return hashlib.blake2b(" ".join(text.split()).encode("utf-8", "replace"), digest_size=12).hexdigest()
-
-
-def _said(turn: Turn) -> set[str]:
-    """Digests of what the client may call the last message: the last response's words, or its last block."""
-    if not turn.responses:
-        return set()
-    texts = [part.text for part in turn.responses[-1].parts if isinstance(part, Said) and part.kind == "text"]
-    texts = texts or [turn.responses[-1].error or ""]
-    return {words_digest(text) for text in (texts[-1], "\n".join(texts), "".join(texts), turn.last_text)}
-
-
 def _agent(file: AgentFile, turns: Sequence[Turn], call: Launched | None, *, is_late: bool = False) -> Agent:
     """What is known of an agent; `is_late` if it leaves after the turn that launched it."""
     kind = (call.type if call is not None else "") or file.type or sessions.label_of(file.agent_id)
@@ -427,7 +416,7 @@ def _first_prompt(file: AgentFile) -> str:
     except TranscriptError:
         return ""
     try:
-        for line in tail.complete_lines(descriptor):
+        for line in tail.complete_lines(descriptor, is_whole=entries.is_record):
             for entry in entries.parse(line.data or b"", noticed):
                 if entry.type == "user" and entry.message is not None:
                     return entries.plain_text(entries.blocks(entry.message)).strip()
@@ -436,6 +425,14 @@ def _first_prompt(file: AgentFile) -> str:
     finally:
         os.close(descriptor)
     return ""
+
+
+def _glued(line: tail.Line, data: bytes) -> Iterator[tuple[Place, entries.Entry]]:
+    """The records of a line that lost its newline, each in its own place: a turn may end between them."""
+    for start, end in entries.records(data):
+        place = Place(line.number, line.offset + start, line.end if end == len(data) else line.offset + end)
+        for entry in entries.parse(data[start:end], entries.Noticed()):
+            yield place, entry
 
 
 def _recall(descriptor: int) -> Callable[[int, int], entries.Entry | None]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def line_of(record: Mapping[str, object]) -> str:
     """A record as one line of JSON."""
-    return json.dumps(record, separators=(",", ":"))
+    return json.dumps(record, separators=(",", ":")).replace("\x7f", "\\u007f")
 
 
 def summary_record(summary: Summary, sent: str | None = None) -> dict[str, object]:

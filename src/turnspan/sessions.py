@@ -204,9 +204,11 @@ def original_ref(ref: TurnRef, session: SessionFile) -> TurnRef:
 
 def repeats_itself(turn: Turn, session: SessionFile) -> bool:
     """Whether a turn stands in the same file once more (VS Code resume, 2.1.11: new uuids, old message ids)."""
-    if not turn.is_repeat_suspect or not turn.responses:
+    if not turn.is_repeat_suspect:
         return False
-    return all(_stands_in(session.path, r.key, key=b'"id":"', before=turn.start.offset) for r in turn.responses)
+    if turn.prompt_uuid and _stands_in(session.path, turn.prompt_uuid, before=turn.start.offset):
+        return True
+    return bool(turn.responses) and all(_stands_in(session.path, r.key, key=b'"id":"', before=turn.start.offset) for r in turn.responses)
 
 
 def _overlapping(turn: Turn, session: SessionFile) -> Iterator[SessionFile]:

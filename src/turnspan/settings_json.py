@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 Hook = dict[str, object]  # one command as settings.json holds it: type, command, timeout
 
-_BLANK: Final = " \t\r\n"
-_SPACE: Final = re.compile(r"[ \t\r\n]*")
+_MARK: Final = "\ufeff"  # the byte order mark some editors begin a file with
+_BLANK: Final = f" \t\r\n{_MARK}"
+_SPACE: Final = re.compile(f"[{_BLANK}]*")
 _MEMBER: Final = re.compile(r"[\r\n]([ \t]+)\"")
 _DECODER: Final = json.JSONDecoder()
 _MENTION: Final = re.compile(
@@ -42,7 +43,7 @@ def parse_settings(text: str) -> dict[str, object]:
     if not text.strip(_BLANK):
         return {}
     try:
-        value = json.loads(text, parse_constant=_no_constant)
+        value = json.loads(text.removeprefix(_MARK), parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         raise ConfigError(f"line {error.lineno}, column {error.colno}: {error.msg}{_likely_cause(text)}") from error
     except (ValueError, RecursionError) as error:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from turnspan.sessions import SessionFile
     from turnspan.trace.cost import Prices
     from turnspan.trace.model import Trace
+    from turnspan.trace.redact import Redacted
     from turnspan.trace.secrets import RuleSet
 
 BATCH_SPANS: Final = 400
@@ -107,6 +108,31 @@ def policy_of(wanted: dict[str, Any], config: Config, rules: RuleSet) -> Policy:
     )  # fmt: skip
 
 
+class Mask:
+    """What may leave of a trace for one destination, as the person and its project allow it."""
+
+    def __init__(self, destination: Destination, config: Config, rules: RuleSet) -> None:
+        self._destination = destination
+        self._config = config
+        self._rules = rules
+        self._known: dict[str, tuple[Policy | None, tuple[str, ...]]] = {}  # by working directory
+
+    def __call__(self, trace: Trace) -> Redacted | None:
+        """The trace, tagged and masked; None where it is switched off."""
+        cwd = str(trace.facts.get("cwd", ""))
+        if cwd not in self._known:
+            narrowing = self._config.narrowing(cwd)
+            wanted = narrowed(self._destination.policy, narrowing)
+            policy = None if narrowing.is_off else policy_of(wanted, self._config, self._rules)
+            self._known[cwd] = (policy, (*map(str, self._config.values["tags"]), *narrowing.tags))
+        policy, tags = self._known[cwd]
+        if policy is None:
+            return None
+        if tags:
+            trace = msgspec.structs.replace(trace, tags=tuple(dict.fromkeys((*trace.tags, *tags))))
+        return redact(trace, policy)
+
+
 def ship(
     session: SessionFile,
     target: Target,
@@ -123,8 +149,8 @@ def ship(
     """Bring one session to one destination, as far as it may leave. The caller holds the session's lock.
 
     `is_patient` is asked after an answer of "later" whether it has waited and the same should be tried again.
-    `goes_on` hears of every commit and says whether to go on. `is_resend`: as if nothing had ever been sent. `only`: send
-    again, of what was acknowledged, these spans alone; nothing is committed but that. `there`: spans that have arrived.
+    `goes_on` hears of every commit and says whether to go on. `is_resend`: as if nothing had ever been sent. `only`:
+    send these spans of what was acknowledged once more, and move no cursor. `there`: spans known to have arrived.
     """
     shipped = Shipped(target.identity)
     loaded = state.load(config.home, session.session_id).checkpoint
@@ -139,14 +165,17 @@ def ship(
     if is_resend:
         cursor = state.Cursor()
     reading = Reading(session, cursor.progress if only is None else Progress(), ending, target.prices)
-    walk = _Walk(reading, target, config, clock, loaded, cursor, shipped, only, there)
+    walk = _Walk(
+        reading, target, config, clock=clock, checkpoint=loaded, cursor=cursor, shipped=shipped, only=only, there=there
+    )
     for batch in _batches(reading.pieces()):
         while not walk.send(batch):
             assert shipped.stopped is not None
             if shipped.stopped.answer is Answer.LATER and is_patient(shipped.stopped):
                 shipped.stopped = None
                 continue
-            walk.hold(shipped.stopped)
+            if only is None or shipped.stopped.answer is not Answer.INVALID:  # a repair refused holds back nobody
+                walk.hold(shipped.stopped)
             break
         shipped.is_interrupted = shipped.stopped is None and not goes_on(shipped, batch[-1].progress)
         if not shipped.is_complete:
@@ -188,6 +217,7 @@ class _Walk:
         reading: Reading,
         target: Target,
         config: Config,
+        *,
         clock: Callable[[], float],
         checkpoint: state.Checkpoint,
         cursor: state.Cursor,
@@ -204,31 +234,26 @@ class _Walk:
         self._shipped = shipped
         self._only = only
         self._there = there
-        self._policies: dict[str, tuple[Policy | None, tuple[str, ...]]] = {}
+        self._mask = Mask(target.destination, config, target.rules)
         self._is_writable = False
 
     def send(self, batch: Sequence[Piece]) -> bool:
         """Send a batch and commit what is settled; False if something stopped it."""
-        arrived: set[bytes] = {bytes.fromhex(span) for span in self._cursor.arrived} | self._there
         only = self._only
-        traces: list[Trace] = []
-        for piece in batch:
-            for trace in piece.traces:
-                if only is not None and only.isdisjoint(span.span_id for span in trace.spans):
-                    continue
-                masked = self._masked(trace)
-                if masked is not None:
-                    wanted = masked.spans if only is None else [s for s in masked.spans if s.span_id in only]
-                    left = tuple(span for span in wanted if span.span_id not in arrived)
-                    traces.append(msgspec.structs.replace(masked, spans=left))
+        arrived = set(self._there)
+        if only is None:
+            arrived |= {bytes.fromhex(span) for span in self._cursor.arrived}
+        traces = self._leaving(batch, arrived)
         if any(trace.spans for trace in traces) and not self._is_writable:
             state.probe_writable(self._config.home)
             self._is_writable = True
         delivery = deliver(self._target.backend, traces, lambda sent: arrived.update(_span_ids(sent)))
         self._account(delivery)
         if only is not None:
+            self._there = frozenset(arrived)
             self._shipped.stopped = delivery.stopped
-            self._commit()
+            if delivery.requests:
+                self._commit()
             return delivery.stopped is None
         if delivery.stopped is None:
             last = batch[-1].progress
@@ -250,6 +275,20 @@ class _Walk:
             self._commit(arrived=tuple(span.hex() for span in arrived)[:_REMEMBERED_SPANS])
         return False
 
+    def _leaving(self, batch: Sequence[Piece], arrived: set[bytes]) -> list[Trace]:
+        """What is to be sent of a batch, masked."""
+        only = self._only
+        traces: list[Trace] = []
+        for trace in (trace for piece in batch for trace in piece.traces):
+            if only is not None and only.isdisjoint(span.span_id for span in trace.spans):
+                continue
+            masked = self._masked(trace)  # all of it: the same span must not leave with other masks
+            if masked is not None:
+                wanted = masked.spans if only is None else [span for span in masked.spans if span.span_id in only]
+                left = tuple(span for span in wanted if span.span_id not in arrived)
+                traces.append(msgspec.structs.replace(masked, spans=left))
+        return traces
+
     def _account(self, delivery: Delivery) -> None:
         shipped = self._shipped
         shipped.spans += delivery.sent
@@ -269,22 +308,13 @@ class _Walk:
 
     def _masked(self, trace: Trace) -> Trace | None:
         """What may leave of a trace; None if nothing may."""
-        cwd = str(trace.facts.get("cwd", ""))
-        if cwd not in self._policies:
-            narrowing = self._config.narrowing(cwd)
-            wanted = narrowed(self._target.destination.policy, narrowing)
-            policy = None if narrowing.is_off else policy_of(wanted, self._config, self._target.rules)
-            self._policies[cwd] = (policy, (*map(str, self._config.values["tags"]), *narrowing.tags))
-        policy, tags = self._policies[cwd]
-        if policy is None:
+        redacted = self._mask(trace)
+        if redacted is None:
             self._shipped.off += 1
             return None
-        if tags:
-            trace = msgspec.structs.replace(trace, tags=tuple(dict.fromkeys((*trace.tags, *tags))))
-        masked, counts = redact(trace, policy)
-        for rule, count in counts.items():
+        for rule, count in redacted.counts.items():
             self._shipped.masked[rule] = self._shipped.masked.get(rule, 0) + count
-        return masked
+        return redacted.trace
 
     def hold(self, verdict: Verdict) -> None:
         """Leave the destination in peace for a while, longer each time."""

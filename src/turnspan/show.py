@@ -60,13 +60,15 @@ def session_lines(shown: Iterable[Leaving], path: str, looks: Looks) -> Iterator
     session_id = day = None
     for leaving in shown:
         trace = leaving.trace
-        began = _moment(trace.spans[0].start_ns, looks) if trace.spans else None
+        if not trace.spans:
+            continue
+        began = _moment(trace.spans[0].start_ns, looks)
         if trace.session_id != session_id:
             session_id = trace.session_id
             yield from head_lines(leaving, path, looks)
-        elif began is not None and began.date() != day:
+        elif began.date() != day:
             yield paint(f"{began:%a %Y-%m-%d}", fg=_FAINT)
-        day = began.date() if began is not None else day
+        day = began.date()
         yield "\n".join((*trace_lines(trace, looks), ""))
         total += tally_of(trace)
         masked.update(leaving.masked)
@@ -85,7 +87,7 @@ def head_lines(leaving: Leaving, path: str, looks: Looks) -> Iterator[str]:
         ("Title", facts.get("title", "")),
         ("Project", facts.get("cwd", "") + branch),
         ("Client", f"Claude Code {one_line(trace.client_version) or 'of an unknown version'}{entrypoint}"),
-        ("Date", f"{_moment(trace.spans[0].start_ns, looks):%a %Y-%m-%d %H:%M:%S %z}" if trace.spans else ""),
+        ("Date", f"{_moment(trace.spans[0].start_ns, looks):%a %Y-%m-%d %H:%M:%S %z}"),
         ("After", facts.get("previous_session", "")),
         ("File", one_line(path)),
         ("Leaves", one_line(leaving.where)),
@@ -185,7 +187,7 @@ def _span_lines(
     room = max(looks.width - cells(inner), 20)
     guide = paint(inner, fg=_FAINT)
     if span.error is not None and span.kind is not Kind.TURN:  # a turn fails by a response, which says why
-        why = ": ".join(filter(None, (span.error, one_line(span.error_message))))
+        why = ": ".join(filter(None, (one_line(span.error), one_line(span.error_message))))
         yield guide + paint(fit(f"✗ {why}", room), fg="red")
     if looks.is_full:
         yield from (guide + line for line in _wrapped(_facts_line(span), looks, room, fg=_FAINT))
@@ -253,7 +255,7 @@ def _facts_line(span: Span) -> str:
 
 
 def _pairs(facts: Mapping[str, object]) -> str:
-    return " ".join(f"{name}={one_line(str(value))}" for name, value in facts.items())
+    return " ".join(one_line(f"{name}={value}") for name, value in facts.items())
 
 
 def _content_lines(span: Span) -> Iterator[str]:

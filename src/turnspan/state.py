@@ -170,9 +170,18 @@ def load(home: Path, session_id: str) -> Loaded:
         checkpoint = _decode_checkpoint(raw)
     except (ValueError, RecursionError):  # every error of msgspec's is a ValueError
         checkpoint = None
-    if checkpoint is None or checkpoint.session_id != session_id:
+    if checkpoint is None or checkpoint.session_id != session_id or not _has_real_places(checkpoint):
         return Loaded(Checkpoint(session_id=session_id), Found.RUBBISH, _set_aside(path))
     return Loaded(checkpoint, Found.CHECKPOINT)
+
+
+def _has_real_places(checkpoint: Checkpoint) -> bool:
+    """Whether every place it names could be one in a file."""
+    return all(
+        0 <= position.line <= position.offset < 2**62
+        for cursor in checkpoint.destinations.values()
+        for position in (cursor.progress.main, *cursor.progress.agents.values())
+    )
 
 
 def _set_aside(path: Path) -> str:

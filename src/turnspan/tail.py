@@ -2,7 +2,8 @@
 
 Rules:
 
-- A line is complete when its newline is there. Half a line stays for later, however long it stays.
+- A line is complete when its newline is there. Half a line stays for later, however long it stays. The last line of a
+  restored file may have lost its newline: a caller who can tell a whole record says so (`is_whole`).
 - Only regular files are read: a FIFO, a device or a directory is refused before it can block.
 - A line longer than `MAX_LINE_BYTES` is passed over without being held, and reported as such.
 - Memory does not grow with the file.
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from turnspan.errors import TranscriptError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 MAX_LINE_BYTES: Final = 32 * 1024 * 1024
@@ -48,7 +49,7 @@ def open_regular(path: Path) -> int:
     if not stat.S_ISREG(mode):
         os.close(descriptor)
         what = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
-        raise TranscriptError(f"{path} is {what}", hint="name a transcript, a file that ends in .jsonl")
+        raise TranscriptError(f"{str(path)!r} is {what}", hint="name a transcript, a file that ends in .jsonl")
     return descriptor
 
 
@@ -65,7 +66,14 @@ def _why_not(path: Path, error: OSError | ValueError) -> str:
     return f"cannot read {str(path)!r}: {reasons.get(number or 0, str(error))}"
 
 
-def complete_lines(descriptor: int, offset: int = 0, number: int = 0, *, until: int | None = None) -> Iterator[Line]:
+def complete_lines(
+    descriptor: int,
+    offset: int = 0,
+    number: int = 0,
+    *,
+    until: int | None = None,
+    is_whole: Callable[[bytes], bool] = lambda _last: False,
+) -> Iterator[Line]:
     """The complete lines from a byte offset on; `number` is the number of the line that begins there.
 
     The size is taken once, at the start: what is written meanwhile is for the next time.
@@ -97,6 +105,8 @@ def complete_lines(descriptor: int, offset: int = 0, number: int = 0, *, until: 
             pending, is_oversized = [], True
         elif rest:
             pending.append(rest)
+    if pending and is_whole(last := b"".join(pending)):
+        yield Line(last, number, start, position)
 
 
 def read_at(descriptor: int, count: int, position: int) -> bytes:

@@ -21,9 +21,10 @@ from turnspan import log, sessions, state
 from turnspan.config import OFF, load_config
 from turnspan.errors import TurnspanError
 from turnspan.hook import take_over
-from turnspan.reading import Ending, words_digest
+from turnspan.reading import Ending
 from turnspan.ship import Target, identity_of, ship
 from turnspan.targets import open_targets, since
+from turnspan.transcript.turns import words_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -163,7 +164,7 @@ def _serve_session(
     clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> None:
-    ending = _ending(marks, clock())
+    ending = _ending(marks)
     if not session.path.exists() and ending.is_stopped:
         _wait(lambda: session.path.exists(), _ANSWER_WAIT_S, sleep)
     if not session.path.exists():
@@ -173,14 +174,16 @@ def _serve_session(
         shipped = ship(session, target, config, ending, clock, is_patient=patience)
         deadline = clock() + _ANSWER_WAIT_S
         while shipped.is_answer_missing and shipped.is_complete and clock() < deadline:
+            if state.has_new_marks(config.home, session.session_id):
+                break  # the session has gone on: whoever came meanwhile is served with the whole
             sleep(0.05)
             again = ship(session, target, config, ending, clock, is_patient=patience)
             shipped = _joined(shipped, again)
         _report(config, session, shipped, marks)
 
 
-def _ending(marks: list[dict[str, Any]], now_s: float) -> Ending:
-    """What the events since the last time say together."""
+def _ending(marks: list[dict[str, Any]]) -> Ending:
+    """What the events since the last time say together. Idleness is no question: an event shows that it is alive."""
     names = {str(mark.get("event")) for mark in marks}
     # StopFailure fires for a subagent too (2.1.325): then it names the agent, and the turn goes on.
     stops = [m for m in marks if m.get("event") == "Stop" or (m.get("event") == "StopFailure" and not m.get("agent"))]
@@ -190,7 +193,6 @@ def _ending(marks: list[dict[str, Any]], now_s: float) -> Ending:
         is_over="SessionEnd" in names,
         is_stopped=bool(stops),
         last_words=str(words) if words else None,
-        now_ns=int(now_s * 1e9),
         finished_agents=tuple(str(mark["agent"]) for mark in agents if mark.get("agent")),
     )
 

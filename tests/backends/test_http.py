@@ -1,5 +1,6 @@
 """Every row of the table "What an answer means", against a server that answers exactly so."""
 
+import contextlib
 import email.utils
 import re
 import socket
@@ -148,7 +149,16 @@ def test_later(status):
 
 @pytest.mark.parametrize(
     ("header", "wait_s"),
-    [("7", 7.0), ("0", 0.0), ("1000000000", 3600.0), ("9" * 40, 3600.0), ("soon", None), ("-5", None), ("1.5", None)],
+    [
+        ("7", 7.0),
+        ("0", 0.0),
+        ("5000", 3600.0),
+        ("1000000000", 3600.0),
+        ("9" * 40, 3600.0),
+        ("soon", None),
+        ("-5", None),
+        ("1.5", None),
+    ],
 )
 @pytest.mark.parametrize("status", [429, 503])
 def test_retry_after_in_seconds(status, header, wait_s):
@@ -184,32 +194,59 @@ def test_what_is_over_our_own_limit_does_not_leave():
         assert server.requests == []
 
 
-def test_an_answer_before_the_end_of_the_request_is_read():
-    """A server that says 413 and closes while we are still sending has answered."""
-    body = b"\xff" * 3_000_000
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        backend = open_backend(
-            {"endpoint": f"http://127.0.0.1:{listener.getsockname()[1]}", "compression": "none", "timeout_s": 5},
-            name="test",
-            home=None,
-        )
+@pytest.mark.parametrize("is_polite", [True, False])
+def test_an_answer_before_the_end_of_the_request_is_read(is_polite):
+    """A server that says 413 and closes while we are still sending has answered, even when it closes with a reset."""
 
-        def serve():
-            connection, _ = listener.accept()
-            connection.recv(1000)
-            connection.sendall(reply(413, Connection="close"))
+    def serve(connection):
+        connection.recv(1000)
+        connection.sendall(reply(413, Connection="close"))
+        if is_polite:
             connection.shutdown(socket.SHUT_WR)
             while connection.recv(65536):
                 pass
-            connection.close()
 
-        thread = threading.Thread(target=serve)
+    with _raw_server(serve) as url:
+        assert _send_bulk(url).answer is Answer.TOO_LARGE
+
+
+def test_a_server_that_does_not_listen_cannot_stretch_the_deadline():
+    """Uploading is under the same deadline as everything else; what was not received was not stored."""
+    done = threading.Event()
+    began = time.monotonic()
+    with _raw_server(lambda _connection: done.wait(10)) as url:
+        verdict = _send_bulk(url, timeout_s=0.4)
+        done.set()
+
+    assert (verdict.answer, verdict.is_unknown) == (Answer.LATER, False)
+    assert "within 0.4 s" in verdict.reason
+    assert time.monotonic() - began < 3
+
+
+@contextlib.contextmanager
+def _raw_server(serve):
+    """A server that does this with its first connection, and then closes it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept():
+            connection, _ = listener.accept()
+            with connection:
+                serve(connection)
+
+        thread = threading.Thread(target=accept)
         thread.start()
-        verdict = backend.send(body)
-        backend.close()
-        thread.join(5)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread.join(10)
 
-    assert verdict.answer is Answer.TOO_LARGE
+
+def _send_bulk(url, **settings):
+    """Send more than the buffers of a connection hold."""
+    given = {"endpoint": url, "compression": "none", "timeout_s": 5, "max_request_bytes": 50_000_000, **settings}
+    backend = open_backend(given, name="test", home=None)
+    try:
+        return backend.send(bytes(20_000_000))
+    finally:
+        backend.close()
 
 
 @pytest.mark.parametrize("status", [400, 422])

@@ -9,7 +9,7 @@ import pytest
 from reads import one_pass, read, sent
 
 from recordings import recordings
-from turnspan.reading import words_digest
+from turnspan.transcript.turns import words_digest
 from turnspan.sessions import sessions_in
 
 # What the recordings themselves get wrong, or could not know. Nothing else is excused.

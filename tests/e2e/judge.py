@@ -10,10 +10,12 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ CHECKS = {
 START_S = 0.35  # the request's own row, the way to the server, a busy machine
 END_S = 0.6
 INFERRED_START_S = 1.5
+AS_WRITTEN_S = 0.01
 KINDS = {"LLM": "generation", "TOOL": "tool", "AGENT": "agent"}
 HAND_BACK = re.compile(r"<tools-used-before-summary>.*?</tools-used-before-summary>|<system-reminder>.*", re.DOTALL)
 
@@ -92,8 +95,10 @@ class Recorded:
     """What the transcripts of a run could tell anyone."""
 
     usage: dict[str, Row]  # message id → the largest usage written down
+    starts: dict[str, list[float]]  # message id → its request's row, else the user's rows before it
+    ends: dict[str, list[float]]  # message id → its last row, in each file that holds it
     timed: frozenset[str]  # message ids whose request has a row of its own
-    cost_usd: dict[str, float]  # session → the client's own total
+    costs: dict[str, Row]  # session → the client's own counts
 
 
 @dataclass(slots=True)
@@ -149,24 +154,46 @@ def _rows(path: Path) -> Iterator[Row]:
 
 
 def _recorded(run: Path) -> Recorded:
-    usage: dict[str, Row] = {}
-    requests, refs, cost = set(), {}, {}
+    found = Recorded({}, defaultdict(list), defaultdict(list), frozenset(), {})
+    timed: set[str] = set()
     for path in sorted((run / "projects").rglob("*.jsonl")):
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue  # a half-written last line of a killed client
-            if row.get("type") == "api-request":
-                requests.add(row.get("id"))
-            elif row.get("type") == "cost-state":
-                cost[row.get("sessionId") or path.stem] = row["totalCostUSD"]
+        rows = list(_decodable(path))
+        requests = {row["id"]: _at(row) for row in rows if row.get("type") == "api-request"}
+        said_at, first, last = 0.0, set(), {}
+        for row in rows:
+            if row.get("type") == "cost-state":
+                found.costs[str(row.get("sessionId") or path.stem)] = row
+            elif row.get("type") == "user" and row.get("timestamp"):
+                said_at = _at(row)
             elif row.get("type") == "assistant" and row["message"].get("usage"):
-                said, key = row["message"]["usage"], row["message"]["id"]
-                refs[key] = row.get("requestRef")
-                if (said.get("output_tokens") or 0) >= usage.get(key, {}).get("output_tokens", 0):
-                    usage[key] = said
-    return Recorded(usage, frozenset(k for k, ref in refs.items() if ref in requests), cost)
+                key, usage = row["message"]["id"], row["message"]["usage"]
+                if (usage.get("output_tokens") or 0) >= found.usage.get(key, {}).get("output_tokens", 0):
+                    found.usage[key] = usage
+                if row.get("requestRef") in requests:
+                    timed.add(key)
+                if key not in first:
+                    first.add(key)
+                    found.starts[key].append(requests.get(row.get("requestRef"), said_at))
+                last[key] = _at(row)
+        for key, moment in last.items():
+            found.ends[key].append(moment)
+    return replace(found, timed=frozenset(timed))
+
+
+def _decodable(path: Path) -> Iterator[Row]:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        with contextlib.suppress(ValueError):  # a killed client leaves half a line
+            yield json.loads(line)
+
+
+def _at(row: Row) -> float:
+    stamp = row.get("timestamp")
+    return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
+
+
+def _is_about(moment: float, truth: float, allowed_s: float, written: list[float]) -> bool:
+    """Say whether a time is near the truth, or else exactly what the client wrote down."""
+    return abs(moment - truth) <= allowed_s or any(abs(moment - w) <= AS_WRITTEN_S for w in written)
 
 
 def _arrived(case: Case, rows: list[Row]) -> None:
@@ -209,9 +236,11 @@ def _check_generation(case: Case, t: Row, span: Seen) -> None:
         case.blame("model_wrong", f"{_label(t)}: {span.attributes.get('gen_ai.response.model')}")
     if t["session_id"] and span.attributes.get("session.id") != t["session_id"]:
         case.blame("session_wrong", f"{_label(t)}: {span.attributes.get('session.id')} for {t['session_id']}")
-    early, late = span.start - t["t_request"], span.end - t["t_end"]
-    allowed = START_S if t["message_id"] in case.recorded.timed else INFERRED_START_S
-    if abs(early) > allowed or abs(late) > END_S:
+    key, known = t["message_id"], case.recorded
+    allowed = START_S if key in known.timed else INFERRED_START_S
+    starts_right = _is_about(span.start, t["t_request"], allowed, known.starts[key])
+    if not starts_right or not _is_about(span.end, t["t_end"], END_S, known.ends[key]):
+        early, late = span.start - t["t_request"], span.end - t["t_end"]
         case.blame("time_wrong", f"{_label(t)}: start {early:+.2f} s, end {late:+.2f} s")
 
 
@@ -246,6 +275,8 @@ def _check_usage(case: Case, t: Row, span: Seen) -> None:
         "gen_ai.usage.output_tokens": want["output_tokens"],
         "gen_ai.usage.cache_read.input_tokens": want["cache_read_input_tokens"],
         "gen_ai.usage.cache_creation.input_tokens": want["cache_creation_input_tokens"],
+        "turnspan.usage.cache_creation_5m": want["cache_creation"]["ephemeral_5m_input_tokens"],
+        "turnspan.usage.cache_creation_1h": want["cache_creation"]["ephemeral_1h_input_tokens"],
     }
     wrong = {k: (span.attributes.get(k), v) for k, v in expected.items() if span.attributes.get(k) != v}
     if wrong:
@@ -379,19 +410,25 @@ def _check_structure(case: Case) -> None:
 
 
 def _check_cost(case: Case) -> None:
-    """Compare sessions in which nothing but the conversation was asked of the API."""
-    responses = [t for t in case.truth if t["event"] == "response"]
-    for session, total in case.recorded.cost_usd.items():
-        own = [t for t in responses if t["session_id"] == session]
-        unsure = [
-            t
+    """Compare sessions of which the client counted exactly what the conversation asked for."""
+    responses = [t for t in case.truth if t["event"] == "response" and t["http_status"] == 200]
+    for session, counted in case.recorded.costs.items():
+        own = [t for t in responses if t["session_id"] == session and not t["aux"] and not t["aborted"]]
+        spans = [s for t in own for s in case.generations.get(t["message_id"], [])[:1]]
+        costs = [s.attributes.get("turnspan.cost.usd") for s in spans]
+        models = counted["modelUsage"].values()
+        tokens = [(m["inputTokens"], m["outputTokens"], m["cacheReadInputTokens"]) for m in models]
+        served = [
+            (t["usage"]["input_tokens"], t["usage"]["output_tokens"], t["usage"]["cache_read_input_tokens"])
             for t in own
-            if t["aux"] or t["aborted"] or (t["http_status"] == 200 and t["message_id"] not in case.recorded.usage)
         ]
-        turns = [s for s in case.spans.values() if s.parent is None and s.attributes.get("session.id") == session]
-        costs = [s.attributes.get("turnspan.cost.usd") for s in turns]
-        if unsure or not turns or None in costs:
+        if (
+            not own
+            or len(spans) != len(own)
+            or [*map(sum, zip(*tokens, strict=True))] != [*map(sum, zip(*served, strict=True))]
+        ):
             continue
         case.figures["costs compared"] += 1
-        if abs(sum(costs) - total) > 1e-9:
-            case.blame("cost_wrong", f"{session[:8]}: {sum(costs):.7f} for {total:.7f}")
+        total = sum(cost or 0 for cost in costs)
+        if None in costs or abs(total - counted["totalCostUSD"]) > 1e-9:
+            case.blame("cost_wrong", f"{session[:8]}: {total:.7f} for {counted['totalCostUSD']:.7f}")

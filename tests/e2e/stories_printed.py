@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from .client import picture_block, register_hooks, version_tuple
-from .story import later, scenario, wait_for_words
+from .story import hours_later, scenario, wait_for_words
 
 if TYPE_CHECKING:
     from .stage import Stage
@@ -91,7 +91,7 @@ def failing_agent(stage: Stage) -> None:
     stage.run("{failagent} delegate in vain")
 
 
-@scenario(since="2.1.29")  # older clients wait for the next prompt before they tell of an agent's end
+@scenario(since="2.1.128")  # older clients wait for the next prompt before they tell of an agent's end
 def background_agent(stage: Stage) -> None:
     """An agent goes on after the turn that launched it; its end is a turn of its own; then a prompt."""
     client = stage.stream()
@@ -240,7 +240,6 @@ def sigterm(stage: Stage) -> None:
     stage.wait_gate("slow")
     client.kill(signal.SIGTERM)
     stage.open_gate("slow")
-    later(stage)
     stage.run("{hello} another session")
 
 
@@ -254,5 +253,5 @@ def sigkill(stage: Stage) -> None:
     stage.wait_gate("slow")
     client.kill(signal.SIGKILL)
     stage.open_gate("slow")
-    later(stage)
+    hours_later(stage, str(stage.api.answered("p2")["session_id"]))
     stage.run("{hello} another session")

@@ -10,8 +10,10 @@ Rules:
 from __future__ import annotations
 
 import os
+import re
 import time
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from .client import version_tuple
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 
     from .stage import Stage
 
-IDLE_MINUTES = 11  # a little more than what seals a turn that nobody ended
+HOURS = 2  # more than what seals a turn whose tool never came back
+STAMP = re.compile(r'"timestamp":"([^"]+)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +54,24 @@ def scenario(since: str = "1.0.128", weight: int = 1) -> Callable[[Callable[[Sta
     return register
 
 
-def later(stage: Stage) -> None:
-    """Let the idle time pass that ends a turn nobody ended: every transcript gets older."""
+def hours_later(stage: Stage, session_id: str) -> None:
+    """Let the time pass that ends a turn nobody ended: what the session wrote, and what turnspan did, was hours ago.
+
+    When the files were last written stays as it is: turnspan takes nothing that is older than its installation.
+    """
     stage.wait_for_quiet()
-    moment = time.time() - IDLE_MINUTES * 60
     for path in stage.home.transcripts.rglob("*.jsonl"):
-        os.utime(path, (moment, moment))
+        if session_id in str(path):
+            written = path.stat()
+            path.write_text(STAMP.sub(_hours_before, path.read_text()))
+            os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))
+    for path in (stage.home.config / "turnspan").rglob("*"):
+        os.utime(path, (time.time() - HOURS * 3600,) * 2)
+
+
+def _hours_before(stamp: re.Match[str]) -> str:
+    moment = datetime.fromisoformat(stamp.group(1)) - timedelta(hours=HOURS)
+    return f'"timestamp":"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03}Z"'
 
 
 def wait_for_words(stage: Stage) -> None:

@@ -28,6 +28,7 @@ def response(
         "cache_creation_input_tokens": 10 * n,
         "cache_read_input_tokens": 100 * n,
         "output_tokens": 5 * n,
+        "cache_creation": {"ephemeral_5m_input_tokens": 7 * n, "ephemeral_1h_input_tokens": 3 * n},
     }
     uses = [{"id": c, "name": "Agent" if c == "t2" else "Bash", "input": {}, "index": i} for i, c in enumerate(calls)]
     return {
@@ -96,6 +97,9 @@ def generation(n: int, parent: str, at: float, trace: str = "a") -> Row:
         "gen_ai.usage.output_tokens": 5 * n,
         "gen_ai.usage.cache_read.input_tokens": 100 * n,
         "gen_ai.usage.cache_creation.input_tokens": 10 * n,
+        "turnspan.usage.cache_creation_5m": 7 * n,
+        "turnspan.usage.cache_creation_1h": 3 * n,
+        "turnspan.cost.usd": n / 8,
     }
     return span(f"g{n}", parent, "LLM", at, at + 0.5, trace=trace, **attributes)
 
@@ -106,7 +110,7 @@ def tool(call: str, parent: str, output: str) -> Row:
 
 
 SPANS = [
-    span("root1", "", "AGENT", 1, 5, **{"input.value": "{x} first words #p1", "turnspan.cost.usd": 0.25}),
+    span("root1", "", "AGENT", 1, 5, **{"input.value": "{x} first words #p1"}),
     generation(1, "root1", 1),
     {**tool("t1", "g1", "broken"), "status": 2},
     tool("t2", "g1", "the report"),
@@ -114,7 +118,7 @@ SPANS = [
     generation(2, "agent", 2),
     generation(3, "root1", 4),
     span("event", "root1", "CHAIN", 3, 3, **{"input.value": "typed #p3"}),
-    span("root2", "", "AGENT", 6, 7, trace="b", **{"input.value": "{x} second words #p2", "turnspan.cost.usd": 0.5}),
+    span("root2", "", "AGENT", 6, 7, trace="b", **{"input.value": "{x} second words #p2"}),
     generation(4, "root2", 6, "b"),
 ]
 
@@ -132,7 +136,8 @@ def judged(tmp_path: Path) -> Callable[..., set[str]]:
             if t.get("message_id") and not t["aux"]
         ]
         if cost is not None:
-            rows.append({"type": "cost-state", "sessionId": SESSION, "totalCostUSD": cost})
+            tokens = {"inputTokens": 10, "outputTokens": 50, "cacheReadInputTokens": 1000}
+            rows.append({"type": "cost-state", "sessionId": SESSION, "totalCostUSD": cost, "modelUsage": {"m": tokens}})
         prompts = {"p1": {"text": "{x} first words #p1"}, "p2": {"text": "{x} second words #p2"}}
         for name, held in (("truth.jsonl", truth), ("sink.jsonl", spans), ("projects/p/s.jsonl", rows)):
             (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in held))
@@ -207,8 +212,8 @@ def test_unfaithfulness_is_blamed(judged: Callable[..., set[str]], check: str):
 def test_costs_are_compared_with_the_clients_own(judged: Callable[..., set[str]]):
     """A session whose cost differs from what the client counted is wrong, even in the fourth digit."""
     truth = [t for t in TRUTH if not t.get("aux")]
-    assert judged(SPANS, truth, cost=0.75) == set()
-    assert judged(SPANS, truth, cost=0.7501) == {"cost_wrong"}
+    assert judged(SPANS, truth, cost=1.25) == set()
+    assert judged(SPANS, truth, cost=1.2501) == {"cost_wrong"}
 
 
 def test_what_the_client_never_wrote_is_not_blamed(judged: Callable[..., set[str]]):

@@ -20,13 +20,15 @@ import msgspec
 from turnspan.trace import secrets
 from turnspan.trace.model import Json, Media, Message, Reasoning, Span, Text, ToolCall, ToolResult, Trace
 from turnspan.trace.secret_names import rule_of_name
-from turnspan.trace.secrets import Masked, OverBudget
+from turnspan.trace.secret_scan import OverBudget
+from turnspan.trace.secrets import Masked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from turnspan.trace.model import Content, Facts, Part, Scalar
-    from turnspan.trace.secrets import Meter, RuleSet
+    from turnspan.trace.secret_scan import Meter
+    from turnspan.trace.secrets import RuleSet
 
 T = TypeVar("T")
 Tree: TypeAlias = "dict[str, Tree] | list[Tree] | str | int | float | bool | None"

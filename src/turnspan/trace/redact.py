@@ -21,7 +21,8 @@ import msgspec
 
 from turnspan.trace.masking import masked_trace, withheld
 from turnspan.trace.model import Json, Kind, Media, Reasoning, Text, ToolCall, ToolResult
-from turnspan.trace.secrets import Meter, RuleSet
+from turnspan.trace.secret_scan import Meter
+from turnspan.trace.secrets import RuleSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -2,7 +2,7 @@
 
 Rules:
 
-- A format has at least `RUN` word characters in a row, and its prefix begins there or at most `LOOK_BEHIND` bytes before.
+- A format has at least `RUN` word characters in a row; its prefix begins there or at most `LOOK_BEHIND` bytes before.
 - A prefix begins with a literal: that makes the search for all of them at once cheap.
 - What a pattern rejects it rejects within a few hundred bytes, or once for each row; only what it accepts may be long.
   That keeps the scan linear whatever the text.
@@ -24,7 +24,6 @@ RUN: Final = 20  # the shortest row of word characters in any format of `_FORMAT
 # What may stand before a weak prefix: no letter or digit, unless it ends an escape (\n in JSON, %3D in a URL, a colour
 # of the terminal).
 _LEFT: Final = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf])|(?<=[0-9;\[]m)|(?<=%[0-9A-Fa-f]{2}))"
-_LEFT_WORD: Final = r"(?:(?<![\w-])|(?<=\\[nrtbf])|(?<=[0-9;\[]m)|(?<=%[0-9A-Fa-f]{2}))"
 _KEY_LINES: Final = (
     r"[A-Za-z0-9+/]{20,}+(?:(?:\\[nr]|\s){1,6}[A-Za-z0-9+/]{20,}+)*+"
     r"(?:(?:\\[nr]|\s){1,6}[A-Za-z0-9+/]{1,80}+={0,2})?"
@@ -32,7 +31,9 @@ _KEY_LINES: Final = (
 
 # rule, prefixes, what follows them, what must stand before them
 _FORMATS: Final[tuple[tuple[str, str, str, str], ...]] = (
-    ("aws-access-key", "AKIA ASIA ABIA ACCA", r"[A-Z0-9]{16}(?:[\s,;:|\"'\\=]{1,6}[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+]))?", ""),
+    # An AWS key id, and the secret where it follows as in a CSV file.
+    ("aws-access-key", "AKIA ASIA ABIA ACCA",
+     r"[A-Z0-9]{16}(?:[\s,;:|\"'\\=]{1,6}[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+]))?", ""),
     ("google-api-key", "AIza", r"[\w-]{35}", ""),
     ("google-oauth", r"ya29\. GOCSPX- 1//0", r"[\w-]{20,}+", _LEFT),
     ("github-token", "gh[pousr]_ github_pat_", r"\w{30,}+", ""),
@@ -63,7 +64,7 @@ _FORMATS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("digitalocean-token", "do[opr]_v1_", r"[a-f0-9]{40,}+", ""),
     ("shopify-token", "shp(?:at|ca|pa|ss)_", r"[a-fA-F0-9]{28,}+", ""),
     ("square-token", "sq0[a-z]{3}-", r"[\w-]{20,}+", ""),
-    ("square-token", "EAAA", r"[\w-]{56,}+", _LEFT_WORD),
+    ("square-token", "EAAA", r"[\w-]{56,}+", _LEFT),
     ("heroku-key", "HRKU-", r"[\w-]{20,}+", ""),
     ("vault-token", r"hvs\. hvb\. hvr\. atlasv1\.", r"[\w-]{20,}+", ""),
     ("databricks-token", "dapi", r"[0-9a-f]{32}", _LEFT),
@@ -82,8 +83,8 @@ _FORMATS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("azure-secret", "7Q~ 8Q~", r"[\w~.-]{31,40}+", r"(?<=[\w~.-]{3})"),
     ("azure-sas", "sig=", r"[A-Za-z0-9%+/_-]{40,}+=?", _LEFT),
     ("age-key", "AGE-SECRET-KEY-1", r"[A-Z0-9]{40,}+", ""),
-    ("jwt", "eyJ", r"[\w-]{8,4096}+\.[\w-]{8,}+(?:\.[\w-]*+)*+", _LEFT_WORD),
-    # Private keys without the line that announces them: OpenSSH's magic words, and ASN.1's "version 0" of RSA and PKCS #8.
+    ("jwt", "eyJ", r"[\w-]{8,512}+\.[\w-]{8,}+(?:\.[\w-]*+)*+", _LEFT),
+    # Private keys without the line that announces them: OpenSSH's magic words, ASN.1's "version 0" of RSA and PKCS #8.
     ("private-key", "b3BlbnNzaC1rZXktdjE", _KEY_LINES, ""),
     ("private-key", "MII[A-Z]", r"[\w+/]{2}IBA[AD]" + _KEY_LINES, _LEFT),
     ("bearer", r"Bearer\x20 bearer\x20 BEARER\x20", r"[A-Za-z0-9._~+/=-]{16,}+", ""),
@@ -105,11 +106,12 @@ LOOK_BEHIND: Final = 8  # no prefix that ends before its row of word characters 
 
 
 def format_at(data: bytes, at: int) -> tuple[int, int, str] | None:
-    """What the format that begins at `at` masks, from where to where, and its rule."""
-    found = _formats().match(data, at)
+    """What the format whose prefix begins at `at` masks, from where to where, and its rule."""
+    pattern, rules = _formats(data[at : at + 1])
+    found = pattern.match(data, at)
     if found is None or found.lastindex is None:
         return None
-    rule = _FORMATS[found.lastindex - 1][0]
+    rule = rules[found.lastindex - 1]
     start = at + _SAID_BEFORE.get(rule, 0)
     if rule == "bearer" and not looks_random(data[start : min(found.end(), start + 512)]):
         return None
@@ -122,8 +124,12 @@ _SAID_BEFORE: Final = {"bearer": 7, "basic-auth": 6, "azure-sas": 4}  # how much
 
 
 @cache
-def _formats() -> re.Pattern[bytes]:
-    """All formats in one; it takes tens of milliseconds to compile, and most texts hold no prefix at all."""
-    return re.compile(
-        "|".join(f"({left}(?:{'|'.join(some.split())}){rest})" for _, some, rest, left in _FORMATS).encode()
-    )
+def _formats(first: bytes) -> tuple[re.Pattern[bytes], list[str]]:
+    """The formats with a prefix that begins with this character. Compiled when one is met: most texts hold none."""
+    some = [
+        (rule, f"({left}(?:{prefix}){rest})")
+        for rule, prefixes, rest, left in _FORMATS
+        for prefix in prefixes.split()
+        if prefix.lstrip("\\").encode().startswith(first)
+    ]
+    return re.compile("|".join(pattern for _, pattern in some).encode()), [rule for rule, _ in some]

@@ -2,8 +2,8 @@
 
 Rules:
 
-- A name alone proves nothing: code passes passwords around all day. The value must look like a value, and how much it must
-  look like one depends on how the two stand together (`Style`).
+- A name alone proves nothing: code passes passwords around all day. The value must look like a value, and how much it
+  must look like one depends on how the two stand together (`Style`).
 - Templates, variables, types and words of documentation are not secrets (`is_placeholder`).
 - Every `look_at_…` is called where its literal stands, looks at a bounded stretch, adds the hits it finds and answers
   where to go on.
@@ -126,6 +126,7 @@ _PLACEHOLDER: Final = re.compile(
 _CODE: Final = re.compile(rb"[A-Za-z_$@&*!][\w$]*(?:(?:\?\.|\.|::|->)[A-Za-z_$][\w$]*)*[;?!]*\Z")
 _PATH: Final = re.compile(rb"(?:~|\.{1,2})?/|[A-Za-z]:[\\/]|https?://|[\w-]+(?:/[\w.-]+)+\.\w{1,5}\Z")
 _DIGITS: Final = b"0123456789"
+_BASE64_KEY: Final = re.compile(rb"[A-Za-z0-9+/]{30,}+={0,2}\Z")
 _SIGNS: Final = re.compile(rb"[!#$%^&*+=~]")
 _MIXED: Final = re.compile(rb"(?=[^a-z]*+[a-z])(?=[^A-Z]*+[A-Z])[A-Za-z0-9+/]*+\Z")
 _WORDS: Final = re.compile(rb"[A-Z]?[a-z]{3,}|[A-Z]{4,}")
@@ -163,6 +164,8 @@ def is_secret(rule: str, value: bytes, style: Style) -> bool:
     """Whether a value next to a name of this rule is a secret."""
     if rule == "key":
         return len(value) >= 20 and looks_random(value)
+    if rule in {"aws-secret-key", "azure-key"} and _BASE64_KEY.match(value):
+        return True
     is_other = rule not in {"password", "authorization", "cookie"}
     if is_other and style is not Style.SHELL:
         return looks_random(value)
@@ -182,20 +185,6 @@ def is_secret(rule: str, value: bytes, style: Style) -> bool:
             return _CODE.match(value) is None or (len(value) >= 6 and value.isalnum() and has_digit)
         case Style.LOOSE:
             return len(value) >= 6 and b" " not in value and has_digit
-
-
-def may_be_named(data: bytes, end: int) -> bool:
-    """Whether what follows a word that ends at `end` lets it be the name of a value; most words are only words."""
-    follows = data[end : end + 1]
-    if follows == b" ":
-        more = data[end + 1 : end + 4].lower()
-        return more[:1] in _AFTER_SPACE or more in _WORDS_AFTER or data.rfind(b"--", max(0, end - 48), end) >= 0
-    return follows in _AFTER_NAME
-
-
-_AFTER_NAME: Final = frozenset(bytes([code]) for code in b"\"'`\\]:=!,(>_-\t\r\n0123456789bcdhilmnopstvwBCDHILMNOPSTVW")
-_AFTER_SPACE: Final = frozenset(bytes([code]) for code in b" \t=:!,(\"'\\")
-_WORDS_AFTER: Final = frozenset({b"is ", b"is:", b"val", b"blo"})  # password is ..., TOKEN value=..., KEY BLOCK-----
 
 
 def look_at_name(data: bytes, at: int, hits: list[Hit]) -> int:

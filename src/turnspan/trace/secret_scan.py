@@ -2,17 +2,19 @@
 
 Rules:
 
-- Formats with a prefix are looked for only in rows of `RUN` word characters; names, headers and URLs only where one of a
-  few literals stands. Both are found by searches of `bytes`, which run at a GB a second.
-- What is tried at one place and fails looks at a few hundred bytes; what succeeds is not looked at again. So the scan is
-  linear, and a `Meter` that counts its steps bounds it.
+- Formats with a prefix are looked for only in rows of `RUN` word characters; names, headers and URLs only where one of
+  a few literals stands. Both are found by searches that run in C.
+- What is tried at one place and fails looks at a few hundred bytes; what succeeds is not looked at again. So the scan
+  is linear, and a `Meter` that counts its steps bounds it.
 - Positions are bytes of UTF-8. Every hit begins and ends at an ASCII character, so no character is torn.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from bisect import bisect_right
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from turnspan.trace import secret_formats as formats
 from turnspan.trace import secret_names as names
@@ -27,6 +29,9 @@ _ATTEMPT: Final = 400  # what trying a rule at one place costs, in characters sc
 _BASE64_MIN, _BASE64_MAX = 40, 350_000  # characters of base64 worth a look inside
 _BASE64_DEPTH: Final = 2
 _PRIVATE_KEY_MAX: Final = 16_384  # from BEGIN to END
+
+
+Look: TypeAlias = "Callable[[bytes, int, list[Hit]], int]"  # adds the hits at a place, answers where to go on
 
 
 class OverBudget(Exception):  # noqa: N818 - it is not an error but the end of an allowance
@@ -63,29 +68,12 @@ def find(
     if len(data) >= formats.RUN:
         _find_formats(data, credentials, hits, meter, depth)
     folded = data.translate(_FOLD)
-    for literal in _NAMES:
-        at = folded.find(literal)
-        while at >= 0:
-            end = at + len(literal)
-            if names.may_be_named(data, end):
+    for place, look in _PLACES:
+        done = 0
+        for found in place.finditer(folded):
+            if (at := found.start()) >= done:
                 meter.spend(_ATTEMPT)
-                end = max(end, names.look_at_name(data, at, hits))
-            at = folded.find(literal, end)
-    at = folded.find(b"auth")
-    while at >= 0:
-        meter.spend(_ATTEMPT)
-        at = folded.find(b"auth", names.look_at_authorization(data, at, hits))
-    at = folded.find(b"kkk")
-    while at >= 0:
-        end = at + 1
-        if folded[at - 1 : at + 4] == b"tkkkn":
-            if names.may_be_named(data, at + 4):
-                meter.spend(_ATTEMPT)
-                end = max(end, names.look_at_name(data, at - 1, hits))
-        elif names.may_be_named(data, at + 3):
-            meter.spend(_ATTEMPT)
-            end = max(end, _look_at_middle(data, at, hits))
-        at = folded.find(b"kkk", end)
+                done = look(data, at, hits)
     at = data.find(b"@")
     while at >= 0:
         meter.spend(_ATTEMPT // 10)
@@ -115,30 +103,38 @@ def _find_formats(data: bytes, credentials: Sequence[bytes], hits: list[Hit], me
             end = len(data)
         rows.append((at, end))
         at = shape.find(_RUN, end)
-    behind = formats.LOOK_BEHIND
     # A row of small letters is a name in somebody's code: what is random has digits or capitals.
     rows = [(start, end) for start, end in rows if data[start:end].translate(None, _SMALL)]
-    if not rows:
-        return
-    if formats.PREFIX.search(b"\n".join([data[max(start - behind, 0) : end] for start, end in rows])):
-        done = 0
-        for start, end in rows:
-            found = formats.PREFIX.search(data, max(start - behind, done), end)
-            while found is not None:
-                meter.spend(_ATTEMPT // 4)
-                done = found.start() + 1
-                if (hit := formats.format_at(data, found.start())) is not None:
-                    hits.append(hit)
-                    done = hit[1]
-                found = formats.PREFIX.search(data, done, end)
+    _find_prefixes(data, rows, hits, meter)
     done = 0
     for start, end in rows:
         if end - start >= _BASE64_MIN and start >= done and depth < _BASE64_DEPTH:
-            done = _look_inside_base64(data, start, credentials, hits, meter, depth)
+            done = _look_inside_base64(data, start, hits, meter, credentials=credentials, depth=depth)
+
+
+def _find_prefixes(data: bytes, rows: list[tuple[int, int]], hits: list[Hit], meter: Meter) -> None:
+    """Looks for prefixes in all rows at once, each with the few bytes before it."""
+    starts = [max(start - formats.LOOK_BEHIND, 0) for start, _ in rows]
+    joined = b"\n".join([data[start:end] for start, (_, end) in zip(starts, rows, strict=True)])
+    found = formats.PREFIX.search(joined)
+    if found is None:
+        return
+    places = list(accumulate((end - start + 1 for start, (_, end) in zip(starts, rows, strict=True)), initial=0))
+    done = 0
+    while found is not None:
+        meter.spend(_ATTEMPT // 2)
+        row = bisect_right(places, found.start()) - 1
+        at = starts[row] + found.start() - places[row]
+        go_on = found.start() + 1
+        if at >= done and (hit := formats.format_at(data, at)) is not None:
+            hits.append(hit)
+            done = hit[1]
+            go_on = max(go_on, min(places[row + 1], go_on + done - at - 1))
+        found = formats.PREFIX.search(joined, go_on)
 
 
 def _look_inside_base64(
-    data: bytes, at: int, credentials: Sequence[bytes], hits: list[Hit], meter: Meter, depth: int
+    data: bytes, at: int, hits: list[Hit], meter: Meter, *, credentials: Sequence[bytes], depth: int
 ) -> int:
     """Base64 of text that holds a secret is masked as a whole."""
     before = _BASE64_BACKWARDS.match(data[max(0, at - 256) : at][::-1])
@@ -160,8 +156,6 @@ _PRINTABLE: Final = bytes([*range(0x20, 0x7F), 9, 10, 13])
 
 # ---- private keys, URLs, webhooks
 
-_BEGIN: Final = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE \Z")
-_END: Final = re.compile(rb"-----END [A-Z0-9 ]{0,40}PRIVATE \Z")
 _KEY_LIKE: Final = re.compile(rb"[A-Za-z0-9+/=\s\\:,>|#]*+")
 _URL: Final = re.compile(
     rb"""://(?:[^\s:/?#@"'<>`\\]{0,128}:(?P<password>[^\s/?#"'<>`\\]{1,256}|(?![0-9]{1,5}/)[^\s@"'<>`\\]{1,256})|(?P<user>[\w-]{20,256}))@"""
@@ -182,29 +176,31 @@ def _look_at_key(data: bytes, at: int, hits: list[Hit]) -> int:
         else:
             is_owned = joint.isalnum() or joint in {b"_", b"-"}
         return names.look_at_name(data, at, hits) if is_owned else at + 3  # most keys are nobody's: `for key in …`
-    before = data[max(0, at - 64) : at]
     head = data.index(b"-----", at) + 5
-    if (begin := _BEGIN.search(before)) is not None:
-        limit = head + _PRIVATE_KEY_MAX
-        end = data.find(b"-----END", head, limit)
-        if end >= 0 and data.find(b"-----BEGIN", head, end) < 0:
-            tail = data.find(b"-----", end + 8, end + 80)
-            end = tail + 5 if tail >= 0 else end + 8
-        else:
-            # It never ends, or not before the next one begins: all that looks like a key goes.
+    begin = data.rfind(b"-----", max(0, at - 64), at)
+    if begin < 0 or not data.startswith(b"PRIVATE ", at - 8):
+        return head
+    if data.startswith(b"-----BEGIN ", begin):
+        tail = data.find(b"-----", head, head + _PRIVATE_KEY_MAX)
+        if tail >= 0 and data.startswith(b"-----END", tail):
+            close = data.find(b"-----", tail + 8, tail + 80)
+            end = close + 5 if close >= 0 else tail + 8
+        else:  # it never ends, or not before the next one begins: all that looks like a key goes
             body = _KEY_LIKE.match(data, head)
             end = body.end() if body is not None else head
-        hits.append((at - len(before) + begin.start(), end, "private-key"))
+        hits.append((begin, end, "private-key"))
         return end
-    if (close := _END.search(before)) is not None:
-        end = at - len(before) + close.start()
-        body = _KEY_LIKE.match(data[max(0, end - _PRIVATE_KEY_MAX) : end][::-1])
-        hits.append((end - (body.end() if body is not None else 0), head, "private-key"))
+    if data.startswith(b"-----END ", begin):  # the beginning was cut off
+        since = max(hits[-1][1] if hits and hits[-1][1] <= begin else 0, begin - _PRIVATE_KEY_MAX)
+        body = _KEY_LIKE.match(data[since:begin][::-1])
+        hits.append((begin - (body.end() if body is not None else 0), head, "private-key"))
     return head
 
 
 def _look_at_url(data: bytes, at: int, hits: list[Hit]) -> int:
     """An `@` may end the user and the password of a URL; only the password goes."""
+    if data[at + 1 : at + 2] in {b"@", b" ", b"\n", b""}:
+        return at + 1
     start = data.rfind(b"://", max(0, at - 400), at)
     if start < 0 or (found := _URL.match(data, start)) is None or found.end() <= at:
         return at + 1
@@ -223,16 +219,41 @@ def _look_at_webhook(data: bytes, at: int, hits: list[Hit]) -> int:
     return found.end()
 
 
-# Four words share their middle once e, k, o and y are one letter, and one search finds them all: t[oke]n, [key],
-# c[ook]ie, h[ook]s.
+# ---- places worth a look
+#
+# A pattern that begins with a literal is searched for as fast as bytes.find does it, but not if it ignores case. So the
+# text is folded: capitals become small, and e, k, o and y become one letter. Then t[oke]n, [key], c[ook]ie and h[ook]s
+# share their middle, and one search finds the four of them. What follows tells a name from a mere word.
+
 _FOLD: Final = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZeoy", b"abcdkfghijklmnkpqrstuvwxkzkkk")
-_NAMES: Final = (b"pass", b"pwd", b"skcrkt")  # the last is "secret", folded
+_AS_NAME: Final = (
+    rb"""(?:[_-]?[a-z]{1,10}+|[_-]?[0-9]{1,3}+)?+(?:\\{0,3}["'`])?+\]?+"""
+    rb"""(?:[ \t]{0,8}+(?:[:=!]|[,(][ \t]?[\\"'`])|[\s,]{1,24}+[\\"']{0,4}+valuk|>|[ ]is[ :])"""
+)
 
 
 def _look_at_middle(data: bytes, at: int, hits: list[Hit]) -> int:
     word = data[max(0, at - 1) : at + 5].lower()
+    if word[:5] == b"token":
+        return names.look_at_name(data, at - 1, hits)
     if data[at : at + 3].lower() == b"key":
         return _look_at_key(data, at, hits)
     if word == b"cookie":
         return names.look_at_cookie(data, at - 1, hits)
     return _look_at_webhook(data, at - 1, hits) if word[:5] == b"hooks" else at + 1
+
+
+_PLACES: Final[tuple[tuple[re.Pattern[bytes], Look], ...]] = tuple(
+    (re.compile(literal + rb"(?=" + follows + rb")"), look)
+    for literal, follows, look in (
+        (b"pass", rb"(?:wkrd|wd|phrask|ckdk)?" + _AS_NAME + rb"|(?<=-pass)(?:wkrd|phrask)? [^ -]", names.look_at_name),
+        (b"pwd", _AS_NAME, names.look_at_name),
+        (b"skcrkt", _AS_NAME + rb"|(?<=-skcrkt) [^ -]", names.look_at_name),
+        (
+            b"kkk",
+            rb"n?" + _AS_NAME + rb"|(?<=-kkk) [^ -]|(?<=-tkkk)n [^ -]|ik|s[./\\]|(?: blkck)?-----",
+            _look_at_middle,
+        ),
+        (b"auth", rb"kri|" + _AS_NAME, names.look_at_authorization),
+    )
+)

@@ -3,10 +3,10 @@
 Rules:
 
 - The same text and the same rules give the same masked text; masking what is masked changes nothing.
-- Clean text costs almost nothing: formats are looked for only where `RUN` word characters stand in a row, names only where
-  one of a few literals stands. Both are found by searches that run in C.
-- Every text is bounded in what it may cost: a `Meter` counts steps, not seconds, so that equal traces stay equal. Who
-  runs out gets `OverBudget` and withholds the text.
+- Where secrets are is `secret_scan`'s to say; here they are replaced, until there are none left.
+- What a text may cost is bounded: a `Meter` counts steps, not seconds, so that equal traces stay equal. Who runs out
+  gets `OverBudget` and withholds the text.
+- Our own credentials are masked in every spelling, whatever else is allowed.
 - A person's own patterns see pieces of a few thousand characters, cut at line ends, and none may nest repetitions.
 """
 
@@ -23,9 +23,7 @@ from urllib.parse import quote
 
 from turnspan.errors import ConfigError
 from turnspan.trace.secret_names import Style, is_secret, rule_of_name
-from turnspan.trace.secret_scan import Meter as Meter
-from turnspan.trace.secret_scan import OverBudget as OverBudget
-from turnspan.trace.secret_scan import find
+from turnspan.trace.secret_scan import Meter, OverBudget, find
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -261,14 +261,15 @@ _decode = msgspec.json.Decoder(Entry).decode
 _decode_type = msgspec.json.Decoder(_TypeOnly).decode
 _decode_outcome = msgspec.json.Decoder(ToolOutcome).decode
 _decode_text = msgspec.json.Decoder(str).decode
+_SEAM: Final = re.compile(rb"(?<=\})[\s\0]*(?=\{\")")
 _HEAD: Final = b'{"type":"'
 _SKIPPED_HEADS: Final = tuple(_HEAD + name.encode() + b'"' for name in sorted(SKIPPED))
 
 
 def parse(line: bytes, noticed: Noticed) -> tuple[Entry, ...]:
     """The entries on one complete line: mostly one, sometimes none or several."""
-    if line.startswith(_SKIPPED_HEADS):
-        return ()
+    if line.startswith(_SKIPPED_HEADS) and b'}{"' not in line and b"\0" not in line:
+        return ()  # … unless a record that we want is glued to it
     if b'"type":"progress"' in line[:600]:
         # The key may also stand in a nested object: only the line's own type decides.
         try:
@@ -281,6 +282,24 @@ def parse(line: bytes, noticed: Noticed) -> tuple[Entry, ...]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return tuple(_salvage(line, noticed))
     return (entry,) if _is_wanted(entry, noticed) else ()
+
+
+def records(line: bytes) -> list[tuple[int, int]]:
+    """Where the records of a glued line stand, so that reading can go on between them."""
+    found, start = [], 0
+    for seam in _SEAM.finditer(line):
+        if is_record(line[start : seam.start()]):
+            found.append((start, seam.start()))
+            start = seam.end()
+    return [*found, (start, len(line))]
+
+
+def is_record(line: bytes) -> bool:
+    """Whether a line is one whole JSON object."""
+    try:
+        return line.rstrip().endswith(b"}") and bool(_decode_type(line.replace(b"\0", b"")))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
 
 
 def _is_wanted(entry: Entry, noticed: Noticed) -> bool:
@@ -428,7 +447,7 @@ def parse_time(stamp: str | float | None) -> int | None:
         except OverflowError:
             return None
     elif isinstance(stamp, (int, float)) and 0 < stamp < 1e15:
-        ns = int(stamp * 1_000_000 if stamp > 1e11 else stamp * 1_000_000_000)
+        ns = round(stamp * 1000 if stamp > 1e11 else stamp * 1_000_000) * 1000
     else:
         return None
     return ns if 0 < ns < 2**63 else None

@@ -23,6 +23,7 @@ import msgspec
 from turnspan.transcript import entries as e
 from turnspan.transcript.turns import (
     AGENT_TOOLS, Call, Happening, InlineAgent, Place, Prompt, Response, Result, Said, Turn, TurnRef, version_of,
+    words_digest,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Carry(msgspec.Struct, frozen=True):
     responses: tuple[str, ...] = ()  # the last message ids
     pending: tuple[tuple[str, int], ...] = ()  # calls that left without a result, and the number of their turn
     is_answered: bool = False
+    words: tuple[str, ...] = ()  # digests of the last turn's last words
     high_water_ns: int = 0
     context: dict[str, Words] = {}  # kind → the line that says it
     queued: tuple[Words, ...] = ()  # typed and not yet taken
@@ -86,6 +88,7 @@ class _Gap:
         self.commands: list[str] = []
         self.expansion: list[str] = []
         self.boundary = ""  # "feedback": a hook sent the model on; "stopped": the client recorded a stop
+        self.stopped_ns: int | None = None
         self.input_ns: int | None = None
         self.tentative: tuple[Entry, Place] | None = None  # a command: a turn, if it gets a reply
         self.tentative_rows: set[str] = set()
@@ -138,6 +141,8 @@ class Grouper:
 
     def feed(self, entry: Entry, place: Place) -> list[Sealed]:
         """Take one entry; what it seals."""
+        if entry.uuid is not None and entry.uuid in self._owners:
+            return []  # a row that stands there twice
         if not self._is_conversation(entry):
             self._between.append((entry, place))
             return []
@@ -178,7 +183,8 @@ class Grouper:
             owners=tuple(self._rows[:rows]),
             responses=tuple([*past.responses, *(r.key for t in turns for r in t.responses)][-_REMEMBERED_RESPONSES:]),
             pending=tuple([*past.pending, *((c.id, t.number) for t in turns for c in t.pending_calls)][-_REMEMBERED_CALLS:]),
-            is_answered=all(turn.has_answer for turn in turns),
+            is_answered=all(turn.has_answer and not turn.has_failed for turn in turns),
+            words=turns[-1].last_words,
             high_water_ns=max([past.high_water_ns, *(time for turn in turns for time in turn.times)]),
             context=context,
             queued=queued,
@@ -223,7 +229,7 @@ class Grouper:
         elif kind == "attachment":
             if entry.attachment is not None and entry.attachment.type == "queued_command":
                 text = e.plain_text(e.blocks(e.Message(content=entry.attachment.prompt)))
-                gap.happenings.append(Happening("steering", _key(entry, place), e.time_ns(entry), text))
+                gap.happenings.append(Happening("steering", _key(entry), e.time_ns(entry), text))
         elif kind == "system":
             self._take_system(entry, place)
         elif kind == "fork-context-ref":
@@ -275,15 +281,16 @@ class Grouper:
             ):  # fmt: skip
                 if value is not None:
                     facts[name] = value
-            self._gap.happenings.append(Happening("compaction", _key(entry, place), e.time_ns(entry), "", facts))
+            self._gap.happenings.append(Happening("compaction", _key(entry), e.time_ns(entry), "", facts))
         elif entry.subtype == "api_error":
             for name, number in (("attempt", entry.retry_attempt), ("retry_in_ms", entry.retry_in_ms)):
                 if number is not None:
                     facts[name] = number
             text = e.raw_text(entry.error)
-            self._gap.happenings.append(Happening("retry", _key(entry, place), e.time_ns(entry), text, facts))
+            self._gap.happenings.append(Happening("retry", _key(entry), e.time_ns(entry), text, facts))
         elif entry.subtype == "stop_hook_summary":
             self._gap.boundary = self._gap.boundary or "stopped"
+            self._gap.stopped_ns = e.time_ns(entry)
 
     def _take_quiet_user(self, entry: Entry, message: e.Message, place: Place) -> None:
         """A user line that is not the conversation: a command, feedback of a hook, an expansion, a summary."""
@@ -346,7 +353,7 @@ class Grouper:
     def _interrupt(self, turn: Turn, entry: Entry, place: Place, text: str) -> None:
         turn.is_interrupted = True
         self._row(turn, entry, place)
-        turn.happenings.append(Happening("interruption", _key(entry, place), e.time_ns(entry), text))
+        turn.happenings.append(Happening("interruption", _key(entry), e.time_ns(entry), text))
 
     def _take_results(self, entry: Entry, place: Place, results: list[e.Block], text: str) -> None:
         known = e.outcome(entry)
@@ -378,7 +385,7 @@ class Grouper:
         if text.lstrip().startswith(_INTERRUPTED):
             self._interrupt(turn, entry, place, text)
         elif text.strip() and not text.lstrip().startswith("<system-reminder>"):
-            turn.happenings.append(Happening("steering", _key(entry, place), moment, text))
+            turn.happenings.append(Happening("steering", _key(entry), moment, text))
         self._input_ns = max(moment or 0, self._input_ns or 0) or None
 
     def _call(self, tool_use_id: str) -> tuple[Turn | None, Call | None]:
@@ -402,9 +409,9 @@ class Grouper:
         is_synthetic = message.model == "<synthetic>"
         if is_synthetic and not entry.is_api_error_message:
             return None  # "No response requested."
-        key = message.id or entry.request_id or _key(entry, place)
+        key = message.id or entry.request_id or _key(entry)
         if is_synthetic:
-            key = _key(entry, place)  # these ids are made up anew by every copy
+            key = _key(entry)  # these ids are made up anew by every copy
         sealed = None
         turn, response = self._response(key)
         if turn is None or response is None:
@@ -433,6 +440,7 @@ class Grouper:
         number = self._owners.get(entry.parent_uuid or "")
         running = turn or self._late.get(number if number is not None else 0)
         is_ended = running.has_answer if running is not None else self._past.is_answered
+        has_failed = running is not None and running.has_failed
         if gap.tentative is not None and (is_reply_to_command or (number is None and (turn is None or is_ended))):
             return self._confirm(*gap.tentative)
         if turn is None and not self._past.recent:
@@ -441,7 +449,8 @@ class Grouper:
             return self._part_of(self._ref(entry), entry, place), None
         if is_synthetic:
             return turn or self._part_of(self._ref(entry), entry, place), None
-        if is_ended and gap.boundary != "feedback" and _answers_queued(entry) and not self._is_agent:
+        is_second_answer = is_ended and not has_failed and gap.boundary != "feedback"
+        if is_second_answer and _answers_queued(entry) and not self._is_agent:
             return self._answer_to_queued(entry, place)
         if turn is None:
             return self._part_of(self._ref(entry), entry, place), None
@@ -467,7 +476,8 @@ class Grouper:
 
     def _answer_to_queued(self, entry: Entry, place: Place) -> tuple[Turn, Sealed | None]:
         """Old clients answered words typed meanwhile without writing a line for them: a second final answer."""
-        trigger = max([self._past.high_water_ns, *(time for turn in self.unsealed for time in turn.times)]) or None
+        times = [time for turn in self.unsealed for time in turn.times]
+        trigger = self._gap.stopped_ns or max([self._past.high_water_ns, *times]) or None
         words = self._taken[-1:] or self._queued[:1]
         sealed = self.seal()
         turn = self._new_turn(entry, place, "queued")
@@ -503,7 +513,7 @@ class Grouper:
         fork = entry.forked_from or e.ForkedFrom()
         self._open = Turn(
             session_id=fork.session_id or entry.session_id or self._session_id,
-            key=fork.message_uuid or entry.uuid or entry.prompt_id or f"@{place.offset}",
+            key=fork.message_uuid or entry.uuid or entry.prompt_id or _key(entry),
             number=self._turns,
             part=0,
             origin=origin,
@@ -558,7 +568,9 @@ class Grouper:
     def _settle(self, turn: Turn) -> None:
         """What stood before this row belongs to this turn."""
         gap = self._gap
-        turn.happenings += gap.happenings
+        # Words taken from the queue are mostly repeated by an attachment, before or after.
+        said = {happening.text for happening in turn.happenings if happening.kind == "steering"}
+        turn.happenings += [h for h in gap.happenings if h.kind != "steering" or h.text not in said]
         turn.local_commands += tuple(gap.commands)
         if gap.expansion and turn.prompt is not None and not turn.responses:
             turn.prompt.expansion = "\n".join(filter(None, (turn.prompt.expansion, *gap.expansion)))
@@ -568,7 +580,8 @@ class Grouper:
             for at in self._taken:
                 text, moment = self._words(at)
                 if text and text not in said:
-                    turn.happenings.append(Happening("steering", f"queue@{at[0]}", moment, text))
+                    key = f"queue:{moment}:{words_digest(text)}"
+                    turn.happenings.append(Happening("steering", key, moment, text))
             self._taken = ()
 
     # ---- agents inside the file
@@ -579,7 +592,7 @@ class Grouper:
         root = self._inline_rows.get(entry.parent_uuid or "")
         if root is None or root not in self._inline:
             text = e.plain_text(e.blocks(entry.message)) if entry.message is not None else ""
-            root = entry.uuid or f"@{place.offset}"
+            root = entry.uuid or _key(entry)
             agent = InlineAgent(root, text)
             self._inline[root] = (agent, Grouper(self._session_id, is_agent=True))
             self._open.agents.append(agent)
@@ -616,8 +629,9 @@ class Grouper:
                 yield kind, str(getattr(entry, _CONTEXT[kind]) or "")
 
 
-def _key(entry: Entry, place: Place) -> str:
-    return entry.uuid or f"@{place.offset}"
+def _key(entry: Entry) -> str:
+    """What identifies a row: its uuid, or what it says; never where it stands."""
+    return entry.uuid or "row:" + words_digest(msgspec.json.encode(entry).decode("utf-8", "replace"))
 
 
 def _origin_of(entry: Entry, text: str) -> str:

@@ -6,6 +6,7 @@ turn is sealed.
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -165,8 +166,8 @@ class Turn(msgspec.Struct):
         if not self.responses:
             return False
         last = self.responses[-1]
-        if last.error is not None:
-            return True
+        if any(response.error is not None for response in self.responses):
+            return True  # the client gives up; 2.0.36 may write a cut response behind the error
         if last.stop_reason in {"max_tokens", "pause_turn", "tool_use"} and not any(last.calls):
             return False
         if not any(isinstance(part, Call) or part.kind == "text" for part in last.parts):
@@ -174,6 +175,11 @@ class Turn(msgspec.Struct):
         return not any(call.result is None for response in self.responses for call in response.calls) and not any(
             last.calls
         )
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the last thing that came was an API error instead of an answer."""
+        return bool(self.responses) and self.responses[-1].error is not None
 
     @property
     def pending_calls(self) -> list[Call]:
@@ -189,6 +195,16 @@ class Turn(msgspec.Struct):
                 return text
         return ""
 
+    @property
+    def last_words(self) -> tuple[str, ...]:
+        """Digests of what a client may call the last message: the last response's words, or its last block."""
+        if not self.responses:
+            return ()
+        last = self.responses[-1]
+        texts = [part.text for part in last.parts if isinstance(part, Said) and part.kind == "text"]
+        texts = texts or [last.error or self.last_text]
+        return tuple(dict.fromkeys(words_digest(text) for text in (texts[-1], "\n".join(texts), "".join(texts))))
+
 
 class InlineAgent(msgspec.Struct):
     """A subagent whose rows stand in the parent's file (before 2.0.28)."""
@@ -202,3 +218,8 @@ def version_of(text: str | None) -> tuple[int, ...]:
     """A client version as numbers; empty if it is not one."""
     parts = (text or "").split("-")[0].split(".")
     return tuple(int(part) for part in parts) if parts and all(part.isdecimal() for part in parts) else ()
+
+
+def words_digest(text: str) -> str:
+    """A digest of words: an event can wait for them without anybody keeping them."""
+    return hashlib.blake2b(" ".join(text.split()).encode("utf-8", "replace"), digest_size=12).hexdigest()

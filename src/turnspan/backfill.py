@@ -1,0 +1,336 @@
+"""Many sessions, oldest first, each brought to its destinations by `ship`.
+
+Rules:
+
+- Sessions go in parallel, each by one process and in order. Who has a session locked keeps it: we come back later.
+- A destination that says "later" is waited for as it asks. One that does not recover, or refuses our credentials, is
+  left alone for the rest of the run, and the others go on.
+- Wherever it is stopped, the cursors say what is left: the same command goes on there.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import time
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from turnspan import log, state, worker
+from turnspan.backends import Answer
+from turnspan.crew import Crew, Done, Lost
+from turnspan.errors import StateError, TurnspanError
+from turnspan.home import Busy
+from turnspan.plan import is_outdated_copy, peek
+from turnspan.reading import Ending
+from turnspan.ship import Shipped, identity_of, ship
+from turnspan.targets import open_target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from turnspan.backends import Verdict
+    from turnspan.config import Config, Destination
+    from turnspan.crew import Desk
+    from turnspan.plan import Job, Plan
+    from turnspan.reading import Progress
+    from turnspan.ship import Target
+
+_FIRST_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 60.0
+_PATIENCE_S: Final = 300.0  # how long a destination may go on saying "later", and how long a hold is waited for
+_BUSY_EVERY_S: Final = 1.0
+_BUSY_PATIENCE_S: Final = 60.0
+_LOOK_EVERY_S: Final = 0.1
+_REFUSING_ALL: Final = 3  # sessions of which a destination has refused everything, having taken nothing yet
+
+
+class Orders(msgspec.Struct, frozen=True, kw_only=True):
+    """What every process of a run needs to know."""
+
+    config: Config
+    destinations: tuple[Destination, ...]
+    rate: float | None = None  # spans a second, on average, of each process
+    is_resend: bool = False
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One session, and the destinations that are not to be asked any more."""
+
+    job: Job
+    given_up: frozenset[str] = frozenset()
+
+
+class Step(msgspec.Struct, frozen=True):
+    """What was acknowledged since the last step, and how much of the session's files has been read."""
+
+    turns: int
+    spans: int
+    read_bytes: float
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """A destination asked for time."""
+
+    reason: str
+    seconds: float
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """What became of one session."""
+
+    shipped: tuple[Shipped, ...] = ()
+    is_busy: bool = False
+    error: str = ""
+    is_state_error: bool = False
+
+
+class Totals(msgspec.Struct):
+    """What became of a run so far."""
+
+    sessions: int = 0  # done with
+    turns: int = 0
+    spans: int = 0
+    copied: int = 0  # turns that belong to another session, and are sent there
+    off: int = 0  # traces that were switched off
+    open: int = 0  # sessions with a turn that goes on: its hook will send it
+    refused: int = 0
+    cut: int = 0
+    masked: dict[str, int] = {}
+    left: dict[str, str] = {}  # session → why not all of it was acknowledged
+    given_up: dict[str, str] = {}  # destination → why it was not asked any more
+    pending: int = 0  # sessions not done with, for no fault of theirs
+    read_bytes: float = 0.0
+    waiting: str = ""
+    is_interrupted: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything that may leave was acknowledged."""
+        return not (self.left or self.given_up or self.pending or self.refused or self.is_interrupted)
+
+
+# ---- one session, in a process of the crew
+
+
+class Sender:
+    """Sends one session after the other."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+        self._targets = [open_target(destination, orders.config) for destination in orders.destinations]
+        self._began_s = time.monotonic()
+        self._spans = 0
+
+    def __call__(self, desk: Desk, task: Task) -> Sent:
+        """Bring one session to every destination that is still to be asked."""
+        home, session_id = self._orders.config.home, task.job.session.session_id
+        shipped: list[Shipped] = []
+        try:
+            with state.lock(home, session_id):
+                for place, target in enumerate(self._targets):
+                    if target.identity not in task.given_up and not desk.is_stopping:
+                        shipped.append(self._ship(desk, task.job, target, place / len(self._targets)))
+            _serve_waiting(home, session_id)
+        except Busy:
+            return Sent(is_busy=True)
+        except TurnspanError as error:
+            return Sent(tuple(shipped), error=str(error), is_state_error=isinstance(error, StateError))
+        return Sent(tuple(shipped))
+
+    def _ship(self, desk: Desk, job: Job, target: Target, behind: float) -> Shipped:
+        config, is_resend = self._orders.config, self._orders.is_resend
+        known = peek(config.home, job.session.session_id)
+        if not is_resend and is_outdated_copy(job.session, known, known.destinations.get(target.identity)):
+            return Shipped(target.identity)
+        turns = spans = 0
+        patience = Patience(desk.pause, desk.tell)
+
+        def goes_on(shipped: Shipped, progress: Progress) -> bool:
+            nonlocal turns, spans
+            offsets = [progress.main.offset, *(position.offset for position in progress.agents.values())]
+            read = job.bytes * behind + min(job.bytes, sum(offsets)) / len(self._targets)
+            desk.tell(Step(shipped.turns - turns, shipped.spans - spans, read))
+            self._spans += shipped.spans - spans
+            turns, spans = shipped.turns, shipped.spans
+            patience.renew()
+            return desk.pause(self._ahead_s())
+
+        ending = Ending(now_ns=time.time_ns())
+        return ship(
+            job.session, target, config, ending, time.time, is_patient=patience, goes_on=goes_on, is_resend=is_resend
+        )
+
+    def _ahead_s(self) -> float:
+        """How long to wait to be within the rate."""
+        rate = self._orders.rate
+        return 0.0 if rate is None else self._spans / rate - (time.monotonic() - self._began_s)
+
+
+class Patience:
+    """Waits for a destination that says "later": as long as it asks, or ever longer.
+
+    `pause` waits and says whether it was allowed to; `tell` hears for how long, and why.
+    """
+
+    def __init__(self, pause: Callable[[float], bool], tell: Callable[[Waiting], None]) -> None:
+        self._pause = pause
+        self._tell = tell
+        self.renew()
+
+    def renew(self) -> None:
+        """Something was acknowledged."""
+        self._waited_s, self._pause_s = 0.0, _FIRST_PAUSE_S
+
+    def __call__(self, verdict: Verdict) -> bool:
+        pause_s = max(self._pause_s, verdict.retry_after_s or 0.0)
+        if self._waited_s + pause_s > _PATIENCE_S:
+            return False
+        self._tell(Waiting(verdict.reason, pause_s))
+        self._waited_s += pause_s
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        return self._pause(pause_s)
+
+
+def _serve_waiting(home: Path, session_id: str) -> None:
+    """Serve the events that came while we had their session: their workers have left them to us."""
+    if not state.has_marks(home, session_id):
+        return
+    events = state.read_marks(home, session_id).events
+    path = next((str(facts["path"]) for facts in events if facts.get("path")), "")
+    # An event that says nothing by itself: those that wait say it all.
+    event = worker.Event(hook_event_name="SubagentStop", session_id=session_id, transcript_path=path)
+    try:
+        worker.serve(event, os.environ, time.time, time.sleep)
+    except TurnspanError as error:  # theirs, not ours
+        log.log_line(home, "ERROR", "failed", session=session_id, reason=str(error))
+
+
+# ---- all of them
+
+
+def run(
+    plan: Plan, orders: Orders, processes: int, watch: Callable[[Totals], None], should_stop: Callable[[], bool]
+) -> Totals:
+    """Send what is planned. `watch` hears how far it is, many times a second."""
+    totals = Totals(pending=len(plan.jobs))
+    if plan.jobs and processes:
+        shared = msgspec.structs.replace(orders, rate=orders.rate / processes if orders.rate is not None else None)
+        with Crew[Task](min(processes, len(plan.jobs)), Sender, shared) as crew:
+            _Run(plan, orders, crew, totals).work(watch, should_stop)
+    log.log_line(
+        orders.config.home, "INFO" if totals.is_complete else "WARN", "backfilled", sessions=totals.sessions,
+        turns=totals.turns, spans=totals.spans, left=len(totals.left) + totals.pending, refused=totals.refused,
+        reason="; ".join(f"{name}: {why}" for name, why in totals.given_up.items()),
+    )  # fmt: skip
+    return totals
+
+
+class _Run:
+    """The parent's side of a run: what is next, and what comes back."""
+
+    def __init__(self, plan: Plan, orders: Orders, crew: Crew[Task], totals: Totals) -> None:
+        self._home = orders.config.home
+        self._crew = crew
+        self._totals = totals
+        self._jobs = plan.jobs
+        self._queue = [(0.0, number) for number in range(len(plan.jobs))]  # from when on, and which
+        self._number = {job.session.session_id: number for number, job in enumerate(plan.jobs)}
+        self._names = {identity_of(destination): destination.name for destination in orders.destinations}
+        self._read: dict[str, float] = {}
+        self._busy_since: dict[str, float] = {}
+        self._refusing: dict[str, int] = {}
+        self._given_up: set[str] = set()
+
+    def work(self, watch: Callable[[Totals], None], should_stop: Callable[[], bool]) -> None:
+        """Until everything is done with, or nothing more can be."""
+        totals = self._totals
+        while True:
+            if should_stop() and not totals.is_interrupted:
+                totals.is_interrupted = True
+                self._crew.stop()
+            is_over = totals.is_interrupted or len(self._given_up) == len(self._names)
+            while not is_over and self._crew.has_room and self._queue and self._queue[0][0] <= time.time():
+                _, number = heapq.heappop(self._queue)
+                self._crew.give(Task(self._jobs[number], frozenset(self._given_up)))
+            if not self._crew.at_work and (is_over or not self._queue):
+                break
+            for task, message in self._crew.events(_LOOK_EVERY_S):
+                self._take(task.job, message)
+            watch(totals)
+        totals.pending = len(self._jobs) - totals.sessions - len(totals.left)
+        watch(totals)
+
+    def _take(self, job: Job, message: object) -> None:
+        totals, session_id = self._totals, job.session.session_id
+        match message:
+            case Step(turns, spans, read_bytes):
+                totals.turns += turns
+                totals.spans += spans
+                totals.waiting = ""
+                self._note_read(job, read_bytes)
+            case Waiting(reason, seconds):
+                totals.waiting = f"waiting {seconds:.0f} s: {reason}"
+            case Done(Sent() as sent):
+                self._finish(job, sent)
+            case Lost(exit_code):
+                totals.left[session_id] = f"the process that sent it ended with code {exit_code}"
+
+    def _note_read(self, job: Job, read_bytes: float) -> None:
+        """Progress in bytes: what was acknowledged before the run does not count."""
+        read = min(float(job.left_bytes), max(0.0, read_bytes - (job.bytes - job.left_bytes)))
+        known = self._read.get(job.session.session_id, 0.0)
+        self._read[job.session.session_id] = max(known, read)
+        self._totals.read_bytes += max(0.0, read - known)
+
+    def _finish(self, job: Job, sent: Sent) -> None:
+        totals, session_id, now_s = self._totals, job.session.session_id, time.time()
+        if sent.is_busy:
+            is_patient = now_s - self._busy_since.setdefault(session_id, now_s) <= _BUSY_PATIENCE_S
+            return self._come_back(job, now_s + _BUSY_EVERY_S if is_patient else None, "another turnspan has it")
+        for shipped in sent.shipped:
+            self._account(job, shipped)
+        if sent.error:
+            totals.left[session_id] = sent.error
+            if sent.is_state_error:
+                state.probe_writable(self._home)  # a disk that takes nothing is the end of the run
+        held_until_s = max((shipped.held_until_s or 0.0 for shipped in sent.shipped), default=0.0)
+        if held_until_s:
+            is_patient = held_until_s - now_s <= _PATIENCE_S
+            until = time.strftime("%H:%M", time.localtime(held_until_s))
+            return self._come_back(job, held_until_s if is_patient else None, f"on hold until {until}")
+        if session_id not in totals.left and not any(shipped.is_interrupted for shipped in sent.shipped):
+            totals.sessions += 1
+            totals.open += any(shipped.has_unsealed for shipped in sent.shipped)
+            self._note_read(job, job.bytes)
+        return None
+
+    def _come_back(self, job: Job, at_s: float | None, why: str) -> None:
+        if at_s is None:
+            self._totals.left[job.session.session_id] = why
+        else:
+            heapq.heappush(self._queue, (at_s, self._number[job.session.session_id]))
+
+    def _account(self, job: Job, shipped: Shipped) -> None:
+        totals = self._totals
+        totals.copied += shipped.copied
+        totals.off += shipped.off
+        totals.refused += shipped.refused
+        totals.cut += shipped.cut
+        for rule, times in shipped.masked.items():
+            totals.masked[rule] = totals.masked.get(rule, 0) + times
+        if shipped.spans:
+            self._refusing[shipped.destination] = -1  # it takes something: what it refuses is about single spans
+        if shipped.stopped is None:
+            return
+        why = f"{shipped.stopped.answer}: {shipped.stopped.reason}"
+        totals.left[job.session.session_id] = f"{self._names[shipped.destination]}: {why}"
+        if shipped.stopped.answer is Answer.INVALID:
+            refusing = self._refusing.get(shipped.destination, 0)
+            self._refusing[shipped.destination] = refusing if refusing < 0 else refusing + 1
+            if refusing + 1 < _REFUSING_ALL:
+                return
+        self._given_up.add(shipped.destination)
+        totals.given_up[self._names[shipped.destination]] = why

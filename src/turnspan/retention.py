@@ -1,0 +1,97 @@
+"""What Claude Code is going to delete soon, of which something has not been sent.
+
+Rules:
+
+- Claude Code deletes a transcript that was not written to for `cleanupPeriodDays` (30 unless its settings say
+  otherwise), when it starts.
+- A session is safe when every destination has acknowledged all of it. Only those that are about to go are read.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from turnspan import sessions
+from turnspan.errors import TranscriptError
+from turnspan.listing import Tally, tally_of, written_ns
+from turnspan.plan import peek, size_of
+from turnspan.reading import Ending, Progress, Reading
+from turnspan.ship import identity_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from turnspan.config import Config, Destination
+    from turnspan.sessions import SessionFile
+
+DEFAULT_DAYS: Final = 30
+_DAY_NS: Final = 86400 * 10**9
+_MAX_SETTINGS_BYTES: Final = 1 << 20
+
+
+class Expiring(msgspec.Struct, frozen=True):
+    """A session that goes soon, and what would be lost with it."""
+
+    session: SessionFile
+    project: str
+    days_left: float  # below 0: at the next start
+    unsent: dict[str, Tally]  # by destination
+
+
+def cleanup_days(claude_home: Path) -> int:
+    """After how many days Claude Code deletes a transcript."""
+    try:
+        with (claude_home / "settings.json").open("rb") as file:
+            days = json.loads(file.read(_MAX_SETTINGS_BYTES))["cleanupPeriodDays"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return DEFAULT_DAYS
+    return days if isinstance(days, int) and not isinstance(days, bool) and days >= 0 else DEFAULT_DAYS
+
+
+def expiring(
+    config: Config, destinations: Sequence[Destination], within_days: float, now_ns: int
+) -> Iterator[Expiring]:
+    """The sessions that go within some days and are not sent, the first to go first."""
+    days = cleanup_days(config.claude_home)
+    found = sessions.all_sessions(sessions.projects_dir(config.claude_home))
+    dated = sorted(((written_ns(session.path), session) for session in found), key=lambda pair: pair[0])
+    for written, session in dated:
+        if not written:
+            continue  # gone already
+        days_left = days - (now_ns - written) / _DAY_NS
+        if days_left > within_days:
+            return
+        try:
+            project, unsent = _unsent(session, config, destinations, now_ns)
+        except TranscriptError:  # it cannot be read, so it cannot be sent either
+            continue
+        if unsent:
+            yield Expiring(session, project, days_left, unsent)
+
+
+def _unsent(
+    session: SessionFile, config: Config, destinations: Sequence[Destination], now_ns: int
+) -> tuple[str, dict[str, Tally]]:
+    known = peek(config.home, session.session_id)
+    size = size_of(session.path)
+    unsent: dict[str, Tally] = {}
+    project = ""
+    for destination in destinations:
+        cursor = known.destinations.get(identity_of(destination))
+        if known.is_off or (cursor is not None and cursor.seen_bytes == size):
+            continue
+        tally = Tally()
+        progress = cursor.progress if cursor is not None else Progress()
+        for piece in Reading(session, progress, Ending(now_ns=now_ns)).pieces():
+            for trace in piece.traces:
+                cwd = str(trace.facts.get("cwd", ""))
+                project = project or cwd
+                if not config.narrowing(cwd).is_off:
+                    tally += tally_of(trace)
+        if tally != Tally():
+            unsent[destination.name] = tally
+    return project or session.project, unsent

@@ -1,0 +1,149 @@
+"""What is there, against what should be: transcripts, acknowledgements, and the backend itself where it can be asked.
+
+Rules:
+
+- What should be there is built from the transcript, as `ship` builds it. Identities are derived, so whether a span is
+  there is a question about its id.
+- Where a backend can be asked, its word counts; where it cannot, what it acknowledged does.
+- A backend that gives no answer is not one that holds nothing: such a session is unknown, and not repaired.
+- A repair sends exactly what is missing, through `ship`, and nothing that has arrived.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from turnspan import state
+from turnspan.listing import Tally, tally_of
+from turnspan.plan import peek, size_of
+from turnspan.reading import Ending, Progress, Reading
+from turnspan.ship import ship
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from turnspan.backends import Verdict
+    from turnspan.config import Config
+    from turnspan.holdings import Holdings
+    from turnspan.sessions import SessionFile
+    from turnspan.ship import Shipped, Target
+    from turnspan.trace.model import Trace
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """One session at one destination."""
+
+    session: SessionFile
+    project: str
+    spans: int  # that should be there
+    expected: Tally
+    acknowledged: Tally
+    stored: Tally | None  # None: the backend cannot be asked, or did not answer
+    unsent: frozenset[bytes] = frozenset()  # spans that were never acknowledged and are not there
+    lost: frozenset[bytes] = frozenset()  # spans that were acknowledged and are not there
+    refused: frozenset[bytes] = frozenset()  # of the missing ones, those the destination would not take
+    there: frozenset[bytes] = frozenset()  # spans the backend holds
+    off: int = 0  # traces that are switched off
+    is_unknown: bool = False  # the backend can be asked, but did not answer
+
+    @property
+    def missing(self) -> int:
+        """How many spans are not there."""
+        return len(self.unsent | self.lost | self.refused)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all that should be there is."""
+        return not self.missing and not self.is_unknown
+
+
+def check(session: SessionFile, target: Target, config: Config, holdings: Holdings | None, now_ns: int) -> Checked:
+    """Compare a session with what a destination acknowledged, and with what it holds."""
+    known = peek(config.home, session.session_id)
+    cursor = known.destinations.get(target.identity, state.Cursor())
+    ending = _ending(session, cursor, now_ns)
+    left = {
+        span.span_id
+        for piece in Reading(session, cursor.progress, ending, target.prices).pieces()
+        for trace in piece.traces
+        for span in trace.spans
+    } - {bytes.fromhex(span) for span in cursor.arrived}
+    quarantined = {bytes.fromhex(entry.span_id) for entry in cursor.quarantined if entry.span_id}
+    not_acknowledged = left | quarantined
+    is_off = cache(lambda cwd: known.is_off or config.narrowing(cwd).is_off)
+    wanted: set[bytes] = set()
+    there: set[bytes] = set()
+    expected = acknowledged = stored = Tally()
+    off = 0
+    is_unknown = False
+    project = ""
+    for piece in Reading(session, Progress(), ending, target.prices).pieces():
+        for trace in piece.traces:
+            cwd = str(trace.facts.get("cwd", ""))
+            project = project or cwd
+            if is_off(cwd):
+                off += 1
+                continue
+            wanted |= {span.span_id for span in trace.spans}
+            expected += tally_of(trace)
+            acknowledged += tally_of(_without(trace, not_acknowledged))
+            held = holdings.stored(trace.trace_id) if holdings is not None else None
+            if held is None:
+                is_unknown |= holdings is not None
+                continue
+            there |= held
+            stored += tally_of(_without(trace, {span.span_id for span in trace.spans} - held))
+    is_asked = holdings is not None and not is_unknown
+    missing = wanted - there if is_asked else wanted & not_acknowledged
+    return Checked(
+        session=session,
+        project=project or session.project,
+        spans=len(wanted),
+        expected=expected,
+        acknowledged=acknowledged,
+        stored=stored if is_asked else None,
+        unsent=frozenset(missing & left),
+        lost=frozenset(missing - left - quarantined),
+        refused=frozenset(missing & quarantined),
+        there=frozenset(there),
+        off=off,
+        is_unknown=is_unknown,
+    )
+
+
+def repair(
+    session: SessionFile,
+    target: Target,
+    config: Config,
+    holdings: Holdings | None,
+    is_patient: Callable[[Verdict], bool] = lambda _verdict: False,
+) -> list[Shipped]:
+    """Send what is missing of a session. Raises Busy while someone else has it."""
+    with state.lock(config.home, session.session_id):
+        now_ns = time.time_ns()
+        found = check(session, target, config, holdings, now_ns)  # again: it may have moved on
+        if found.is_unknown:
+            return []
+        cursor = peek(config.home, session.session_id).destinations.get(target.identity, state.Cursor())
+        done: list[Shipped] = []
+        again = found.lost | (found.refused if holdings is not None else frozenset())
+        if again:
+            ending = _ending(session, cursor, now_ns)
+            done.append(ship(session, target, config, ending, time.time, is_patient=is_patient, only=again))
+        if found.unsent and all(shipped.is_complete for shipped in done):
+            ending = Ending(now_ns=now_ns)
+            done.append(ship(session, target, config, ending, time.time, is_patient=is_patient, there=found.there))
+        return done
+
+
+def _ending(session: SessionFile, cursor: state.Cursor, now_ns: int) -> Ending:
+    """What may be counted on: what was acknowledged to the file's end has ended, however short ago."""
+    return Ending(is_stopped=cursor.progress.main.offset == size_of(session.path), now_ns=now_ns)
+
+
+def _without(trace: Trace, ids: set[bytes]) -> Trace:
+    return msgspec.structs.replace(trace, spans=tuple(span for span in trace.spans if span.span_id not in ids))

@@ -1,0 +1,521 @@
+"""The commands, as a person or a script meets them."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+from rows import Writer, agent_writer, save_agent
+
+from turnspan import __version__
+from turnspan.cli import SECTIONS, frame, main
+from turnspan.errors import TranscriptError
+
+SESSION = "5e55104a-0000-4000-8000-000000000001"
+TURNSPAN = [sys.executable, "-c", "from turnspan.cli import main; main()"]
+FULL = Path("/dev/full")
+SECRET = "AKIA" + "Q7ZXW2MB4KPL9TRN"  # nobody's
+
+
+@pytest.fixture
+def projects(tmp_path, monkeypatch):
+    """A Claude home of its own; nothing of this machine's settings."""
+    for name in list(os.environ):
+        if name.startswith(("TURNSPAN_", "LANGFUSE_", "CC_LANGFUSE_")) or name in {
+            "NO_COLOR",
+            "FORCE_COLOR",
+            "COLUMNS",
+        }:
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "claude"))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "claude" / "projects"
+
+
+@pytest.fixture
+def turnspan(projects, capsys):
+    """Run a command; give its exit code and what it wrote."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as exit_:
+            main(arguments)
+        captured = capsys.readouterr()
+        return exit_.value.code, captured.out, captured.err
+
+    run.projects = projects
+    return run
+
+
+def two_turns(**options):
+    """A small session."""
+    writer = Writer(**options)
+    writer.prompt("weave a carpet")
+    call = writer.call("Bash", {"command": "loom --start"})
+    writer.result(call, "started")
+    writer.say("It is woven.")
+    writer.turn("and another", "Done.")
+    return writer
+
+
+# ---- show
+
+
+def test_show_draws_the_session(turnspan):
+    """A session by its id, by the beginning of its id, or by its path: the same tree."""
+    path = two_turns().save(turnspan.projects / "-home-ada-loom")
+    code, by_id, err = turnspan("show", SESSION)
+    assert (code, err) == (0, "")
+    assert "● Turn 1" in by_id
+    assert "loom --start → started" in by_id
+    assert "2 turns · 3 generations · 1 tool call" in by_id
+    assert "Leaves:  to local, redacted" in by_id
+    assert turnspan("show", "5e55")[1] == by_id
+    assert turnspan("show", str(path))[1] == by_id
+
+
+def test_show_without_a_name_takes_the_latest_of_this_directory(turnspan, tmp_path):
+    """What was worked on here last; and if nothing ever was, what was worked on last at all."""
+    here = two_turns(cwd=str(tmp_path)).save(turnspan.projects / "-here")
+    other = two_turns(session="0ther000-0000-4000-8000-000000000001", cwd="/elsewhere").save(
+        turnspan.projects / "-there"
+    )
+    os.utime(here, (1000, 1000))
+    assert SESSION in turnspan("show")[1]
+    here.unlink()
+    assert other.stem in turnspan("show")[1]
+
+
+def test_one_turn_can_be_asked_for(turnspan):
+    """`--turn 2` shows that turn and nothing else; a turn that is not there is an error."""
+    two_turns().save(turnspan.projects / "-p")
+    code, out, _ = turnspan("show", SESSION, "--turn", "2")
+    assert code == 0
+    assert "Turn 2" in out
+    assert "Turn 1" not in out
+    code, out, err = turnspan("show", SESSION, "--turn", "9")
+    assert (code, out) == (1, "")
+    assert "has no turn 9" in err
+
+
+def test_json_is_one_object_for_each_trace(turnspan):
+    """Every line is JSON with the fields that the help promises; a turn is picked the same way."""
+    two_turns().save(turnspan.projects / "-p")
+    code, out, err = turnspan("show", SESSION, "--json")
+    first, second = map(json.loads, out.splitlines())
+    assert (code, err) == (0, "")
+    assert re.fullmatch("[0-9a-f]{32}", first["trace_id"])
+    assert [span["kind"] for span in first["spans"]] == ["turn", "generation", "tool", "generation"]
+    told = turnspan("show", "--help")[1]
+    for name in (*first, *first["spans"][0], *first["spans"][1]["usage"]):
+        assert re.search(rf"\b{name}\b", told), name
+    assert json.loads(turnspan("show", SESSION, "--json", "--turn", "2")[1]) == second
+
+
+def test_full_shows_every_word(turnspan):
+    """`--full` is for reading: all content, not only its beginning."""
+    writer = Writer()
+    writer.turn("first line\n" + "word " * 200 + "end", "Done.")
+    writer.save(turnspan.projects / "-p")
+    assert "word end" not in turnspan("show", SESSION)[1]
+    assert "word end" in turnspan("show", SESSION, "--full")[1]
+
+
+def test_secrets_are_masked_and_counted(turnspan):
+    """What is shown is what would leave: a key is masked, in the tree and in JSON, and the end counts it."""
+    writer = Writer()
+    writer.prompt(f"use {SECRET} please")
+    writer.say(f"I used {SECRET}.")
+    writer.save(turnspan.projects / "-p")
+    for options in ([], ["--full"], ["--json"]):
+        _, out, _ = turnspan("show", SESSION, *options)
+        assert SECRET not in out
+        assert "[redacted:" in out
+    assert re.search(r"masked: \d+ [a-z]", turnspan("show", SESSION)[1])
+    assert sum(json.loads(turnspan("show", SESSION, "--json")[1])["masked"].values()) >= 2
+
+
+def test_capture_narrows_what_is_shown(turnspan, monkeypatch):
+    """With `metadata` no word leaves, and none is shown."""
+    two_turns().save(turnspan.projects / "-p")
+    monkeypatch.setenv("TURNSPAN_CAPTURE", "metadata")
+    _, out, _ = turnspan("show", SESSION, "--full")
+    assert "carpet" not in out
+    assert "Leaves:  to local, metadata" in out
+    assert "Bash" in out
+
+
+def test_what_is_switched_off_is_said_to_stay(turnspan, monkeypatch):
+    """A person may look at a session that never leaves, and is told that it does not."""
+    two_turns().save(turnspan.projects / "-p")
+    monkeypatch.setenv("TURNSPAN_ENABLED", "0")
+    assert "Leaves:  nowhere: switched off by $TURNSPAN_ENABLED" in turnspan("show", SESSION)[1]
+
+
+def test_copied_turns_are_said_to_be_elsewhere(turnspan):
+    """A fork shows its own turns; those it was copied from are shown where they happened."""
+    origin = two_turns(version="2.1.45")
+    path = origin.save(turnspan.projects / "-p")
+    os.utime(path, (time.time(), time.time()))
+    fork = two_turns(version="2.1.45")
+    fork.turn("a turn of my own", "Good.")
+    for row in fork.rows[-2:]:
+        row["sessionId"] = "f0f0f0f0-0000-4000-8000-000000000001"
+    fork.session = "f0f0f0f0-0000-4000-8000-000000000001"
+    fork.save(turnspan.projects / "-p")
+    _, out, err = turnspan("show", "f0f0")
+    assert "a turn of my own" in out
+    assert "weave a carpet" not in out
+    assert "not shown: 2 turns copied from other sessions" in err
+
+
+def test_damage_is_survived_and_told(turnspan):
+    """Lines that cannot be read cost nothing but themselves, and are counted."""
+    path = two_turns().save(turnspan.projects / "-p")
+    path.write_bytes(b'{"torn\n' + path.read_bytes() + b'{"type":"news-from-tomorrow"}\n')
+    code, out, err = turnspan("show", SESSION)
+    assert code == 0
+    assert "2 turns" in out
+    assert "passed over: 1 line that cannot be read" in err
+    assert "news-from-tomorrow" in err
+
+
+BAD_INPUT = {
+    "missing": (lambda _path: None, "no such file"),
+    "a directory": (lambda path: path.mkdir(), "is a directory"),
+    "a FIFO": (os.mkfifo, "not a regular file"),
+    "empty": (lambda path: path.write_bytes(b""), "is empty"),
+    "binary": (lambda path: path.write_bytes(bytes(range(256)) * 40), "binary data"),
+    "a program": (lambda path: path.symlink_to(sys.executable), "binary data"),
+    "prose": (lambda path: path.write_text("Dear diary,\nnothing happened.\n"), "not a transcript"),
+    "other JSON": (lambda path: path.write_text('{"a":1}\n[2]\n3\n'), "not a transcript"),
+    "half a line": (lambda path: path.write_text('{"type":"user"'), "no complete line"),
+    "a circle of links": (lambda path: path.symlink_to(path), "links go in a circle"),
+}
+
+
+@pytest.mark.parametrize(("make", "sentence"), BAD_INPUT.values(), ids=BAD_INPUT)
+def test_what_is_no_transcript_gets_one_clear_sentence(turnspan, tmp_path, make, sentence):
+    """Whatever a person names by mistake: one sentence, exit code 1, nothing on stdout, no traceback."""
+    path = tmp_path / "x.jsonl"
+    make(path)
+    code, out, err = turnspan("show", str(path))
+    assert (code, out) == (1, "")
+    assert err.startswith("error: ")
+    assert sentence in err.splitlines()[0]
+    assert [line.split(":")[0] for line in err.splitlines()] in (["error"], ["error", "hint"])
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_a_file_of_somebody_else_is_refused(turnspan, tmp_path):
+    """Permission is a sentence, too."""
+    path = two_turns().save(tmp_path)
+    path.chmod(0)
+    code, _, err = turnspan("show", str(path))
+    assert code == 1
+    assert "may not read it" in err
+
+
+def test_an_agents_own_file_leads_to_its_session(turnspan):
+    """A subagent's transcript is shown with its session, not alone."""
+    writer = two_turns()
+    agent = agent_writer(writer, "a1b2")
+    agent.turn("look", "Seen.")
+    path = save_agent(agent, turnspan.projects / "-p", "a1b2")
+    code, _, err = turnspan("show", str(path))
+    assert code == 1
+    assert "transcript of a subagent" in err
+
+
+def test_a_session_without_a_turn_is_no_error(turnspan):
+    """A session that has only begun is a transcript; it just has nothing to show."""
+    path = turnspan.projects / "-p" / f"{SESSION}.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"type":"file-history-snapshot","messageId":"x"}\n')
+    code, out, err = turnspan("show", SESSION)
+    assert (code, out) == (0, "")
+    assert "has no turn yet" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"), [("zzz", "no session 'zzz'"), ("", "is a directory"), ("5e5", "2 sessions begin with '5e5'")]
+)
+def test_a_name_that_is_no_session_is_explained(turnspan, name, sentence):
+    """An unknown or an ambiguous name says what to do."""
+    two_turns().save(turnspan.projects / "-p")
+    two_turns(session="5e500000-0000-4000-8000-000000000001").save(turnspan.projects / "-p")
+    code, _, err = turnspan("show", name)
+    assert code == 1
+    assert sentence in err
+    assert "hint: " in err
+
+
+def test_no_transcripts_at_all(turnspan):
+    """On a machine where Claude Code never ran there is nothing to show, and that is said."""
+    code, _, err = turnspan("show")
+    assert code == 1
+    assert "there are no transcripts" in err
+
+
+# ---- sessions
+
+
+def test_sessions_are_listed(turnspan):
+    """Title, project, turns, tokens, cost, age and id of each, newest first."""
+    two_turns().save(turnspan.projects / "-home-ada-loom")
+    later = Writer(session="7a7e0000-0000-4000-8000-000000000001", cwd="/home/ada/shed")
+    later.wait(86400)
+    later.turn("sharpen the shears", "Sharp.")
+    later.save(turnspan.projects / "-home-ada-shed")
+    code, out, err = turnspan("sessions")
+    head, first, second = out.splitlines()
+    assert (code, err) == (0, "")
+    assert head.split() == ["AGE", "SESSION", "TURNS", "TOKENS", "COST", "PROJECT", "TITLE"]
+    assert first.split()[1:4] == ["7a7e0000", "1", "370"]
+    assert "shed" in first
+    assert first.endswith("sharpen the shears")
+    assert second.split()[1:4] == ["5e55104a", "2", "1.1k"]
+    assert len(turnspan("sessions", "--limit", "1")[1].splitlines()) == 2
+    assert "shears" not in turnspan("sessions", "--project", "loom")[1]
+
+
+def test_sessions_are_listed_for_machines(turnspan):
+    """Every line is JSON with the fields that the help promises."""
+    path = two_turns().save(turnspan.projects / "-home-ada-loom")
+    record = json.loads(turnspan("sessions", "--json")[1])
+    assert record["session_id"] == SESSION
+    assert record["path"] == str(path)
+    assert record["turns"] == 2
+    assert record["last_activity"] == "2026-03-01T09:00:06.000000000Z"
+    told = turnspan("sessions", "--help")[1]
+    for name in record:
+        assert re.search(rf"\b{name}\b", told), name
+
+
+def test_no_sessions_is_an_answer(turnspan):
+    """An empty list is not an error, and machines get no line at all."""
+    code, out, err = turnspan("sessions", "--json", "--project", "nowhere")
+    assert (code, out) == (0, "")
+    assert "there are no sessions of 'nowhere'" in err
+
+
+# ---- the frame
+
+
+def test_help_teaches_with_examples(turnspan):
+    """Help names every command under what it is for, with examples, and tells how to get completion."""
+    code, out, _ = turnspan("--help")
+    assert code == 0
+    assert "turnspan show 3f2a --turn 4" in out
+    assert "_TURNSPAN_COMPLETE=zsh_source" in out
+    listed = [name for names in SECTIONS.values() for name in names]
+    for name, command in frame.commands.items():
+        if not command.hidden:
+            assert name in listed, f"put {name!r} under a heading of SECTIONS"
+            assert re.search(rf"^  {name} ", out, re.MULTILINE)
+            assert f"turnspan {name}" in turnspan(name, "-h")[1]
+        assert all(len(line) <= 88 for line in turnspan(name, "--help")[1].splitlines())
+
+
+def test_version(turnspan):
+    """`--version` says which turnspan this is."""
+    assert turnspan("--version") == (0, f"turnspan {__version__}\n", "")
+
+
+@pytest.mark.parametrize("arguments", [["bogus"], ["show", "--bogus"], ["show", "--turn", "0"], ["show", "a", "b"]])
+def test_a_command_that_is_not_understood_exits_with_2(turnspan, arguments):
+    """Usage errors are told apart from failures."""
+    code, out, err = turnspan(*arguments)
+    assert (code, out) == (2, "")
+    assert "--help" in err
+
+
+@pytest.mark.usefixtures("projects")
+def test_an_error_has_a_traceback_only_for_those_who_debug(monkeypatch):
+    """With TURNSPAN_DEBUG=1 errors come as they are."""
+    monkeypatch.setenv("TURNSPAN_DEBUG", "1")
+    with pytest.raises(TranscriptError, match="no session 'zzz'"):
+        main(["show", "zzz"])
+
+
+@pytest.mark.parametrize("is_debugging", [False, True])
+def test_a_bug_of_ours_is_one_sentence_too(is_debugging):
+    """Nobody needs a traceback to report a bug, but for the one who looks for it."""
+    code = (
+        "from turnspan.cli import frame, main\n@frame.command()\ndef boom(): raise RuntimeError('oh')\nmain(['boom'])"
+    )
+    env = {**os.environ, "TURNSPAN_DEBUG": "1" if is_debugging else ""}
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
+    assert ran.returncode == 1
+    assert ("Traceback" in ran.stderr) is is_debugging
+    assert "RuntimeError: oh" in ran.stderr
+
+
+def test_a_wrong_setting_is_told_and_the_rest_is_used(turnspan, monkeypatch):
+    """A typo in the settings does not keep anybody from looking at a session."""
+    two_turns().save(turnspan.projects / "-p")
+    monkeypatch.setenv("TURNSPAN_CAPTURE", "everything")
+    code, out, err = turnspan("show", SESSION)
+    assert code == 0
+    assert "Turn 1" in out
+    assert err.startswith("warning: ")
+    assert "everything" in err
+
+
+def test_an_unknown_destination_names_those_there_are(turnspan):
+    """`--to` takes the name of a destination."""
+    two_turns().save(turnspan.projects / "-p")
+    code, _, err = turnspan("show", SESSION, "--to", "nowhere")
+    assert code == 1
+    assert "there is no destination 'nowhere'" in err
+    assert "local" in err
+
+
+def test_escapes_in_names_do_not_reach_the_terminal(turnspan):
+    """What a person pastes into a command line is cleaned before it is repeated."""
+    _, _, err = turnspan("show", "\x1b[31mred\x07.jsonl")
+    assert "\x1b" not in err
+    assert "\x07" not in err
+
+
+def test_sessions_complete(turnspan, capsys, monkeypatch):
+    """The shell completes commands, options and the ids of sessions."""
+    two_turns().save(turnspan.projects / "-home-ada-loom")
+
+    def completed(words, number):
+        monkeypatch.setenv("_TURNSPAN_COMPLETE", "bash_complete")
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(number))
+        with pytest.raises(SystemExit):
+            main([])
+        return capsys.readouterr().out.split()
+
+    assert completed("turnspan se", 1) == ["plain,sessions"]
+    assert completed("turnspan show 5e", 2) == [f"plain,{SESSION}"]
+    assert completed("turnspan show ./", 2) == ["file,./"]
+    assert "plain,--turn" in completed("turnspan show --", 2)
+
+
+def test_little_is_loaded_to_say_the_version():
+    """`--version` and completion of commands load neither the reader nor the settings."""
+    code = "import sys\nfrom turnspan.cli import main\ntry: main(['--version'])\nexcept SystemExit: pass\n"
+    code += "print(*[name for name in sys.modules if name.startswith(('turnspan', 'rich', 'msgspec'))])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[1].split() == ["turnspan", "turnspan.errors", "turnspan.cli"]
+
+
+# ---- as a process
+
+
+@pytest.fixture
+def process(projects):
+    """Start a command as a process of its own."""
+    writer = Writer()
+    for number in range(300):
+        writer.turn(f"question {number} über → ●", "answer")
+    writer.save(projects / "-p")
+    running = []
+
+    def start(*arguments, env=(), **options):
+        started = subprocess.Popen(
+            [*TURNSPAN, *arguments], env={**os.environ, **dict(env)}, stdin=subprocess.DEVNULL, **options
+        )
+        running.append(started)
+        return started
+
+    yield start
+    for started in running:
+        started.kill()
+        started.wait()
+        for stream in (started.stdout, started.stderr):
+            if stream is not None:
+                stream.close()
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_reader_that_goes_away_is_no_error(process, options):
+    """`turnspan show | head -1` prints one line and no complaint."""
+    shown = process("show", SESSION, *options, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert shown.stdout.readline()
+    shown.stdout.close()
+    assert shown.stderr.read() == b""
+    assert shown.wait(20) != 0
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="a Linux device")
+def test_a_full_disk_is_a_sentence(process):
+    """Output that cannot be written is an error with a reason."""
+    with FULL.open("wb") as full:
+        shown = process("show", SESSION, stdout=full, stderr=subprocess.PIPE)
+        assert shown.stderr.read() == b"error: No space left on device\n"
+        assert shown.wait(20) == 1
+
+
+def test_an_interrupt_is_quiet(process):
+    """Ctrl-C ends a listing with the code that shells expect."""
+    shown = process("show", SESSION, "--full", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    shown.stdout.readline()
+    shown.send_signal(2)
+    while shown.stdout.read(65536):
+        pass
+    assert b"Traceback" not in shown.stderr.read()
+    assert shown.wait(20) in {130, 0}  # it may have been done already
+
+
+def test_other_encodings_get_other_signs(process):
+    """A terminal that knows only ASCII gets a tree of ASCII, and no error."""
+    shown = process("show", SESSION, "--turn", "1", env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}.items(),
+                    stdout=subprocess.PIPE)  # fmt: skip
+    out = shown.stdout.read().decode("ascii")
+    assert shown.wait(20) == 0
+    assert "* Turn 1" in out
+    assert "`-o opus-4-5  answer" in out
+    assert "?ber" in out
+
+
+@pytest.mark.parametrize(
+    ("env", "is_coloured"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+    ids=["", "NO_COLOR", "dumb"],
+)
+def test_colour_is_for_terminals_that_want_it(process, env, is_coloured):
+    """On a terminal lines have colours and fit its width; NO_COLOR and a dumb terminal mean none at all."""
+    main_end, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 64, 0, 0))
+    shown = process("show", SESSION, "--turn", "1", env=env.items(), stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    out = b""
+    with contextlib.suppress(OSError):  # EIO: the other end is closed
+        while chunk := os.read(main_end, 65536):
+            out += chunk
+    os.close(main_end)
+    assert shown.wait(20) == 0
+    assert (b"\x1b[" in out) is is_coloured
+    plain = re.sub(rb"\x1b\[[0-9;]*m", b"", out).decode()
+    tree = [line for line in plain.splitlines() if line.startswith(("●", "├", "└"))]
+    assert len(tree) == 2
+    assert all(len(line) == 64 for line in tree)
+
+
+def test_no_colour_without_a_terminal(process):
+    """A file or a pipe gets plain text, unless FORCE_COLOR asks for more."""
+    plain = process("show", SESSION, "--turn", "1", stdout=subprocess.PIPE)
+    assert b"\x1b" not in plain.stdout.read()
+    forced = process("show", SESSION, "--turn", "1", env={"FORCE_COLOR": "1"}.items(), stdout=subprocess.PIPE)
+    assert b"\x1b[" in forced.stdout.read()
+
+
+def test_closed_streams_are_no_trouble(projects):
+    """A caller that closed stdout and stderr gets an exit code."""
+    two_turns().save(projects / "-p")
+    command = f'exec "$0" -c "{TURNSPAN[2]}" show {SESSION} >&- 2>&-'
+    assert subprocess.run(["sh", "-c", command, sys.executable], check=False).returncode == 0

@@ -1,0 +1,879 @@
+import contextlib
+import http.server
+import json
+import os
+import pty
+import re
+import select
+import shlex
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnspan import commands_install
+from turnspan.config import load_config
+from turnspan.config_file import with_destination, write_destination
+from turnspan.errors import ConfigError, StateError, TurnspanError
+from turnspan.hook import HOOK_CODE
+from turnspan.install import (
+    EVENTS,
+    Runtime,
+    Scope,
+    apply,
+    client_version,
+    hook_of,
+    known_events,
+    plan_install,
+    plan_uninstall,
+    plugin_directory,
+    remember_runtime,
+    settings_path,
+    this_runtime,
+)
+from turnspan.registered import US, managed_settings, read_sources, registrations, sentences
+from turnspan.settings_json import is_ours
+
+RUNTIME = Runtime(Path("/opt/my python/bin/python3"), Path("/opt/lib"), Path("/opt/lib/turnspan-hook"), "linux")
+FOREIGN = {"type": "command", "command": "notify"}
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A home and a project, with a space in every path."""
+    return Place(tmp_path / "a home", tmp_path / "a project")
+
+
+class Place:
+    def __init__(self, home, project):
+        self.claude = home / ".claude"
+        self.claude.mkdir(parents=True)
+        project.mkdir()
+        self.project = project
+        self.env = {"HOME": str(home), "PATH": os.environ["PATH"]}
+
+    def path(self, scope=Scope.USER):
+        return settings_path(scope, self.env, self.project)
+
+    def write(self, settings, scope=Scope.USER):
+        self.path(scope).parent.mkdir(exist_ok=True)
+        content = settings if isinstance(settings, bytes) else json.dumps(settings, indent=2).encode()
+        self.path(scope).write_bytes(content)
+        return content
+
+    def plan(self, scope=Scope.USER, runtime=RUNTIME, client=None):
+        return plan_install(scope, env=self.env, project=self.project, runtime=runtime, client=client)
+
+    def install(self, scope=Scope.USER, runtime=RUNTIME, client=None):
+        plan = self.plan(scope, runtime, client)
+        apply(plan)
+        return plan
+
+    def uninstall(self, scope=Scope.USER):
+        plan = plan_uninstall(scope, env=self.env, project=self.project)
+        apply(plan)
+        return plan
+
+    def files(self):
+        return {path: path.read_bytes() for path in self.claude.parent.parent.rglob("*") if path.is_file()}
+
+
+# ---- install
+
+
+@pytest.mark.parametrize(
+    ("scope", "name"), [("user", "settings.json"), ("project", "settings.json"), ("local", "settings.local.json")]
+)
+def test_each_scope_has_its_file(place, scope, name):
+    """Hooks go to the settings of the person, of the project, or of the person in the project."""
+    plan = place.install(Scope(scope))
+    root = place.claude if scope == "user" else place.project / ".claude"
+    assert plan.file.path == root / name
+    hooks = json.loads((root / name).read_bytes())["hooks"]
+    assert list(hooks) == list(EVENTS)
+    assert all(len(groups) == 1 and groups[0]["hooks"][0]["timeout"] == 5 for groups in hooks.values())
+
+
+def test_the_configured_directory_of_claude_code_is_honoured(place, tmp_path):
+    """CLAUDE_CONFIG_DIR moves the settings, and our own files with them."""
+    place.env["CLAUDE_CONFIG_DIR"] = str(tmp_path / "elsewhere")
+    place.install()
+    assert (tmp_path / "elsewhere" / "settings.json").is_file()
+    assert (tmp_path / "elsewhere" / "turnspan" / "installed").is_dir()
+    assert not list(place.claude.iterdir())
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"{}", b"{ }\n", b"{\n}\n", b'{"a":1}', b'\xef\xbb\xbf{\r\n"a": "\xc3\xa9"\r\n}']
+)
+def test_uninstall_restores_every_byte(place, content):
+    """After uninstall the file is what it was before, down to the last blank; where there was none, there is none."""
+    if content is not None:
+        place.write(content)
+    before = place.files()
+    for scope in Scope:
+        place.install(scope)
+    assert place.files() != before
+    for scope in Scope:
+        place.uninstall(scope)
+    assert place.files() == before
+    assert not (place.project / ".claude").exists()
+
+
+def test_uninstall_restores_every_byte_after_an_update(place):
+    """Installing a newer turnspan over an older one is still undone to what was there before the first."""
+    original = place.write(b'{"hooks": { },\t"z":1}\n')
+    place.install(runtime=Runtime(Path("/old/python"), Path("/old"), None, "linux"))
+    place.install()
+    place.uninstall()
+    assert place.path().read_bytes() == original
+
+
+def test_what_others_wrote_meanwhile_stays(place):
+    """If the file was changed since, uninstall removes our entries and nothing else."""
+    place.write({"hooks": {"Stop": []}, "model": "opus"})
+    place.install()
+    settings = json.loads(place.path().read_bytes())
+    settings["model"] = "sonnet"
+    settings["hooks"]["Stop"].append({"hooks": [FOREIGN]})
+    place.path().write_text(json.dumps(settings, indent=2) + "\n")
+    plan = place.uninstall()
+    assert json.loads(place.path().read_bytes()) == {"hooks": {"Stop": [{"hooks": [FOREIGN]}]}, "model": "sonnet"}
+    assert plan.file.backup.read_bytes() == json.dumps({"hooks": {"Stop": []}, "model": "opus"}, indent=2).encode()
+    assert not place.uninstall().is_change
+
+
+def test_containers_that_were_empty_before_stay_empty(place):
+    """An empty list of hooks that the person had is still there after uninstall, whatever else changed."""
+    place.write({"hooks": {"Stop": []}})
+    place.install()
+    place.path().write_text(json.dumps({**json.loads(place.path().read_bytes()), "new": 1}))
+    place.uninstall()
+    assert json.loads(place.path().read_bytes()) == {"hooks": {"Stop": []}, "new": 1}
+
+
+def test_a_file_that_only_we_needed_is_removed_even_when_it_was_rewritten(place):
+    """Claude Code may write our file anew in its own layout; if nothing else is in it, nothing stays."""
+    place.install(Scope.LOCAL)
+    path = place.path(Scope.LOCAL)
+    path.write_text(json.dumps(json.loads(path.read_bytes()), indent=4))
+    place.uninstall(Scope.LOCAL)
+    assert not path.exists()
+
+
+def test_installing_twice_changes_nothing(place):
+    """A second install writes nothing, and the first one's backup stays."""
+    original = place.write({"a": 1})
+    first = place.install()
+    second = place.install()
+    assert first.is_change
+    assert not second.is_change
+    assert second.diff == ""
+    assert second.file.backup.read_bytes() == original
+
+
+def test_planning_writes_nothing(place):
+    """--dry-run shows the change as a diff, and leaves every file and directory alone."""
+    place.write({"a": 1})
+    before = {path: path.stat().st_mtime_ns for path in place.claude.parent.parent.rglob("*")}
+    plan = place.plan()
+    assert {path: path.stat().st_mtime_ns for path in place.claude.parent.parent.rglob("*")} == before
+    added = [line for line in plan.diff.splitlines() if line.startswith("+") and not line.startswith("+++")]
+    removed = [line for line in plan.diff.splitlines() if line.startswith("-") and not line.startswith("---")]
+    assert any("turnspan-hook" in line for line in added)
+    assert removed == ['-  "a": 1', "-}"]
+    assert "\\ No newline at end of file" in plan.diff
+
+
+def test_the_diff_shows_no_credentials(place):
+    """Keys that happen to stand next to the hooks do not appear on the screen."""
+    place.write({"env": {"ANTHROPIC_API_KEY": "sk-ant-1", "X_AUTH_TOKEN": 'a\\"b', "OTHER": "seen"}})
+    diff = place.plan().diff
+    assert "sk-ant-1" not in diff
+    assert 'a\\"b' not in diff
+    assert '"OTHER": "seen"' in diff
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"{\n// comment\n}", b'{"a":1,}', b"[]", b"\xff\xfe{}", b'{"hooks":[]}', b'{"hooks":{"Stop":{}}}', b"{" * 5000],
+)
+def test_a_malformed_file_is_not_touched(place, content):
+    """A file that Claude Code cannot read either is left alone, with a sentence that names it."""
+    place.write(content)
+    before = place.files()
+    with pytest.raises(ConfigError, match=f"{re.escape(str(place.path()))} is malformed and was not touched") as caught:
+        place.plan()
+    assert caught.value.hint
+    with pytest.raises(ConfigError, match="not touched"):
+        plan_uninstall(Scope.USER, env=place.env, project=place.project)
+    assert place.files() == before
+
+
+def test_a_linked_settings_file_stays_a_link(place, tmp_path):
+    """People keep their settings in a repository of dotfiles: the link stays, and its target changes, with its mode."""
+    target = tmp_path / "dotfiles" / "claude.json"
+    target.parent.mkdir()
+    target.write_bytes(b'{"a": 1}')
+    target.chmod(0o640)
+    place.path().symlink_to(target)
+    place.install()
+    assert place.path().is_symlink()
+    assert "hooks" in json.loads(target.read_bytes())
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+    assert sorted(path.name for path in target.parent.iterdir()) == ["claude.json"]
+    place.uninstall()
+    assert place.path().is_symlink()
+    assert target.read_bytes() == b'{"a": 1}'
+
+
+def test_a_link_to_nothing_and_a_link_to_itself(place, tmp_path):
+    """A link whose target is not there yet gets one; a link in a circle is a sentence."""
+    (tmp_path / "dotfiles").mkdir()
+    place.path().symlink_to(tmp_path / "dotfiles" / "claude.json")
+    place.install()
+    assert (tmp_path / "dotfiles" / "claude.json").is_file()
+    circle = place.path(Scope.PROJECT)
+    circle.parent.mkdir()
+    circle.symlink_to(circle)
+    with pytest.raises(TurnspanError, match=re.escape(str(circle))):
+        place.plan(Scope.PROJECT)
+
+
+def test_what_is_no_file_is_refused(place):
+    """A directory, or a pipe that would keep us waiting, is not a settings file."""
+    os.mkfifo(place.path())
+    with pytest.raises(ConfigError, match="is not a settings file"):
+        place.plan()
+
+
+def test_a_file_that_changes_under_our_hands_is_left_alone(place):
+    """Claude Code writes its settings too: what was looked at must still be there when we write."""
+    place.write({"a": 1})
+    plan = place.plan()
+    place.write({"a": 2})
+    with pytest.raises(StateError, match="has just been changed by somebody else"):
+        apply(plan)
+    assert json.loads(place.path().read_bytes()) == {"a": 2}
+
+
+@contextlib.contextmanager
+def somebody_without_rights():
+    """Root may write everywhere; so root becomes nobody for a moment."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_read_only_home_is_a_sentence():
+    """Where nothing can be written nothing is, and the person is told which path and what to do."""
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        root.chmod(0o755)
+        place = Place(root / "home", root / "project")
+        place.write({"a": 1})
+        for path in (place.claude, root / "home"):
+            path.chmod(0o555)
+        with somebody_without_rights():
+            with pytest.raises(StateError, match="settings.json was not changed: .*no access to") as caught:
+                place.install()
+            assert caught.value.hint
+        assert json.loads(place.path().read_bytes()) == {"a": 1}
+        for path in (root / "home", place.claude):
+            path.chmod(0o755)
+
+
+def test_unreadable_settings_are_a_sentence():
+    """Settings that belong to somebody else cannot be read, so nothing is written over them."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        place = Place(Path(directory) / "home", Path(directory) / "project")
+        place.write({"a": 1})
+        place.path().chmod(0o000)
+        with somebody_without_rights(), pytest.raises(StateError, match="cannot read .*settings.json"):
+            place.plan()
+
+
+def test_our_own_files_are_private(place):
+    """A backup of the settings may hold keys: 0600 in 0700."""
+    place.write({"env": {"KEY": "secret"}})
+    plan = place.install()
+    kept = [path for path in (place.claude / "turnspan").rglob("*")]
+    assert plan.file.backup in kept
+    assert {stat.S_IMODE(path.stat().st_mode) for path in kept if path.is_file()} == {0o600}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in kept if path.is_dir()} == {0o700}
+
+
+def test_a_lost_record_is_no_disaster(place):
+    """Without our own notes uninstall still finds its entries."""
+    place.write({"a": 1})
+    plan = place.install()
+    (plan.file.kept_in / "record.json").write_text("{")
+    place.uninstall()
+    assert json.loads(place.path().read_bytes()) == {"a": 1}
+
+
+# ---- the command
+
+
+def test_the_command_survives_a_shell(tmp_path):
+    """Paths with spaces, quotes and dollars reach the hook as they are."""
+    directory = tmp_path / "a 'quoted' $HOME \"dir\""
+    directory.mkdir()
+    launcher = directory / "turnspan-hook"
+    launcher.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    launcher.chmod(0o755)
+    hook = hook_of(Runtime(directory / "python", directory, launcher, "linux"))
+    said = subprocess.run(["/bin/sh", "-c", hook["command"]], capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines() == [str(directory / "python"), str(directory)]
+    assert is_ours(hook)
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
+def test_every_system_gets_a_hook_that_uninstall_knows(platform):
+    """The launcher on Linux, the Python hook elsewhere; on Windows past every shell."""
+    hook = hook_of(Runtime(Path("/py/python"), Path("/lib root"), Path("/lib/turnspan-hook"), platform))
+    assert is_ours(hook)
+    if platform == "win32":
+        assert hook["args"] == ["-I", "-S", "-c", HOOK_CODE, "/lib root"]
+    else:
+        words = shlex.split(hook["command"])
+        assert words == (
+            ["/lib/turnspan-hook", "/py/python", "/lib root"]
+            if platform == "linux"
+            else ["/py/python", "-I", "-S", "-c", HOOK_CODE, "/lib root"]
+        )
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin"])
+def test_a_turnspan_that_is_gone_never_keeps_claude_working(tmp_path, platform):
+    """Exit code 2 of a Stop hook sends Claude back to work. Whatever part of us is deleted, it is another one."""
+    for python in (Path(sys.executable), tmp_path / "no-python"):
+        for launcher in (tmp_path / "no-launcher", None):
+            hook = hook_of(Runtime(python, tmp_path / "no-package", launcher, platform))
+            ended = subprocess.run(["/bin/sh", "-c", hook["command"]], input=b"{}", capture_output=True, check=False)
+            assert ended.returncode != 2
+            assert ended.stdout == b""
+
+
+def test_this_turnspan_can_be_registered():
+    """What runs the tests is found with its launcher and its plugin, by absolute paths."""
+    runtime = this_runtime()
+    assert runtime.python.is_absolute()
+    assert (runtime.root / "turnspan" / "hook.py").is_file()
+    assert runtime.launcher is not None
+    assert os.access(runtime.launcher, os.X_OK)
+    assert (plugin_directory(runtime) / "find-turnspan").is_file()
+
+
+@pytest.mark.parametrize(
+    ("client", "left_out"),
+    [(None, set()), ((2, 1, 325), set()), ((2, 1, 78), set()), ((2, 1, 77), {"StopFailure"}), ((1, 0, 60), {"StopFailure", "SessionStart", "SessionEnd"})],
+)  # fmt: skip
+def test_an_old_client_gets_only_events_it_knows(place, client, left_out):
+    """One unknown event makes an old client ignore every hook in the file, so it is left out, and the person is told."""
+    plan = place.install(client=client)
+    assert set(json.loads(place.path().read_bytes())["hooks"]) == set(EVENTS) - left_out == set(known_events(client))
+    said = " ".join(plan.notices)
+    assert all(event in said for event in left_out)
+    assert bool(left_out) == ("does not know" in said)
+    place.install(client=None)
+    assert set(json.loads(place.path().read_bytes())["hooks"]) == set(EVENTS)
+
+
+def test_the_version_of_the_client_is_asked(tmp_path):
+    """The client on the PATH says its version; one that is not there, or says nonsense, is unknown."""
+    env = {"HOME": str(tmp_path), "PATH": str(tmp_path)}
+    assert client_version(env) is None
+    program = tmp_path / ".local" / "bin" / "claude"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\necho '2.1.197 (Claude Code)'\n")
+    program.chmod(0o755)
+    assert client_version(env) == (2, 1, 197)
+    (tmp_path / "claude").write_text("#!/bin/sh\necho hello\n")
+    (tmp_path / "claude").chmod(0o755)
+    assert client_version(env) is None
+
+
+def test_a_path_that_json_cannot_hold_is_a_sentence(place):
+    """A directory whose name is not UTF-8 cannot be written into settings."""
+    runtime = Runtime(Path(os.fsdecode(b"/opt/\xff/python")), Path("/opt"), None, "linux")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        place.plan(runtime=runtime)
+
+
+# ---- who else is there
+
+
+def add_plugin(place, name, hooks, *, is_enabled=True, manifest=None):
+    root = place.claude / "plugins" / "cache" / name.replace("@", "-")
+    (root / "hooks").mkdir(parents=True)
+    (root / ".claude-plugin").mkdir()
+    (root / ".claude-plugin" / "plugin.json").write_text(json.dumps(manifest or {"name": name}))
+    if hooks is not None:
+        (root / "hooks" / "hooks.json").write_text(json.dumps({"hooks": hooks}))
+    installed = place.claude / "plugins" / "installed_plugins.json"
+    known = json.loads(installed.read_text())["plugins"] if installed.exists() else {}
+    known[name] = [{"scope": "user", "installPath": str(root)}]
+    installed.write_text(json.dumps({"version": 2, "plugins": known}))
+    settings = json.loads(place.path().read_bytes()) if place.path().exists() else {}
+    settings.setdefault("enabledPlugins", {})[name] = is_enabled
+    place.write(settings)
+
+
+def stop(command):
+    return {"Stop": [{"hooks": [{"type": "command", "command": command}]}]}
+
+
+def test_the_same_hook_in_another_scope_is_noticed(place):
+    """Registered for the person and for the project, it would run twice: the person is told which, and how to end it."""
+    place.install()
+    said = place.plan(Scope.LOCAL).notices
+    assert len(said) == 1
+    assert str(place.path()) in said[0]
+    assert "turnspan uninstall --scope user" in said[0]
+    assert place.plan().notices == ()
+
+
+def test_a_command_of_the_persons_that_calls_us_is_noticed_too(place):
+    """Somebody who wrapped the hook in a command of their own is registered already."""
+    place.write({"hooks": stop("turnspan hook && echo done")}, Scope.LOCAL)
+    assert any("--scope local" in sentence for sentence in place.plan().notices)
+
+
+def test_the_plugin_is_noticed(place):
+    """The plugin and the settings together run every hook twice."""
+    add_plugin(place, "turnspan@turnspan", stop('"${CLAUDE_PLUGIN_ROOT}/find-turnspan"'))
+    assert any("claude plugin disable turnspan@turnspan" in sentence for sentence in place.plan().notices)
+
+
+def test_a_plugin_that_is_off_is_not_noticed(place):
+    """Only what is enabled counts, and a narrower scope may switch it off."""
+    add_plugin(place, "turnspan@turnspan", stop("find-turnspan"))
+    place.write({"enabledPlugins": {"turnspan@turnspan": False}}, Scope.LOCAL)
+    assert place.plan().notices == ()
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("python3 ~/.claude/hooks/langfuse_hook.py", "a Langfuse hook"),
+        ("pnpm dlx github:someone/cc-langfuse", "cc-langfuse"),
+        ("uv run --quiet ~/.claude/hooks/langsmith.py", "a LangSmith hook"),
+        ("otel-hooks hook", "an OpenTelemetry hook"),
+        ("npx claude_code_otel", "an OpenTelemetry hook"),
+        ("/opt/bt/trace-claude-code/stop.sh", "a Braintrust hook"),
+        ("node ./telemetry/send.js", "what looks like a tracing hook"),
+    ],
+)
+def test_other_exporters_are_noticed(place, command, name):
+    """Whoever has another exporter would see every turn twice, and is told before it happens."""
+    place.write({"hooks": stop(command)}, Scope.PROJECT)
+    said = [sentence for sentence in place.plan().notices if sentence.startswith(name)]
+    assert len(said) == 1
+    assert "twice" in said[0]
+    assert str(place.path(Scope.PROJECT)) in said[0]
+
+
+def test_another_exporter_is_known_by_its_plugin(place):
+    """Its command may be called anything; hooks may also stand in the manifest, or in a file that it names."""
+    add_plugin(place, "langfuse@langfuse-observability", stop("python3 hook.py"))
+    add_plugin(place, "quiet@x", None, manifest={"name": "quiet", "hooks": stop("opik-hook")})
+    add_plugin(place, "named@x", None, manifest={"name": "named", "hooks": ["./hooks/more.json"]})
+    (place.claude / "plugins" / "cache" / "named-x" / "hooks" / "more.json").write_text(
+        json.dumps({"hooks": stop("mlflow x")})
+    )
+    said = " ".join(place.plan().notices)
+    assert "a Langfuse hook" in said
+    assert "an Opik hook" in said
+    assert "an MLflow hook" in said
+
+
+def test_ordinary_hooks_are_nobodys_business(place):
+    """A notification or a formatter is not an exporter, and no command is repeated: it may hold a key."""
+    place.write({"hooks": stop("prettier --write . && LANGFUSE_SECRET_KEY=sk-lf-1 ./run.sh")})
+    add_plugin(place, "formatter@tools", stop("${CLAUDE_PLUGIN_ROOT}/format.sh"))
+    found = registrations(read_sources(place.env, place.project))
+    assert [hook.exporter for hook in found] == ["a Langfuse hook", ""]
+    assert "sk-lf-1" not in " ".join(place.plan().notices)
+
+
+def test_the_clients_own_traces_are_noticed(place):
+    """Claude Code can export traces itself; metrics alone are no double."""
+    env = {"CLAUDE_CODE_ENABLE_TELEMETRY": "1", "OTEL_METRICS_EXPORTER": "otlp"}
+    place.write({"env": env})
+    assert place.plan().notices == ()
+    place.write({"env": {**env, "OTEL_TRACES_EXPORTER": "otlp"}})
+    assert "Claude Code's own traces" in place.plan().notices[0]
+
+
+def test_switches_that_silence_hooks_are_noticed(place, tmp_path):
+    """Registered and never called: `disableAllHooks` anywhere, or a policy that allows only an organisation's hooks."""
+    place.write({"disableAllHooks": True}, Scope.LOCAL)
+    policy = tmp_path / "managed-settings.json"
+    policy.write_text(json.dumps({"allowManagedHooksOnly": True, "hooks": stop("turnspan hook")}))
+    sources = read_sources(place.env, place.project, managed=[policy])
+    said = sentences(sources, None)
+    assert any("disableAllHooks" in sentence and "settings.local.json" in sentence for sentence in said)
+    assert any("your organisation" in sentence for sentence in said)
+    assert [hook.scope for hook in registrations(sources) if hook.exporter == US] == ["managed"]
+
+
+def test_what_cannot_be_read_is_said(place):
+    """A malformed file of another scope does not stop an installation, but nobody knows what it registers."""
+    place.write(b"{ // mine\n}", Scope.PROJECT)
+    place.path(Scope.LOCAL).mkdir()
+    said = place.install().notices
+    assert len(said) == 2
+    assert all("cannot be read" in sentence for sentence in said)
+
+
+def test_the_home_directory_as_a_project(place):
+    """Started at home, the project's settings are the person's own: one file, one registration."""
+    place.project = place.claude.parent
+    place.install()
+    assert place.plan().notices == ()
+    assert len(registrations(read_sources(place.env, place.project))) == len(EVENTS)
+
+
+def test_a_shared_file_and_a_passing_interpreter_are_remarked(place):
+    """A path of this machine in a shared file, or of a cache in any file, will not work for long."""
+    runtime = Runtime(Path("/home/me/.cache/uv/archive-v0/x/bin/python"), Path("/opt"), None, "linux")
+    said = place.plan(Scope.PROJECT, runtime=runtime).notices
+    assert any("--scope local" in sentence for sentence in said)
+    assert any("uv tool install turnspan" in sentence for sentence in said)
+
+
+def test_where_policies_lie():
+    """Each system has its place for an organisation's settings."""
+    assert {str(managed_settings(name)[0].parent) for name in ("linux", "darwin", "win32")} == {
+        "/etc/claude-code", "/Library/Application Support/ClaudeCode", "C:/Program Files/ClaudeCode"
+    }  # fmt: skip
+
+
+# ---- the config file
+
+VALUES = st.one_of(
+    st.text(),
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.lists(st.text()),
+    st.dictionaries(st.text(), st.text()),
+)
+
+
+@given(st.text(), st.dictionaries(st.text(), VALUES, max_size=5))
+def test_any_destination_reads_back(name, values):
+    """Whatever a key or a header holds, the file says exactly that."""
+    first = with_destination("", name, values)
+    assert tomllib.loads(first) == {"destinations": {name: values}}
+    second = with_destination("# mine\nenabled = true\n", name, values)
+    assert second.startswith("# mine\nenabled = true\n\n[destinations.")
+    assert tomllib.loads(second) == {"enabled": True, "destinations": {name: values}}
+
+
+def test_a_destination_is_replaced_and_the_rest_stays():
+    """Comments, other destinations and settings keep their bytes."""
+    text = (
+        '# my settings\ncapture = "full"  # all of it\n\n[destinations.langfuse]\ntype = "langfuse"\nsecret_key = "old"\n\n'
+        '[destinations.langfuse.headers]\nX-Team = "a"\n\n# the team\'s\n[destinations.otlp]\nendpoint = "http://localhost:4318"\n'
+    )
+    changed = with_destination(text, "langfuse", {"type": "langfuse", "secret_key": "new"})
+    assert changed == (
+        '# my settings\ncapture = "full"  # all of it\n\n[destinations.langfuse]\ntype = "langfuse"\nsecret_key = "new"\n\n'
+        '# the team\'s\n[destinations.otlp]\nendpoint = "http://localhost:4318"\n'
+    )
+    assert with_destination(changed, "langfuse", {"type": "langfuse", "secret_key": "new"}) == changed
+
+
+@pytest.mark.parametrize(
+    "text", ['destinations.otlp.endpoint = "x"\n', "destinations = 3\n", 'a = """\n[destinations.otlp]\n"""\n']
+)
+def test_what_cannot_be_edited_safely_is_left_to_the_person(text):
+    """Another way to write the same thing is not guessed at."""
+    with pytest.raises(ConfigError, match="destinations|another way"):
+        with_destination(text, "otlp", {"type": "otlp"})
+
+
+def test_the_config_file_is_private_and_read_by_the_rest(place):
+    """What is written is what `turnspan` reads: 0600, in a directory for the person alone."""
+    values = {
+        "type": "langfuse",
+        "base_url": "https://lf.example",
+        "public_key": "pk",
+        "secret_key": "sk",
+        "capture": "metadata",
+    }
+    path = write_destination(place.env, "langfuse", values)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    config = load_config(place.env)
+    assert config.problems == ()
+    (destination,) = config.destinations
+    assert destination.options == {"base_url": "https://lf.example", "public_key": "pk", "secret_key": "sk"}
+    assert destination.policy["capture"] == "metadata"
+
+
+def test_a_malformed_config_file_is_not_touched_and_not_shown(place):
+    """A file with a mistake in it may still hold keys."""
+    path = place.claude / "turnspan" / "config.toml"
+    path.parent.mkdir(mode=0o700)
+    path.write_text('secret_key = "sk-lf-secret\n')
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match="not valid TOML") as caught:
+        write_destination(place.env, "otlp", {"type": "otlp"})
+    assert "sk-lf-secret" not in str(caught.value)
+    assert path.read_text() == 'secret_key = "sk-lf-secret\n'
+
+
+def test_a_value_that_is_no_text_is_refused():
+    """Half a character, as a terminal with another encoding may give, is not stored as something else."""
+    with pytest.raises(ConfigError):
+        with_destination("", "otlp", {"endpoint": "\udc80"})
+
+
+# ---- the commands
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    """An OTLP server that takes one secret."""
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"] or 0))
+        self.server.seen.append((self.path, self.headers.get("Authorization"), self.headers.get("x-team")))
+        is_right = "right" in (self.headers.get("x-team") or "") or "cmlnaHQ" in (
+            self.headers.get("Authorization") or ""
+        )
+        self.send_response(200 if is_right else 401)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server():
+    """A server on loopback."""
+    running = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    running.seen = []
+    running.url = f"http://127.0.0.1:{running.server_port}"
+    thread = threading.Thread(target=running.serve_forever, daemon=True)
+    thread.start()
+    yield running
+    running.shutdown()
+    running.server_close()
+    thread.join()
+
+
+def run(place, monkeypatch, command, *arguments, **env):
+    """Run one command in the place, as a script does: without a terminal."""
+    monkeypatch.chdir(place.project)
+    for name in [name for name in os.environ if name.startswith(("TURNSPAN_", "LANGFUSE_", "CC_LANGFUSE_", "CLAUDE"))]:
+        monkeypatch.delenv(name)
+    for name, value in {**place.env, "PATH": "/usr/bin:/bin", **env}.items():
+        monkeypatch.setenv(name, value)
+    made = click.command()(getattr(commands_install, command))
+    return CliRunner().invoke(made, arguments)
+
+
+def test_install_and_uninstall_on_the_command_line(place, monkeypatch):
+    """One command registers, says where traces go and where the backup is; the other puts everything back."""
+    original = place.write({"a": 1})
+    said = run(place, monkeypatch, "install")
+    assert said.exit_code == 0, said.output
+    assert "+" in said.stdout
+    assert "traces go to: local" in said.stdout
+    assert str(place.claude / "turnspan" / "installed") in said.stdout
+    assert (place.claude / "turnspan" / "runtime").read_text().splitlines() == [
+        sys.executable,
+        str(this_runtime().root),
+    ]
+    assert "is as it should be" in run(place, monkeypatch, "install").stdout
+    said = run(place, monkeypatch, "uninstall")
+    assert "no longer registered" in said.stdout
+    assert place.path().read_bytes() == original
+    assert "is not registered" in run(place, monkeypatch, "uninstall").stdout
+
+
+def test_a_dry_run_writes_nothing_and_asks_no_server(place, monkeypatch, server):
+    """--dry-run: no file, no request."""
+    before = place.files()
+    arguments = ["--dry-run", "--to", "otlp", "--endpoint", server.url]
+    said = run(place, monkeypatch, "install", *arguments)
+    assert said.exit_code == 0, said.output
+    assert "turnspan-hook" in said.stdout
+    assert "nothing was written" in said.stdout
+    assert place.files() == before
+    assert server.seen == []
+    place.install()
+    before = place.files()
+    assert "nothing was written" in run(place, monkeypatch, "uninstall", "--dry-run").stdout
+    assert place.files() == before
+
+
+def test_a_destination_is_tried_before_it_is_stored(place, monkeypatch, server):
+    """Wrong keys are refused by the server, and then neither keys nor hooks are written."""
+    arguments = ["--to", "langfuse", "--endpoint", server.url, "--public-key", "pk-lf-1"]
+    said = run(place, monkeypatch, "install", *arguments, LANGFUSE_SECRET_KEY="sk-lf-wrong")
+    assert isinstance(said.exception, ConfigError)
+    assert "does not take these credentials" in str(said.exception)
+    assert "sk-lf-wrong" not in said.output + str(said.exception)
+    assert list(place.files()) == []
+    said = run(place, monkeypatch, "install", *arguments, "--capture", "metadata", LANGFUSE_SECRET_KEY="right")
+    assert said.exit_code == 0, said.output
+    assert "right" not in said.output
+    config = tomllib.loads((place.claude / "turnspan" / "config.toml").read_text())
+    assert config["destinations"]["langfuse"] == {
+        "type": "langfuse", "base_url": server.url, "public_key": "pk-lf-1", "secret_key": "right", "capture": "metadata"
+    }  # fmt: skip
+    assert [path for path, *_ in server.seen] == ["/api/public/otel/v1/traces"] * 2
+
+
+def test_otlp_headers_come_from_the_environment(place, monkeypatch, server):
+    """Headers may hold a token, so they are no argument."""
+    said = run(
+        place, monkeypatch, "install", "--to", "otlp", "--endpoint", server.url, TURNSPAN_OTLP_HEADERS="x-team=right"
+    )
+    assert said.exit_code == 0, said.output
+    config = tomllib.loads((place.claude / "turnspan" / "config.toml").read_text())
+    assert config["destinations"]["otlp"] == {"type": "otlp", "endpoint": server.url, "headers": {"x-team": "right"}}
+    assert server.seen == [("/v1/traces", None, "right")]
+
+
+def test_a_server_that_is_down_is_stored_only_on_request(place, monkeypatch):
+    """Nobody listens there: that is said, and --no-check stores it all the same."""
+    arguments = ["--to", "otlp", "--endpoint", "http://127.0.0.1:1"]
+    said = run(place, monkeypatch, "install", *arguments)
+    assert "--no-check" in said.exception.hint
+    assert list(place.files()) == []
+    assert run(place, monkeypatch, "install", *arguments, "--no-check").exit_code == 0
+    assert "127.0.0.1:1" in (place.claude / "turnspan" / "config.toml").read_text()
+
+
+def test_what_is_missing_is_named(place, monkeypatch):
+    """Without a terminal nothing is asked: the sentence names the variable."""
+    said = run(place, monkeypatch, "install", "--to", "langfuse", "--public-key", "pk")
+    assert "LANGFUSE_SECRET_KEY" in str(said.exception)
+
+
+def test_the_environment_alone_is_enough_but_must_be_there_later(place, monkeypatch):
+    """A destination in the shell works where Claude Code inherits it, and the person is told so."""
+    said = run(place, monkeypatch, "install", TURNSPAN_OTLP_ENDPOINT="http://127.0.0.1:1")
+    assert said.exit_code == 0, said.output
+    assert "$TURNSPAN_OTLP_ENDPOINT must be set where Claude Code is started" in said.output
+    assert not (place.claude / "turnspan" / "config.toml").exists()
+
+
+def test_a_malformed_file_stops_before_anything_is_stored(place, monkeypatch, server):
+    """Nobody is asked for keys when the settings cannot be written anyway."""
+    place.write(b"{,}")
+    before = place.files()
+    said = run(
+        place, monkeypatch, "install", "--to", "otlp", "--endpoint", server.url, TURNSPAN_OTLP_HEADERS="x-team=right"
+    )
+    assert "malformed" in str(said.exception)
+    assert place.files() == before
+    assert server.seen == []
+    assert "malformed" in run(place, monkeypatch, "uninstall").output
+    assert isinstance(run(place, monkeypatch, "uninstall", "--scope", "user").exception, ConfigError)
+
+
+def test_uninstall_says_what_is_left(place, monkeypatch):
+    """The plugin is Claude Code's to disable, and a command of the person's is theirs."""
+    add_plugin(place, "turnspan@turnspan", stop("find-turnspan"))
+    said = run(place, monkeypatch, "uninstall")
+    assert "still registered in plugin turnspan@turnspan" in said.output
+
+
+def test_the_plugin_is_explained(place, monkeypatch):
+    """--plugin registers nothing: it remembers this turnspan for the plugin, and shows the two commands."""
+    said = run(place, monkeypatch, "install", "--plugin")
+    directory = plugin_directory(this_runtime())
+    assert f"claude plugin marketplace add {shlex.quote(str(directory))}" in said.output
+    assert list(place.files()) == [place.claude / "turnspan" / "runtime"]
+
+
+def test_what_is_remembered_is_replaced(place):
+    """The plugin starts the turnspan that was installed last."""
+    remember_runtime(place.env, RUNTIME)
+    remember_runtime(place.env, Runtime(Path("/new/python"), Path("/new"), None))
+    path = place.claude / "turnspan" / "runtime"
+    assert path.read_text() == "/new/python\n/new\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def talk(place, dialogue):
+    """Run `install` in a terminal and answer its questions; gives all that was on the screen, and the exit code."""
+    code = "import click; from turnspan.commands_install import install; click.command()(install)()"
+    env = {**place.env, "PATH": "/usr/bin:/bin", "TERM": "dumb", "LANG": "C.UTF-8"}
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(place.project)
+        os.execve(sys.executable, [sys.executable, "-X", "utf8", "-c", code], env)
+    screen, deadline = b"", time.monotonic() + 30
+    for question, answer in [*dialogue, (None, None)]:
+        asked_from = len(screen)
+        while question is None or question.encode() not in screen[asked_from:]:
+            assert time.monotonic() < deadline, screen.decode()
+            if select.select([terminal], [], [], 0.2)[0]:
+                try:
+                    chunk = os.read(terminal, 65536)
+                except OSError:  # the other end is closed
+                    chunk = b""
+                if not chunk:
+                    break
+                screen += chunk
+        if answer is not None:
+            os.write(terminal, answer.encode() + b"\n")
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    return screen.decode(), os.waitstatus_to_exitcode(status)
+
+
+def test_a_terminal_is_asked_and_secrets_are_not_shown(place, server):
+    """On a terminal: where to, which server, which keys; typed without echo, tried, asked again when they are wrong."""
+    screen, code = talk(
+        place,
+        [
+            ("Where shall traces go", "langfuse"),
+            ("Langfuse URL", server.url),
+            ("Public key", "pk-lf-1"),
+            ("Secret key", "sk-lf-wrong"),
+            ("Langfuse URL", server.url),
+            ("Public key", "pk-lf-1"),
+            ("Secret key", "right"),
+            ("Write this", "y"),
+        ],
+    )
+    assert code == 0, screen
+    assert "does not take these credentials" in screen
+    assert "sk-lf-wrong" not in screen
+    assert "right" not in screen
+    assert (
+        tomllib.loads((place.claude / "turnspan" / "config.toml").read_text())["destinations"]["langfuse"]["secret_key"]
+        == "right"
+    )
+    assert "hooks" in json.loads(place.path().read_bytes())
+
+
+def test_a_person_can_say_no(place):
+    """Declined at the end, nothing is written."""
+    screen, code = talk(place, [("Where shall traces go", ""), ("Write this", "n")])
+    assert code == 1, screen
+    assert list(place.files()) == []

@@ -1,0 +1,167 @@
+"""Which sessions there are, and what each amounts to."""
+
+import os
+
+from reads import read
+from rows import Writer, agent_writer, save_agent, tool_id
+
+from turnspan.listing import newest_sessions, summarise, table_head, table_row, tally_of
+from turnspan.sessions import SessionFile
+from turnspan.terminal import cells
+
+DAY_NS = 86400 * 10**9
+
+
+def session_number(number, **options):
+    """A writer for one of many sessions."""
+    return Writer(session=f"{number:08}-0000-4000-8000-000000000001", tag=f"s{number}", **options)
+
+
+def save_dated(writer, directory, day):
+    """Save a transcript as one that was last written to on a day."""
+    path = writer.save(directory)
+    os.utime(path, ns=(day * DAY_NS, day * DAY_NS))
+    return path
+
+
+def summary_of(path, **options):
+    """What a transcript amounts to."""
+    return summarise(SessionFile(path.stem, path), read(path)[0], **options)
+
+
+def test_a_session_is_summed_up(tmp_path):
+    """Turns, responses, tools, agents and errors are counted, tokens and cost added up, each once."""
+    writer = Writer(version="2.1.325")
+    writer.prompt("look around")
+    call = writer.call("Agent", {"description": "look", "prompt": "look", "subagent_type": "Explore"})
+    agent = agent_writer(writer, "a1b2")
+    agent.prompt("look")
+    agent.say("Nothing here.")
+    writer.result(call, "Nothing here.", outcome={"agentId": "a1b2", "status": "completed"}, after=5)
+    failed = writer.call("Bash", {"command": "false"})
+    writer.result(failed, "Exit code 1", is_error=True)
+    writer.say("Done.")
+    writer.turn("thanks", "You are welcome.")
+    path = writer.save(tmp_path)
+    save_agent(agent, tmp_path, "a1b2", {"agentType": "Explore", "toolUseId": tool_id(call)})
+
+    total = summary_of(path).tally
+    assert (total.turns, total.generations, total.tools, total.agents, total.errors) == (2, 5, 2, 1, 1)
+    assert total.usage.output == 5 * 40
+    assert total.usage.cache_read == 5 * 300
+    assert total.cost_usd > 0
+    assert not total.is_cost_partial
+
+
+def test_a_sum_says_what_it_leaves_out(tmp_path):
+    """A model without a price and output that was not counted make a sum a lower bound, and the row shows it."""
+    writer = Writer(version="2.1.325")
+    writer.prompt("hi")
+    writer.say("Hello.", model="some-model-of-tomorrow")
+    unknown = summary_of(writer.save(tmp_path))
+    assert unknown.tally.unpriced == {"some-model-of-tomorrow"}
+    assert "≥$0.0000" in table_row(unknown, 100, now_ns=0)
+
+    writer = session_number(2, version="2.1.30")
+    writer.turn("hi", "Hello.")
+    uncounted = summary_of(writer.save(tmp_path))
+    assert uncounted.tally.incomplete == 1
+    assert "≥370" in table_row(uncounted, 100, now_ns=0)
+
+
+def test_a_trace_of_no_spans_amounts_to_nothing(tmp_path):
+    """A session without a turn is a row of its own, too."""
+    path = tmp_path / "5e55104a-0000-4000-8000-000000000001.jsonl"
+    path.write_text('{"type":"summary","summary":"old times"}\n')
+    summary = summary_of(path, written_ns=3 * DAY_NS)
+    assert summary.tally.turns == 0
+    assert table_row(summary, 80, now_ns=5 * DAY_NS).split()[:3] == ["2d", "5e55104a", "0"]
+    assert "(no turn yet)" in table_row(summary, 80, now_ns=0)
+
+
+def test_a_title_is_the_persons_then_the_clients_then_the_first_words(tmp_path):
+    """What a person called a session comes first; a session nobody named goes by its first prompt."""
+    writer = Writer()
+    writer.turn("weave a\nlong carpet", "Done.")
+    path = writer.save(tmp_path)
+    assert summary_of(path).title == "weave a long carpet"
+    assert summary_of(path, title="From the index").title == "From the index"
+    writer.bare("custom-title", customTitle="Carpets \x1b[31mred")
+    writer.turn("more", "Done.")
+    path = writer.save(tmp_path)
+    assert summary_of(path, title="From the index").title == "Carpets red"
+
+
+def test_the_newest_sessions_are_found(tmp_path):
+    """Of many sessions those written to last are found by their dates."""
+    for number in range(1, 8):
+        writer = session_number(number)
+        writer.turn("hi", "Hello.")
+        save_dated(writer, tmp_path / "-home-ada-loom", number)
+    found = newest_sessions(tmp_path, limit=3)
+    assert {session.session_id[:8] for session in found} == {"00000007", "00000006", "00000005"}
+
+
+def test_what_is_not_a_file_is_not_waited_for(tmp_path):
+    """A FIFO or a directory among the transcripts is passed over: opening it could take for ever."""
+    (tmp_path / "-p").mkdir()
+    os.mkfifo(tmp_path / "-p" / "00000001-0000-4000-8000-000000000001.jsonl")
+    (tmp_path / "-p" / "00000002-0000-4000-8000-000000000001.jsonl").mkdir()
+    assert newest_sessions(tmp_path, limit=3) == []
+    assert newest_sessions(tmp_path, limit=3, project="p") == []
+
+
+def test_copied_files_are_listed_by_their_own_times(tmp_path):
+    """An archive that was copied has today's dates: what happened last still comes first."""
+    for number, day in ((1, 5), (2, 9), (3, 1)):
+        writer = session_number(number)
+        writer.wait(day * 86400)
+        writer.turn("hi", "Hello.")
+        save_dated(writer, tmp_path / "-p", 20_000)
+    assert [session.session_id[7] for session in newest_sessions(tmp_path, limit=10)] == ["2", "1", "3"]
+
+
+def test_a_project_is_named_by_directory_or_by_a_part_of_its_path(tmp_path):
+    """`--project .` takes a directory and what is below it; a word takes every path that holds it."""
+    here = tmp_path / "work" / "loom"
+    (here / "src").mkdir(parents=True)
+    places = (here, here / "src", tmp_path / "work" / "loom-2", "C:\\Users\\ada\\carpet")
+    for number, cwd in enumerate(places, 1):
+        writer = session_number(number, cwd=str(cwd))
+        writer.turn("hi", "Hello.")
+        writer.save(tmp_path / "projects" / f"-p{number}")
+
+    def found(project):
+        listed = newest_sessions(tmp_path / "projects", limit=10, project=project)
+        return {session.session_id[7] for session in listed}
+
+    assert found(str(here)) == {"1", "2"}
+    assert found("LOOM") == {"1", "2", "3"}
+    assert found("carpet") == {"4"}
+    assert found("nowhere") == set()
+    assert newest_sessions(tmp_path / "missing", limit=10) == []
+
+
+def test_a_row_fits_the_terminal(tmp_path):
+    """Wide titles are cut; columns stand below their names, with or without what was sent."""
+    writer = Writer(cwd="/home/ada/織物" + "x" * 40)
+    writer.turn("織る" * 100, "Done.")
+    summary = summary_of(writer.save(tmp_path))
+    for width in (80, 140):
+        assert cells(table_row(summary, width, now_ns=summary.last_ns)) <= width
+        with_sent = table_row(summary, width, now_ns=summary.last_ns, sent="3/3")
+        head = table_head(width, has_sent=True)
+        assert cells(with_sent) <= width
+        assert with_sent.index("3/3") + 3 == head.index("SENT") + 4
+
+
+def test_sums_of_traces_add_up(tmp_path):
+    """Adding trace by trace gives what the whole amounts to."""
+    writer = Writer(version="2.1.325")
+    for number in range(3):
+        writer.turn(f"question {number}", "answer")
+    path = writer.save(tmp_path)
+    traces, _ = read(path)
+    total = tally_of(traces[0]) + tally_of(traces[1]) + tally_of(traces[2])
+    assert total == summary_of(path).tally
+    assert total.turns == 3

@@ -1,0 +1,489 @@
+import os
+import random
+import shutil
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from lives import Life
+from reads import one_pass, outline, read, sent, spans
+from rows import Writer, agent_writer, save_agent, tool_id
+
+from turnspan.errors import TranscriptError
+from turnspan.reading import IDLE_NS, IDLE_WHILE_PENDING_NS, Ending, Progress, Reading
+from turnspan.sessions import SessionFile
+from turnspan.transcript.entries import parse_time
+from turnspan.transcript.turns import words_digest
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+STORIES = sorted(path.name for path in FIXTURES.iterdir() if path.is_dir())
+LIVES = {story: Life(FIXTURES / story / "projects") for story in STORIES}
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A project directory below a projects directory."""
+    return tmp_path / "projects" / "-home-ada-loom"
+
+
+def walk(path, progress=None, **ending):
+    """Return a reading after its walk, and its pieces."""
+    reading = Reading(SessionFile(path.stem, path), progress or Progress(), Ending(**ending))
+    return reading, list(reading.pieces())
+
+
+# ---- events say when, never what
+
+
+@given(data=st.data())
+def test_any_cuts_equal_one_pass(data, tmp_path_factory):
+    """Read at any moments, stopped wherever a turn had ended, each story gives the spans of one pass, once, byte for byte."""
+    story = data.draw(st.sampled_from(STORIES))
+    life = LIVES[story]
+    moments = data.draw(st.lists(st.integers(0, len(life.steps)), max_size=8))
+    directory = tmp_path_factory.mktemp("cuts", numbered=True) / "projects"
+    assert sent(life.lived(directory, moments)) == sent(one_pass(life.projects))
+    shutil.rmtree(directory.parent)
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_reading_row_by_row_equals_one_pass(story, tmp_path):
+    """Read after every single row, each story gives the spans of one pass, once, byte for byte."""
+    life = LIVES[story]
+    assert sent(life.lived(tmp_path / "projects", range(len(life.steps)))) == sent(one_pass(life.projects))
+
+
+STEPS = {
+    "prompt": lambda w, n: w.prompt(f"prompt {n}"),
+    "notification": lambda w, n: w.prompt(f"<task-notification>{n}</task-notification>", origin={"kind": "task-notification"}),
+    "command": lambda w, n: w.prompt(f"<command-name>/c{n}</command-name>"),
+    "bash": lambda w, n: w.prompt(f"<bash-input>ls {n}</bash-input>"),
+    "local": lambda w, n: w.prompt(f"<local-command-stdout>{n}</local-command-stdout>"),
+    "meta": lambda w, n: w.prompt(f"meta {n}", isMeta=True),
+    "summary": lambda w, n: w.prompt(f"summary {n}", isCompactSummary=True),
+    "say": lambda w, n: w.say(f"answer {n}"),
+    "think": lambda w, n: w.say([{"type": "thinking", "thinking": f"hm {n}"}]),
+    "tool": lambda w, n: w.result(w.call("Bash", {"n": n}), f"done {n}", is_error=n % 3 == 0),
+    "pending": lambda w, n: w.call("Bash", {"n": n}),
+    "late": lambda w, n: answer_some_call(w, n),
+    "failed": lambda w, n: w.say(f"API Error {n}", model="<synthetic>", isApiErrorMessage=True),
+    "feedback": lambda w, n: w.prompt(f"Stop hook feedback:\n{n}", isMeta=True),
+    "interrupt": lambda w, _: w.prompt([{"type": "text", "text": "[Request interrupted by user]"}]),
+    "stopped": lambda w, _: w.stopped(),
+    "compacted": lambda w, _: w.row("system", subtype="compact_boundary", compactMetadata={"trigger": "auto"}),
+    "retry": lambda w, n: w.row("system", subtype="api_error", retryAttempt=n),
+    "title": lambda w, n: w.bare("ai-title", aiTitle=f"title {n}"),
+    "tag": lambda w, n: w.bare("tag", tag=f"tag {n}"),
+    "mode": lambda w, n: w.bare("permission-mode", permissionMode=f"mode {n}"),
+    "enqueue": lambda w, n: w.bare("queue-operation", operation="enqueue", content=f"words {n}"),
+    "dequeue": lambda w, _: w.bare("queue-operation", operation="dequeue"),
+    "remove": lambda w, _: w.bare("queue-operation", operation="remove"),
+    "steer": lambda w, n: w.row("attachment", attachment={"type": "queued_command", "prompt": f"words {n}"}),
+    "request": lambda w, n: w.bare("api-request", id=f"r{n}", timestamp=w.stamp()),
+    "rewind": lambda w, n: setattr(w, "parent", w.rows[n % len(w.rows)].get("uuid") if w.rows else None),
+}
+
+
+def answer_some_call(writer, number):
+    """Add a result for an earlier call, which may have one already."""
+    calls = [row for row in writer.rows if row["type"] == "assistant" and row["message"]["content"][0]["type"] == "tool_use"]
+    if calls:
+        writer.result(calls[number % len(calls)], f"late {number}")
+
+
+@given(
+    steps=st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=25),
+    version=st.sampled_from(["1.0.80", "2.0.76", "2.1.29", "2.1.150", "2.1.325"]),
+    seed=st.integers(0, 1000),
+)
+def test_any_cuts_of_any_session_equal_one_pass(steps, version, seed, tmp_path_factory):
+    """Whatever a session holds, in whatever order, reading it in pieces gives what one pass gives."""
+    writer = Writer(version=version)
+    for number, step in enumerate(steps):
+        STEPS[step](writer, number)
+    assume(writer.rows)
+    directory = tmp_path_factory.mktemp("any", numbered=True)
+    writer.save(directory / "whole" / "-p")
+    life = Life(directory / "whole")
+    moments = random.Random(seed).sample(range(len(life.steps) + 1), min(6, len(life.steps)))
+    assert sent(life.lived(directory / "lived", moments)) == sent(one_pass(directory / "whole"))
+    shutil.rmtree(directory)
+
+
+@given(story=st.sampled_from(STORIES), at=st.floats(0, 1), lost=st.integers(0, 400))
+def test_a_span_once_final_never_changes(story, at, lost, tmp_path_factory):
+    """What leaves before a file has come to its end, or to the end of a line, is in it unchanged when it has."""
+    life = LIVES[story]
+    sizes = life.sizes(int(at * len(life.steps)))
+    cut = {name: max(0, size - lost) if name in life.answered else size for name, size in sizes.items()}
+    directory = tmp_path_factory.mktemp("grows", numbered=True)
+    life.put(directory, cut)
+    early = sent([t for name in life.answered if name in cut for t in read(directory / name, is_stopped=False)[0]])
+    whole = sent(one_pass(life.projects))
+    assert early.items() <= whole.items()
+    shutil.rmtree(directory)
+
+
+@given(story=st.sampled_from(STORIES), seed=st.integers(0, 1000), name=st.sampled_from(["x", "-other-place", "ü ber"]))
+def test_only_content_makes_ids_and_times(story, seed, name, tmp_path_factory):
+    """Another directory, another machine, other file times: the same transcript gives the same bytes."""
+    projects = tmp_path_factory.mktemp("moved", numbered=True) / "projects"
+    shutil.copytree(LIVES[story].projects, projects)
+    for project in list(projects.iterdir()):
+        project.rename(projects / name)
+    chance = random.Random(seed)
+    for path in projects.rglob("*"):
+        os.utime(path, (chance.random() * 4e9,) * 2)
+    assert sent(one_pass(projects)) == sent(one_pass(LIVES[story].projects))
+    shutil.rmtree(projects.parent)
+
+
+@given(data=st.data())
+def test_no_transcript_can_hurt_us(data, tmp_path_factory):
+    """Lines that are torn, glued, doubled, swapped or lost never raise, never repeat a span, never leave one without a parent."""
+    life = LIVES[data.draw(st.sampled_from(STORIES))]
+    directory = tmp_path_factory.mktemp("hurt", numbered=True) / "projects"
+    life.put(directory, life.sizes(len(life.steps)))
+    for name in life.files:
+        if name.suffix != ".jsonl":
+            continue
+        lines = life.files[name].splitlines(keepends=True)
+        for _ in range(data.draw(st.integers(0, 3))):
+            at, to = (data.draw(st.integers(0, len(lines) - 1)) for _ in range(2))
+            cut = data.draw(st.integers(0, len(lines[at])))
+            lines[at] = data.draw(
+                st.sampled_from([b"", lines[at] * 2, lines[to], lines[at][:cut], lines[at].rstrip(), b"\0" * 9 + lines[at],
+                                 lines[at][:cut] + b"\xff" + lines[at][cut:], lines[at][:cut] + lines[to]])
+            )  # fmt: skip
+        (directory / name).write_bytes(b"".join(lines))
+    seen = set()
+    for trace in one_pass(directory):
+        for span in trace.spans:
+            assert (trace.trace_id, span.span_id) not in seen
+            assert span.parent_id is None or (trace.trace_id, span.parent_id) in seen
+            assert span.start_ns <= span.end_ns
+            seen.add((trace.trace_id, span.span_id))
+    shutil.rmtree(directory.parent)
+
+
+# ---- when a turn may leave
+
+
+def test_a_turn_leaves_when_its_last_words_are_there(project):
+    """A Stop names the last words; as long as the file does not hold them, the turn waits and says so."""
+    writer = Writer()
+    writer.prompt("One.")
+    path = writer.save(project)
+    reading, pieces = walk(path, is_stopped=True, last_words=words_digest("Done."))
+    assert (pieces, reading.is_answer_missing, reading.has_unsealed) == ([], True, True)
+    writer.say("Not yet.")
+    writer.save(project)
+    assert walk(path, is_stopped=True, last_words=words_digest("Done."))[1] == []
+    writer.say([{"type": "text", "text": "  Done.\n"}])
+    writer.save(project)
+    reading, pieces = walk(path, is_stopped=True, last_words=words_digest("Done."))
+    assert outline(pieces[0].traces) == ["Turn 1", "  said Not yet.", "  said   Done.\n"]
+    assert not reading.is_answer_missing
+    assert not reading.has_unsealed
+
+
+def test_a_turn_that_waits_for_a_tool_stays(project):
+    """A turn whose call has no result yet does not leave with a Stop, but when the session is over."""
+    writer = Writer()
+    writer.prompt("One.")
+    writer.call("Bash", {})
+    path = writer.save(project)
+    assert walk(path, is_stopped=True)[1] == []
+    ((trace,),) = [piece.traces for piece in walk(path, is_over=True)[1]]
+    assert trace.spans[0].facts["incomplete"] is True
+    assert trace.spans[2].facts["incomplete"] is True
+
+
+@pytest.mark.parametrize(("last", "patience"), [("say", IDLE_NS), ("call", IDLE_WHILE_PENDING_NS)])
+def test_an_idle_turn_leaves_by_the_clock(project, last, patience):
+    """Ten quiet minutes end a turn; a call that may still run has an hour. The transcript's own times count."""
+    writer = Writer()
+    writer.prompt("One.")
+    row = writer.say("Done.") if last == "say" else writer.call("Bash", {})
+    path = writer.save(project)
+    at = parse_time(row["timestamp"])
+    assert walk(path, now_ns=at + patience)[1] == []
+    assert len(walk(path, now_ns=at + patience + 1)[1]) == 1
+
+
+def test_an_agent_that_still_works_keeps_its_turn_awake(project):
+    """A turn is not idle while one of its agents writes."""
+    writer = Writer()
+    writer.prompt("One.")
+    call = writer.call("Agent", {"prompt": "Go."})
+    agent = agent_writer(writer, "a1")
+    agent.prompt("Go.")
+    row = agent.say("Going.", after=5000)
+    path = writer.save(project)
+    save_agent(agent, project, "a1", {"toolUseId": tool_id(call)})
+    at = parse_time(row["timestamp"])
+    assert walk(path, now_ns=at + 1)[1] == []
+    assert len(walk(path, now_ns=at + IDLE_WHILE_PENDING_NS + 1)[1]) == 1
+
+
+def test_a_later_prompt_is_enough(project):
+    """A turn that is followed by another one has ended, whoever says so or not."""
+    writer = Writer()
+    writer.turn("One.", "First.")
+    writer.prompt("Two.")
+    traces, progress = read(writer.save(project), is_stopped=False)
+    assert outline(traces) == ["Turn 1", "  said First."]
+    assert read(project / f"{writer.session}.jsonl", progress, is_stopped=False)[0] == []
+
+
+def test_a_rewritten_file_is_read_again(project):
+    """A file that was cut or changed before the place we know is read from its beginning, and that is said."""
+    writer = Writer()
+    writer.turn("One.", "First.")
+    writer.turn("Two.", "Second.")
+    path = writer.save(project)
+    before, progress = read(path)
+    writer.rows = writer.rows[:2]
+    writer.save(project)
+    reading, pieces = walk(path, progress, is_over=True)
+    assert reading.is_rewritten
+    assert sent(pieces[0].traces).items() <= sent(before).items()
+
+
+def test_progress_survives_being_written_down(project):
+    """What is remembered between two readings can be stored and read back without loss."""
+    import msgspec  # noqa: PLC0415  only here
+
+    for story in STORIES:
+        for session in LIVES[story].answered:
+            path = LIVES[story].projects / session
+            for piece in walk(path, is_over=True)[1]:
+                stored = msgspec.json.encode(piece.progress)
+                assert msgspec.json.decode(stored, type=Progress) == piece.progress
+    assert msgspec.json.decode(b"{}", type=Progress) == Progress()
+
+
+# ---- lines
+
+
+def test_a_line_of_a_hundred_megabytes_costs_only_itself(project):
+    """A line too long to hold is counted; the turns around it are told, in little memory."""
+    writer = Writer()
+    writer.turn("One.", "First.")
+    path = writer.save(project)
+    writer.turn("Two.", "Second.")
+    with path.open("ab") as file:
+        file.truncate(path.stat().st_size + 100 * 1024 * 1024)
+        file.seek(0, os.SEEK_END)
+        file.write(b"\n" + b"".join(writer.lines()[2:]))
+    tracemalloc.start()
+    reading, pieces = walk(path, is_over=True)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert reading.noticed.oversized == 1
+    assert outline([t for piece in pieces for t in piece.traces]) == ["Turn 1", "  said First.", "Turn 2", "  said Second."]
+    assert peak < 60 * 1024 * 1024
+
+
+def test_a_turn_may_end_inside_a_line(project):
+    """A prompt that was glued to the answer before it is not lost when that answer has left."""
+    writer = Writer()
+    writer.turn("One.", "First.")
+    writer.turn("Two.", "Second.")
+    lines = writer.lines()
+    path = writer.save(project)
+    path.write_bytes(lines[0] + lines[1].rstrip() + lines[2])
+    first, progress = read(path, is_stopped=False)
+    path.write_bytes(lines[0] + lines[1].rstrip() + lines[2] + lines[3])
+    second, _ = read(path, progress)
+    assert outline(first + second) == ["Turn 1", "  said First.", "Turn 2", "  said Second."]
+    assert sent(first + second) == sent(read(path)[0])
+
+
+def test_a_last_line_without_a_newline_is_told_when_it_is_whole(project):
+    """A restored file may end without a newline: its last row counts. Half a row does not, until it is whole."""
+    writer = Writer()
+    writer.turn("One.", "First.")
+    lines = writer.lines()
+    path = writer.save(project)
+    path.write_bytes(lines[0] + lines[1][:-30])
+    assert outline(read(path)[0]) == ["Turn 1"]
+    path.write_bytes(lines[0] + lines[1].rstrip())
+    first, progress = read(path)
+    assert outline(first) == ["Turn 1", "  said First."]
+    writer.turn("Two.", "Second.")
+    for between in (b"", b"\n"):
+        path.write_bytes(lines[0] + lines[1].rstrip() + between + b"".join(writer.lines()[2:]))
+        assert outline(read(path, progress)[0]) == ["Turn 2", "  said Second."]
+
+
+# ---- agents
+
+
+def background(writer, agent_id, prompt, **fields):
+    """Add a call that launches an agent in the background."""
+    call = writer.call("Agent", {"prompt": prompt, "subagent_type": "Explore", "run_in_background": True}, **fields)
+    agent = agent_writer(writer, agent_id)
+    writer.result(call, f"agentId: {agent_id}", outcome={"isAsync": True, "status": "async_launched", "agentId": agent_id})
+    return call, agent
+
+
+def test_a_background_agent_leaves_when_it_has_finished(project):
+    """The turn leaves at its Stop; the agent's spans join its trace when the client says that the agent has ended."""
+    writer = Writer()
+    writer.prompt("Go.")
+    _, agent = background(writer, "a1", "Go far.")
+    writer.say("Started.")
+    agent.prompt("Go far.")
+    path = writer.save(project)
+    save_agent(agent, project, "a1")
+    first, progress = read(path, is_stopped=True)
+    assert outline(first) == ["Turn 1", "  said Agent", "    Agent", "  said Started."]
+    reading, pieces = walk(path, progress, finished_agents=("a1",))
+    assert (pieces, reading.is_answer_missing, reading.has_unsealed) == ([], True, True)  # its file lags behind
+    agent.say("Been far.")
+    save_agent(agent, project, "a1")
+    second, progress = read(path, progress, finished_agents=("a1",))
+    assert outline(second) == ["… Explore", "  said Been far."]
+    assert second[0].trace_id == first[0].trace_id
+    assert read(path, progress)[0] == []
+    assert sent(first + second) == sent(read(path)[0])
+
+
+@pytest.mark.parametrize("child", ["a0", "z9"])
+def test_what_a_background_agent_launches_hangs_below_it(project, child):
+    """An agent of a background agent belongs below the call that launched it, whatever their files are called."""
+    writer = Writer()
+    writer.prompt("Go.")
+    _, agent = background(writer, "m5", "Go far.")
+    writer.say("Started.")
+    agent.prompt("Go far.")
+    call = agent.call("Agent", {"prompt": "Help.", "subagent_type": "Plan"})
+    helper = agent_writer(agent, child)
+    helper.turn("Help.", "Helped.")
+    agent.wait(5)
+    agent.result(call, "Helped.", outcome={"status": "completed", "agentId": child})
+    agent.say("Been far.")
+    path = writer.save(project)
+    save_agent(agent, project, "m5")
+    save_agent(helper, project, child)
+    assert outline(read(path)[0])[4:] == [
+        "… Explore",
+        "  said Agent",
+        "    Agent",
+        "      Plan",
+        "        said Helped.",
+        "  said Been far.",
+    ]
+
+
+def test_an_agent_that_is_sent_on_works_for_the_call_that_sent_it(project):
+    """Each run of an agent hangs below the call it was run for, in the background or not, live or in one pass."""
+    writer = Writer(version="2.1.100")
+    writer.prompt("Go.")
+    _, agent = background(writer, "a1", "Go far.")
+    agent.turn("Go far.", "Been far.")
+    writer.say("Started.")
+    path = writer.save(project)
+    save_agent(agent, project, "a1")
+    first, progress = read(path, is_stopped=True, finished_agents=("a1",))
+    writer.wait(100)
+    writer.prompt("Again.")
+    call = writer.call("Task", {"prompt": "Go further.", "resume": "a1"})
+    agent.now = writer.now
+    agent.turn("Go further.", "Been further.")
+    writer.wait(5)
+    writer.result(call, "Been further.", outcome={"status": "completed", "agentId": "a1"})
+    writer.say("It went on.")
+    writer.save(project)
+    save_agent(agent, project, "a1")
+    second, progress = read(path, progress, is_stopped=True)
+    writer.wait(100)
+    agent.now = writer.now
+    agent.turn("And home.", "Been home.")  # a message that no call of the session sent
+    save_agent(agent, project, "a1")
+    third, _ = read(path, progress)
+    assert outline(first)[4:] == ["… Explore", "  said Been far."]
+    assert outline(second) == ["Turn 2", "  said Task", "    Task", "      agent", "        said Been further.", "  said It went on."]
+    assert outline(third) == ["… agent", "  said Been home."]
+    assert third[0].trace_id == second[0].trace_id
+    assert sent(first + second + third) == sent(read(path)[0])
+
+
+def test_an_agent_with_a_label_that_a_call_launched_is_not_nobodys(project):
+    """A dash in an agent's id does not take it away from the call that its meta.json names."""
+    writer = Writer()
+    writer.prompt("Go.")
+    call = writer.call("Agent", {"prompt": "Review."})
+    agent = agent_writer(writer, "areviewer-77")
+    agent.turn("Review.", "Reviewed.")
+    path = writer.save(project)
+    save_agent(agent, project, "areviewer-77", {"agentType": "reviewer", "toolUseId": tool_id(call), "finished": True})
+    first, progress = read(path, is_stopped=False, finished_agents=("areviewer-77",))
+    assert first == []
+    writer.wait(9)
+    writer.result(call, "Reviewed.")
+    writer.say("Good.")
+    writer.save(project)
+    assert outline(read(path, progress)[0])[:4] == ["Turn 1", "  said Agent", "    Agent", "      reviewer"]
+
+
+def test_a_printed_agent_id_launches_nothing(project):
+    """A command that prints the id of a running agent does not end it, nor move it."""
+    writer = Writer()
+    writer.prompt("Go.")
+    _, agent = background(writer, "a1", "Go far.")
+    agent.prompt("Go far.")
+    writer.result(writer.call("Bash", {"command": "ps"}), "agentId: a1")
+    writer.say("It runs.")
+    path = writer.save(project)
+    save_agent(agent, project, "a1")
+    first, progress = read(path, is_stopped=True)
+    assert "agent" not in {span.kind for span in spans(first)}
+    agent.say("Been far.")
+    save_agent(agent, project, "a1")
+    assert outline(read(path, progress)[0]) == ["… Explore", "  said Been far."]
+
+
+def test_warm_ups_are_counted_and_not_told(project):
+    """2.0.x starts agents that nobody asked for: they are no traces; an agent that nobody claims is one."""
+    writer = Writer(version="2.0.50")
+    writer.turn("One.", "First.")
+    path = writer.save(project)
+    for agent_id, prompt in (("w1", "Warmup"), ("w2", "Warmup"), ("u1", "Who asked?")):
+        agent = agent_writer(writer, agent_id)
+        agent.turn(prompt, "Here I am.")
+        save_agent(agent, project, agent_id, flat=True)
+    reading, pieces = walk(path, is_over=True)
+    assert reading.warmups == 2
+    assert outline([t for piece in pieces for t in piece.traces]) == ["Turn 1", "  said First.", "agent", "  said Here I am."]
+
+
+# ---- what is not a transcript
+
+
+@pytest.mark.parametrize("make", ["missing", "directory", "fifo", "device"])
+def test_what_is_no_file_is_said_in_one_sentence(tmp_path, make):
+    """A path that is missing, a directory, a pipe or a device gives one clear sentence."""
+    path = tmp_path / "session.jsonl"
+    {
+        "missing": lambda: None,
+        "directory": path.mkdir,
+        "fifo": lambda: os.mkfifo(path),
+        "device": lambda: path.symlink_to("/dev/null"),
+    }[make]()
+    with pytest.raises(TranscriptError, match=r"session\.jsonl"):
+        read(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"\x7fELF\x01\0\0\n" * 999, b"\xff\xfe\n" * 99, b"hello\nworld\n", b"[1]\n{}\n"])
+def test_what_holds_no_turns_gives_nothing(tmp_path, content):
+    """An empty, a binary or a foreign file has no turns; nothing is raised, and what is odd is counted."""
+    path = tmp_path / "session.jsonl"
+    path.write_bytes(content)
+    reading, pieces = walk(path, is_over=True)
+    assert pieces == []
+    noticed = reading.noticed
+    assert bool(content.strip()) == bool(noticed.unreadable or noticed.misshapen or noticed.unknown)

@@ -1,0 +1,310 @@
+import json
+import os
+import threading
+
+import pytest
+from reads import outline, read, sent, spans
+from rows import Writer, agent_writer, save_agent
+
+from turnspan import sessions
+from turnspan.errors import TranscriptError
+from turnspan.reading import Ending, Progress, Reading
+from turnspan.sessions import SessionFile, find_session, session_at
+from turnspan.trace.build import trace_of
+from turnspan.transcript.turns import TurnRef
+
+OTHER = "f04c0000-0000-4000-8000-000000000002"
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A project directory below a projects directory."""
+    path = tmp_path / "projects" / "-home-ada-loom"
+    path.mkdir(parents=True)
+    return path
+
+
+def copied(writer, *, version=None, **changes):
+    """Return a writer whose file begins with a copy of another one's rows, each changed in some way."""
+    copy = Writer(OTHER, version or writer.version, "b", **writer.always)
+    copy.now = writer.now
+    copy.rows = [{**row, **{key: change(row) for key, change in changes.items()}} for row in writer.rows]
+    copy.parent = copy.rows[-1]["uuid"]
+    return copy
+
+
+def told(path):
+    """Return what one reading of a session tells, as lines."""
+    return outline(read(path)[0])
+
+
+# ---- where they lie
+
+
+def test_sessions_are_found_by_their_names(project):
+    """Sessions are the files named after one; agents, folders of agents and other files are not."""
+    for name in ("b.jsonl", "a.jsonl", "agent-x.jsonl", "notes.txt", ".hidden.jsonl", "no good.jsonl", "a.jsonl.bak"):
+        (project / name).touch()
+    (project / "a").mkdir()
+    assert [session.session_id for session in sessions.sessions_in(project)] == ["a", "b"]
+    assert [s.project for s in sessions.all_sessions(project.parent)] == [project.name] * 2
+    assert list(sessions.sessions_in(project / "gone")) == []
+    assert list(sessions.all_sessions(project / "gone")) == []
+
+
+def test_a_path_outside_is_outside(tmp_path, project):
+    """A link that leads out of the projects directory is seen through."""
+    (tmp_path / "elsewhere.jsonl").touch()
+    (project / "link.jsonl").symlink_to(tmp_path / "elsewhere.jsonl")
+    (project / "own.jsonl").touch()
+    assert sessions.is_below(project / "own.jsonl", project.parent)
+    assert not sessions.is_below(project / "link.jsonl", project.parent)
+    assert not sessions.is_below(project / ".." / ".." / "elsewhere.jsonl", project.parent)
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", "", ".", "-x", "a" * 200, "a\0b"])
+def test_an_id_that_is_no_name_makes_no_path(project, name):
+    """An id that would lead elsewhere is not an id."""
+    assert sessions.flat_agent_file(SessionFile("s", project / "s.jsonl"), name) is None
+    if name:
+        with pytest.raises(TranscriptError, match="not named after a session"):
+            session_at(project / f"{name.replace('/', '_').replace(chr(0), '?')} .jsonl")
+
+
+def test_a_session_is_found_by_id_prefix_and_path(project):
+    """A person names a session by its id, the beginning of it, or its file."""
+    first = Writer("aaaa0000-0000-4000-8000-000000000001").save(project)
+    Writer("aaab0000-0000-4000-8000-000000000002").save(project)
+    found = [find_session(project.parent, name) for name in (first.stem, "aaaa", str(first))]
+    assert found == [SessionFile(first.stem, first)] * 3
+    for name, said in (("aaa", "2 sessions begin"), ("zz", "no session"), (str(project), "is a directory")):
+        with pytest.raises(TranscriptError, match=said):
+            find_session(project.parent, name)
+
+
+def test_without_a_name_it_is_the_latest_of_this_project(project):
+    """Nothing named means the latest session of the directory one is in, or else the latest of all."""
+    with pytest.raises(TranscriptError, match="no transcripts"):
+        find_session(project.parent, None)
+    here, there = Writer("a1"), Writer("a2", cwd="/home/ada/quilt")
+    here.turn("Hi.", "Hi.")
+    there.turn("Hi.", "Hi.")
+    os.utime(here.save(project), (1, 1))
+    there.save(project)
+    assert find_session(project.parent, None, there.always["cwd"]).session_id == "a2"
+    assert find_session(project.parent, None, here.always["cwd"]).session_id == "a1"
+    assert find_session(project.parent, None).session_id == "a2"
+
+
+def test_titles_come_from_the_index_too(project):
+    """`sessions-index.json` has names for sessions; a broken one has none."""
+    index = project / "sessions-index.json"
+    assert sessions.indexed_titles(project) == {}
+    index.write_text(json.dumps({"version": 1, "entries": [{"sessionId": "a", "summary": "Weaving"}, {"sessionId": "b"}]}))
+    assert sessions.indexed_titles(project) == {"a": "Weaving"}
+    for rubbish in ("[]", '{"entries": 5}', "{", "\0"):
+        index.write_text(rubbish)
+        assert sessions.indexed_titles(project) == {}
+
+
+# ---- agents
+
+
+def test_agents_are_found_in_every_layout(project):
+    """Agents lie below their session, in workflows too, or next to it; what their meta.json says is read."""
+    main = Writer()
+    main.turn("Hi.", "Hi.")
+    path = main.save(project)
+    agent = agent_writer(main, "a1")
+    agent.turn("Go.", "Gone.")
+    save_agent(agent, project, "a1", {"agentType": "Explore", "description": "d", "toolUseId": "t", "spawnDepth": 2})
+    save_agent(agent, project, "a2", below="subagents/workflows/run")
+    save_agent(agent, project, "a3", flat=True)
+    session = SessionFile(path.stem, path)
+    found = sessions.agent_files(session)
+    assert set(found) == {"a1", "a2"}
+    assert (found["a1"].type, found["a1"].tool_use_id, found["a1"].depth, found["a1"].is_finished) == ("Explore", "t", 2, False)
+    assert [file.agent_id for file in sessions.flat_agent_files(session)] == ["a3"]
+    assert sessions.flat_agent_file(session, "a3").path.name == "agent-a3.jsonl"
+    assert list(sessions.flat_agent_files(SessionFile(OTHER, path))) == []
+
+
+@pytest.mark.parametrize(
+    ("meta", "kind"),
+    [
+        (b'{"agentType":"Explore","finished":true}', "Explore"),
+        (b'{"agentType":"Explore","finished":tr', "Explore"),
+        (b'{"agentType":"Explore","descri', "Explore"),
+        (b'{"agentTy', ""),
+        (b"[]", ""),
+        (b"\xff", ""),
+        (b"", ""),
+    ],
+)
+def test_half_a_meta_file_says_what_it_says(project, meta, kind):
+    """meta.json is written anew when an agent ends: whoever looks just then reads the fields that are whole."""
+    main = Writer()
+    main.turn("Hi.", "Hi.")
+    path = main.save(project)
+    file = save_agent(agent_writer(main, "a1"), project, "a1")
+    file.with_suffix(".meta.json").write_bytes(meta)
+    assert sessions.agent_files(SessionFile(path.stem, path))["a1"].type == kind
+
+
+def test_an_agents_label_is_in_its_id():
+    """Agents that no call launched say in their id what they are for."""
+    assert sessions.label_of("acompact-00aa") == "compact"
+    assert sessions.label_of("aprompt_suggestion-6b3e03") == "prompt suggestion"
+    assert sessions.label_of("a9ae1324435cade63") == ""
+
+
+# ---- copied history
+
+
+def test_a_copy_under_the_old_id_belongs_to_its_origin(project):
+    """A resume or a fork up to 2.1.63 keeps the old session id on what it copies: only what is new is told again."""
+    main = Writer(version="2.1.45")
+    main.turn("One.", "First.")
+    fork = copied(main)
+    fork.turn("Two.", "Second.")
+    assert told(main.save(project)) == ["Turn 1", "  said First."]
+    assert told(fork.save(project)) == ["Turn 2", "  said Second."]
+    assert told(project / f"{main.session}.jsonl") == ["Turn 1", "  said First."]
+
+
+@pytest.mark.parametrize("version", ["2.1.1", "2.1.45", "2.1.123"])
+@pytest.mark.parametrize("which_is_newer", ["origin", "copy"])
+def test_an_origin_that_goes_on_after_the_copy_is_not_lost(project, version, which_is_newer):
+    """The origin of copied turns tells them, also when it was written to after the copy was."""
+    main = Writer(version=version)
+    main.turn("One.", "First.")
+    mark = {"forkedFrom": lambda row: {"sessionId": main.session, "messageUuid": row["uuid"]}, "sessionId": lambda _: OTHER}
+    fork = copied(main, **(mark if version == "2.1.123" else {}))
+    fork.turn("Two.", "Second.")
+    main.turn("Three.", "Third.")
+    paths = {"origin": main.save(project), "copy": fork.save(project)}
+    for name, path in paths.items():
+        os.utime(path, (2e9, 2e9) if name == which_is_newer else (1e9, 1e9))
+    assert told(paths["origin"]) == ["Turn 1", "  said First.", "Turn 2", "  said Third."]
+    assert told(paths["copy"]) == ["Turn 2", "  said Second."]
+
+
+def test_an_unmarked_fork_is_told_by_its_first_row(project):
+    """Where nothing marks a copy, the file that was begun later is it: what a client writes first is not copied."""
+    main = Writer(version="2.1.172")
+    main.turn("One.", "First.")
+    fork = copied(main, sessionId=lambda _: OTHER)
+    fork.wait(60)
+    fork.rows.insert(0, {"type": "queue-operation", "operation": "dequeue", "timestamp": fork.stamp(), "sessionId": OTHER})
+    fork.turn("Two.", "Second.")
+    paths = main.save(project), fork.save(project)
+    os.utime(paths[0], (2e9, 2e9))
+    assert told(paths[0]) == ["Turn 1", "  said First."]
+    assert told(paths[1]) == ["Turn 2", "  said Second."]
+
+
+def test_a_long_first_prompt_does_not_hide_a_copy(project):
+    """A prompt of a hundred kilobytes pushes the first time far into the file; its copy is found all the same."""
+    main = Writer(version="2.1.172")
+    main.turn("x" * 100_000, "First.")
+    main.turn("y" * 200_000, "Second.")
+    fork = copied(main, sessionId=lambda _: OTHER)
+    fork.wait(60)
+    fork.rows.insert(0, {"type": "queue-operation", "operation": "dequeue", "timestamp": fork.stamp(), "sessionId": OTHER})
+    fork.turn("Three.", "Third.")
+    main.save(project)
+    assert told(fork.save(project)) == ["Turn 3", "  said Third."]
+
+
+def test_later_parts_of_a_copied_turn_are_copies_too(project):
+    """A turn that a Stop hook sent back to work is copied with all its parts."""
+    main = Writer(version="2.1.45")
+    main.turn("One.", "First.")
+    main.prompt("Stop hook feedback:\nmore", isMeta=True)
+    main.say("More of it.")
+    fork = copied(main)
+    fork.turn("Two.", "Second.")
+    assert told(main.save(project)) == ["Turn 1", "  said First.", "… said More of it."]
+    assert told(fork.save(project)) == ["Turn 2", "  said Second."]
+    reading = Reading(SessionFile(OTHER, project / f"{OTHER}.jsonl"), Progress(), Ending(is_over=True))
+    assert [(piece.turns, piece.copied) for piece in reading.pieces()] == [(0, 1), (0, 0), (1, 0)]
+
+
+def test_a_forks_first_turn_points_to_the_turn_before_it(project):
+    """The turn that follows a copied one is linked to its original, in the other session."""
+    for mark in ({"sessionId": lambda _: OTHER}, {}):
+        main = Writer(version="2.1.172")
+        asked = main.turn("One.", "First.")
+        fork = copied(main, **mark)
+        fork.wait(60)
+        fork.rows.insert(0, {"type": "queue-operation", "operation": "dequeue", "timestamp": fork.stamp(), "sessionId": OTHER})
+        fork.turn("Two.", "Second.")
+        main.save(project)
+        (turn,) = spans(read(fork.save(project))[0], "turn")
+        assert turn.links[0].trace_id == trace_of(TurnRef(main.session, asked["uuid"], 1, 1))
+
+
+def test_turns_written_under_the_old_id_into_a_new_file_are_kept(project):
+    """1.0.x `--continue` goes on in a new file under the old id: what the old file does not hold is new."""
+    main = Writer(version="1.0.128")
+    main.turn("One.", "First.")
+    main.save(project)
+    fork = copied(main)
+    fork.session = main.session
+    fork.turn("Two.", "Second.")
+    fork.session = OTHER
+    assert told(fork.save(project)) == ["Turn 2", "  said Second."]
+
+
+def test_history_whose_origin_is_gone_is_not_told_again(project):
+    """Old transcripts are deleted after a month; their copies stay copies."""
+    main = Writer(version="2.1.45")
+    main.turn("One.", "First.")
+    fork = copied(main)
+    fork.turn("Two.", "Second.")
+    assert told(fork.save(project)) == ["Turn 2", "  said Second."]
+
+
+def test_a_resume_that_repeats_itself_is_told_once(project):
+    """VS Code once wrote the history again into the same file, with new uuids: message ids tell."""
+    main = Writer(version="2.1.11")
+    main.turn("One.", "First.")
+    main.rows += json.loads(json.dumps(main.rows).replace("0000000a-", "0000000c-"))
+    main.wait(99)
+    main.turn("Two.", "Second.")
+    assert told(main.save(project)) == ["Turn 1", "  said First.", "Turn 3", "  said Second."]
+
+
+# ---- files that are no transcripts
+
+
+def test_a_fifo_in_the_project_keeps_nobody_waiting(project):
+    """A pipe that bears the name of a session, an agent or a meta file is passed over at once."""
+    main = Writer(version="2.1.172")
+    main.turn("One.", "First.")
+    path = main.save(project)
+    folder = project / main.session / "subagents"
+    folder.mkdir(parents=True)
+    for pipe in (project / f"{OTHER}.jsonl", project / "agent-p1.jsonl", folder / "agent-p2.jsonl", folder / "agent-p2.meta.json"):
+        os.mkfifo(pipe)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(told(path)), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert found == [["Turn 1", "  said First."]]
+
+
+def test_times_of_files_make_no_difference(project):
+    """A backup that was restored has other modification times; what it tells is the same."""
+    main = Writer(version="2.0.60")
+    main.prompt("Measure.")
+    main.call("Task", {"prompt": "Measure it.", "subagent_type": "Explore"})
+    agent = agent_writer(main, "abc123")
+    agent.turn("Measure it.", "Ninety.")
+    path, file = main.save(project), save_agent(agent, project, "abc123", flat=True)  # killed: no result names the agent
+    before = sent(read(path)[0])
+    for moment in (0, 4e9):
+        os.utime(path, (moment, moment))
+        os.utime(file, (moment, moment))
+        assert sent(read(path)[0]) == before
+    assert "      Explore" in told(path)

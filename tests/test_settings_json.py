@@ -1,0 +1,233 @@
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnspan.errors import ConfigError
+from turnspan.settings_json import (
+    containers,
+    hooks_by_event,
+    is_ours,
+    mentions_us,
+    parse_settings,
+    with_hooks,
+    without_hooks,
+)
+
+EVENTS = ("Stop", "SubagentStop", "StopFailure", "SessionStart", "SessionEnd")
+HOOK = {"type": "command", "command": "'/opt/turn span/turnspan-hook' /usr/bin/python3 /opt/lib", "timeout": 5}
+WANTED = dict.fromkeys(EVENTS, HOOK)
+
+FOREIGN = {"type": "command", "command": "~/.claude/notify.sh 'Grüße 🎉'"}
+SHAPES = {
+    "an empty object": "{}",
+    "an empty object and a newline": "{}\n",
+    "two spaces": json.dumps({"model": "opus", "permissions": {"allow": ["Bash(ls:*)"], "deny": []}}, indent=2) + "\n",
+    "four spaces, no newline at the end": json.dumps({"a": [1, 2], "ключ": "значение"}, indent=4, ensure_ascii=False),
+    "tabs": json.dumps({"env": {"A": "1"}, "hooks": {"Stop": [{"hooks": [FOREIGN]}]}}, indent="\t") + "\n",
+    "windows line ends": json.dumps({"env": {"A": "1"}}, indent=2).replace("\n", "\r\n") + "\r\n",
+    "one line": json.dumps({"a": 1, "b": {"hooks": 2}}),
+    "no spaces at all": json.dumps({"a": 1, "hooks": {"Stop": [{"hooks": [FOREIGN]}]}}, separators=(",", ":")),
+    "hooks of others": json.dumps(
+        {"hooks": {"PreToolUse": [{"matcher": "Bash", "hooks": [FOREIGN, FOREIGN]}], "Stop": [{"hooks": [FOREIGN]}]}, "z": None},
+        indent=2,
+    ),
+    "empty containers": '{\n  "hooks": {\n    "Stop": [],\n    "SessionEnd": []\n  },\n  "x": {}\n}\n',
+    "empty hooks": '{"hooks": {}, "x": []}\n',
+    "mixed layout": '{ "a":1,\n\n   "hooks" : {"Stop":[ {"matcher":"","hooks":[\n{"type":"command","command":"x"}]} ]}  ,"b" : [ ] }\n\n',
+    "strings that look like JSON": json.dumps({"a": '}],"hooks":{"Stop":[', "b\\": '"', "é": "\u2028 \ud83d\ude00"}, indent=2),
+    "a byte order mark": "\ufeff" + json.dumps({"a": 1}, indent=2) + "\n",
+}  # fmt: skip
+
+
+def ours_in(text):
+    return [(event, hook) for event, hook in hooks_by_event(parse_settings(text)) if is_ours(hook)]
+
+
+def unlike_ours(settings):
+    """Settings without our hooks, and without containers that hold nothing."""
+    hooks = {}
+    for event, groups in settings.get("hooks", {}).items():
+        left = [
+            {**group, "hooks": [hook for hook in group["hooks"] if not is_ours(hook)]}
+            for group in groups
+            if any(not is_ours(hook) for hook in group["hooks"])
+        ]
+        if left:
+            hooks[event] = left
+    return {**{key: value for key, value in settings.items() if key != "hooks"}, **({"hooks": hooks} if hooks else {})}
+
+
+@pytest.mark.parametrize("text", SHAPES.values(), ids=SHAPES)
+def test_hooks_go_in_and_out_without_a_trace(text):
+    """Whatever a settings file looks like, install then uninstall gives back every byte."""
+    assert without_hooks(with_hooks(text, WANTED), containers(text)) == text
+
+
+@pytest.mark.parametrize("text", SHAPES.values(), ids=SHAPES)
+def test_everything_else_stays_where_it_is(text):
+    """Nothing of the person's is lost, changed or moved: all their lines are still there, in their order."""
+    changed = with_hooks(text, WANTED)
+    assert unlike_ours(parse_settings(changed)) == unlike_ours(parse_settings(text))
+    assert list(parse_settings(changed))[: len(parse_settings(text))] == list(parse_settings(text))
+    remaining = iter(changed)
+    assert all(letter in remaining for letter in text)  # the text is still there, with ours in between
+
+
+@pytest.mark.parametrize("text", SHAPES.values(), ids=SHAPES)
+def test_installing_twice_is_installing_once(text):
+    """A second install finds everything as it should be."""
+    once = with_hooks(text, WANTED)
+    assert with_hooks(once, WANTED) == once
+    assert ours_in(once) == [(event, HOOK) for event in dict(hooks_by_event(parse_settings(once))) if event in WANTED]
+    assert {event for event, _ in ours_in(once)} == set(EVENTS)
+
+
+@pytest.mark.parametrize(
+    ("text", "layout"),
+    [
+        ("{}", '{\n  "hooks": {\n    "Stop": [\n      {\n        "hooks": [\n          {\n            "type"'),
+        ('{\n\t"a": 1\n}', '{\n\t"a": 1,\n\t"hooks": {\n\t\t"Stop": [\n\t\t\t{\n'),
+        ('{\n    "a": 1\n}', '{\n    "a": 1,\n    "hooks": {\n        "Stop": [\n            {\n'),
+        ('{\r\n  "a": 1\r\n}', '{\r\n  "a": 1,\r\n  "hooks": {\r\n    "Stop": [\r\n      {\r\n'),
+        ('{"a": 1}', '{"a": 1, "hooks": {"Stop": [{"hooks": [{"type"'),
+        ('{\n  "hooks": {\n    "Stop": []\n  }\n}', '{\n  "hooks": {\n    "Stop": [\n      {\n        "hooks": [\n'),
+    ],
+)
+def test_our_lines_look_like_the_others(text, layout):
+    """Indentation and line ends are those of the file."""
+    changed = with_hooks(text, {"Stop": HOOK})
+    assert changed.startswith(layout)
+    assert ("\r\n" in text) == ("\r\n" in changed)
+    if "\r\n" in text:
+        assert not re.search(r"[^\r]\n", changed)
+
+
+def test_an_empty_file_is_no_settings():
+    """Claude Code takes an empty file for no settings at all, and so do we."""
+    assert json.loads(with_hooks("", WANTED)) == {"hooks": {event: [{"hooks": [HOOK]}] for event in EVENTS}}
+    assert with_hooks(" \n", WANTED).endswith("}\n")
+
+
+def test_an_old_entry_is_replaced_where_it_stands():
+    """After an update the hook has another path; it keeps its place among the others, and there is one of it."""
+    old = {"type": "command", "command": "/old/bin/turnspan hook"}
+    text = json.dumps(
+        {
+            "hooks": {
+                "Stop": [{"matcher": "x", "hooks": [FOREIGN, old, FOREIGN]}, {"hooks": [old]}],
+                "PreCompact": [{"hooks": [old]}],
+            }
+        },
+        indent=2,
+    )
+    hooks = json.loads(with_hooks(text, {"Stop": HOOK}))["hooks"]
+    assert hooks == {"Stop": [{"matcher": "x", "hooks": [FOREIGN, HOOK, FOREIGN]}]}
+    assert json.loads(without_hooks(text))["hooks"] == {"Stop": [{"matcher": "x", "hooks": [FOREIGN, FOREIGN]}]}
+
+
+@pytest.mark.parametrize(
+    ("command", "is_managed", "is_mentioned"),
+    [
+        ("'/a b/turnspan-hook' /usr/bin/python3 /lib", True, True),
+        ("/usr/local/bin/turnspan hook", True, True),
+        ("turnspan hook", True, True),
+        ("/py -I -S -c 'import sys; from turnspan.hook import main; main()' /lib", True, True),
+        ("turnspan hook && notify-send done", False, True),
+        ("turnspan hook; true", False, True),
+        ("nice turnspan hook", False, True),
+        ("/home/me/my-turnspan-hooks.sh", False, True),
+        ("turnspan status", False, False),
+        ("'unclosed turnspan", False, False),
+        ("echo", False, False),
+        ("", False, False),
+    ],
+)
+def test_only_a_hook_of_ours_is_ours_to_remove(command, is_managed, is_mentioned):
+    """A command in which the person calls turnspan among other things is theirs, but it counts as a registration."""
+    hook = {"type": "command", "command": command}
+    assert is_ours(hook) is is_managed
+    assert mentions_us(hook) is is_mentioned
+
+
+def test_a_hook_with_arguments_of_its_own_is_known_too():
+    """On Windows the hook goes past every shell: a program and its arguments."""
+    arguments = ["-I", "-S", "-c", "from turnspan.hook import main; main()", "C:/lib"]
+    assert is_ours({"type": "command", "command": "C:\\py\\python.exe", "args": arguments})
+    assert is_ours({"type": "command", "command": "C:\\Scripts\\turnspan.exe", "args": ["hook"]})
+    assert not is_ours({"type": "prompt", "prompt": "turnspan hook"})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{\n  // mine\n  "a": 1\n}', "comments"),
+        ('{"a": 1,}', "comma before a closing bracket"),
+        ('{"a": 1', "line 1"),
+        ("[]", "a list"),
+        ("null", "null"),
+        ("3", "a number"),
+        ('{"a": NaN}', "NaN"),
+        ("{} {}", "Extra data"),
+        ('{"a": "\x01"}', "control character"),
+        ('{"hooks": []}', "`hooks` in it is not an object"),
+        ('{"hooks": {"Stop": {}}}', "`hooks.Stop` in it is not a list"),
+        ('{"hooks": {}, "hooks": {}}', "twice"),
+        ('{"hooks": {"Stop": [], "Stop": []}}', "twice"),
+        ("[" * 100_000, "recursion"),
+    ],
+)
+def test_what_is_malformed_is_refused_with_a_sentence(text, says):
+    """A file that Claude Code itself cannot read is never rewritten: the person learns where to look."""
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        with_hooks(text, WANTED)
+
+
+# ---- any settings at all
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+COMMANDS = st.sampled_from(["echo", "turnspan status", "turnspan hook && x", "/x/notify 'a b'"]) | st.text()
+ENTRIES = st.fixed_dictionaries({"type": st.just("command"), "command": COMMANDS}, optional={"timeout": st.integers()})
+GROUPS = st.fixed_dictionaries({"hooks": st.lists(ENTRIES, max_size=2)}, optional={"matcher": st.text()})
+HOOKS = st.dictionaries(
+    st.sampled_from([*EVENTS, "PreToolUse", "Notification"]), st.lists(GROUPS, max_size=3), max_size=4
+)
+LAYOUTS = st.sampled_from([None, 0, 1, 2, 4, "\t"])
+
+
+@st.composite
+def settings_texts(draw):
+    table = draw(st.dictionaries(st.text(), PLAIN, max_size=4))
+    if draw(st.booleans()):
+        items = [*table.items(), ("hooks", draw(HOOKS))]
+        table = dict(draw(st.permutations(items)))
+    else:
+        table.pop("hooks", None)
+    separators = draw(st.sampled_from([None, (",", ":"), (" ,  ", " : ")]))
+    text = json.dumps(table, indent=draw(LAYOUTS), ensure_ascii=draw(st.booleans()), separators=separators)
+    if draw(st.booleans()):
+        text = text.replace("\n", "\r\n")
+    return draw(st.sampled_from(["", "\ufeff", "\n", " "])) + text + draw(st.sampled_from(["", "\n", "\r\n", " \n\n"]))
+
+
+@given(settings_texts(), st.sets(st.sampled_from(EVENTS), min_size=1))
+def test_any_settings_survive(text, events):
+    """For any settings in any layout: in and out is nothing, twice is once, and what is not ours is untouched."""
+    wanted = {event: HOOK for event in EVENTS if event in events}
+    before = parse_settings(text)
+    changed = with_hooks(text, wanted)
+    assert with_hooks(changed, wanted) == changed
+    assert {event: hook for event, hook in ours_in(changed)} == wanted
+    assert without_hooks(changed, containers(text)) == text
+    after = parse_settings(changed)
+    kept = {event: groups for event, groups in after.get("hooks", {}).items() if event not in wanted}
+    assert kept == {event: groups for event, groups in before.get("hooks", {}).items() if event not in wanted}
+    assert {key: after[key] for key in after if key != "hooks"} == {
+        key: before[key] for key in before if key != "hooks"
+    }

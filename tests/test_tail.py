@@ -1,0 +1,206 @@
+import os
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnspan import tail
+from turnspan.errors import TranscriptError
+from turnspan.tail import complete_lines, fingerprint, open_regular
+
+
+def lines_of(path, offset=0, number=0, **options):
+    """Return the complete lines of a file from a place on."""
+    descriptor = open_regular(path)
+    try:
+        return list(complete_lines(descriptor, offset, number, **options))
+    finally:
+        os.close(descriptor)
+
+
+def test_every_line_has_its_place(tmp_path):
+    """A line comes with its number and the bytes it stands at; half a line stays for later."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"one\n\nthree\r\nhalf")
+    assert lines_of(path) == [(b"one", 0, 0, 4), (b"", 1, 4, 5), (b"three\r", 2, 5, 12)]
+    assert lines_of(path, 4, 1) == lines_of(path)[1:]
+    with path.open("ab") as file:
+        file.write(b" no more\n")
+    assert lines_of(path, 12, 3) == [(b"half no more", 3, 12, 25)]
+
+
+def test_an_empty_file_has_no_lines(tmp_path):
+    """Nothing is in an empty file, nor behind the end of one."""
+    path = tmp_path / "a.jsonl"
+    path.touch()
+    assert lines_of(path) == []
+    path.write_bytes(b"one\n")
+    assert lines_of(path, 4, 1) == []
+    assert lines_of(path, 400, 1) == []
+
+
+@given(st.lists(st.binary(max_size=30).filter(lambda line: b"\n" not in line), max_size=12), st.data())
+def test_any_cuts_give_the_lines_of_one_pass(tmp_path_factory, lines, data):
+    """However a file grows, and wherever reading goes on, the lines and their places are those of one pass."""
+    whole = b"".join(line + b"\n" for line in lines)
+    path = tmp_path_factory.mktemp("cuts") / "a.jsonl"
+    path.write_bytes(whole)
+    wanted = lines_of(path)
+    found = []
+    for cut in sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=5))) + [len(whole)]:
+        path.write_bytes(whole[:cut])
+        place = (found[-1].end, found[-1].number + 1) if found else (0, 0)
+        found += lines_of(path, *place)
+    assert found == wanted
+    assert b"".join(line.data + b"\n" for line in found) == whole
+
+
+def test_lines_that_cross_chunks_are_whole(tmp_path):
+    """Lines of any length up to the limit come in one piece."""
+    path = tmp_path / "a.jsonl"
+    lengths = [tail._CHUNK_BYTES - 1, tail._CHUNK_BYTES, tail._CHUNK_BYTES + 1, 3 * tail._CHUNK_BYTES + 7, 0, 5]
+    path.write_bytes(b"".join(b"x" * length + b"\n" for length in lengths))
+    assert [len(line.data) for line in lines_of(path)] == lengths
+
+
+def test_a_line_too_long_to_hold_is_passed_over(tmp_path):
+    """A line of 100 MB is reported without being held, and the lines around it are read."""
+    path = tmp_path / "a.jsonl"
+    with path.open("wb") as file:
+        file.write(b"before\n")
+        file.truncate(7 + 100 * 1024 * 1024)  # a hole of NUL bytes, which costs no disk
+        file.seek(0, os.SEEK_END)
+        file.write(b"\nafter\n")
+    before, huge, after = lines_of(path)
+    assert (before.data, huge.data, after.data) == (b"before", None, b"after")
+    assert (huge.offset, huge.end, after.number) == (7, 7 + 100 * 1024 * 1024 + 1, 2)
+
+
+@pytest.mark.parametrize("begin", [0, 1, 700_000, tail._CHUNK_BYTES - 1])
+@pytest.mark.parametrize(("length", "is_held"), [(tail.MAX_LINE_BYTES, True), (tail.MAX_LINE_BYTES + 1, False)])
+def test_what_is_too_long_does_not_depend_on_where_reading_began(tmp_path, begin, length, is_held):
+    """A line is held or not by its own length alone, so that any reading sees the same lines."""
+    path = tmp_path / "a.jsonl"
+    with path.open("wb") as file:
+        file.truncate(begin + length)
+        file.seek(0, os.SEEK_END)
+        file.write(b"\n")
+    (line,) = lines_of(path, begin)
+    assert (line.data is not None) == is_held
+
+
+def test_reading_stops_where_it_was_told(tmp_path):
+    """What is written meanwhile is for the next time."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"one\ntwo\nthree\n")
+    assert [line.data for line in lines_of(path, until=8)] == [b"one", b"two"]
+    assert [line.data for line in lines_of(path, until=10)] == [b"one", b"two"]
+
+
+def test_a_file_cut_short_while_it_is_read_ends_there(tmp_path):
+    """A file that is truncated under the reader is no error."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"one\n" * 10)
+    descriptor = open_regular(path)
+    os.truncate(path, 6)
+    assert [line.data for line in complete_lines(descriptor, until=40)] == [b"one"]
+    os.close(descriptor)
+
+
+def test_a_fingerprint_tells_growth_from_a_rewrite(tmp_path):
+    """Appending keeps the fingerprint of what stood before; changing it, near or at the beginning, does not."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"a" * 10_000 + b"b" * 10_000)
+
+    def mark(offset=20_000):
+        descriptor = open_regular(path)
+        try:
+            return fingerprint(descriptor, offset)
+        finally:
+            os.close(descriptor)
+
+    before = mark()
+    with path.open("ab") as file:
+        file.write(b"more")
+    assert mark() == before
+    assert mark(20_004) != before
+    for at in (0, 19_999):
+        data = bytearray(path.read_bytes())
+        data[at] ^= 1
+        path.write_bytes(data)
+        assert mark() != before
+        data[at] ^= 1
+        path.write_bytes(data)
+    assert mark() == before
+
+
+# ---- what is not a transcript
+
+
+def why_not(path):
+    """Return the sentence that says why a path cannot be read."""
+    with pytest.raises(TranscriptError) as caught:
+        open_regular(path)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert repr(path.name)[1:-1][:40] in text
+    return text
+
+
+def test_a_missing_file_is_named(tmp_path):
+    """A path that leads nowhere gets one clear sentence."""
+    assert "no such file" in why_not(tmp_path / "gone.jsonl")
+    (tmp_path / "dangling.jsonl").symlink_to(tmp_path / "gone.jsonl")
+    assert "no such file" in why_not(tmp_path / "dangling.jsonl")
+
+
+def test_a_directory_is_named(tmp_path):
+    """A directory is not read as a file."""
+    (tmp_path / "dir.jsonl").mkdir()
+    assert "is a directory" in why_not(tmp_path / "dir.jsonl")
+
+
+def test_a_fifo_is_refused_without_waiting(tmp_path):
+    """A pipe that nobody writes to would keep us waiting for ever: it is refused at once."""
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    said = []
+    thread = threading.Thread(target=lambda: said.append(why_not(tmp_path / "pipe.jsonl")), daemon=True)
+    thread.start()
+    thread.join(5)
+    assert said
+    assert "not a regular file" in said[0]
+
+
+def test_a_device_is_refused(tmp_path):
+    """A device, also behind a link, is refused."""
+    (tmp_path / "zero.jsonl").symlink_to("/dev/zero")
+    assert "not a regular file" in why_not(tmp_path / "zero.jsonl")
+
+
+def test_links_in_a_circle_are_named(tmp_path):
+    """Links that lead to each other are no endless way."""
+    (tmp_path / "a.jsonl").symlink_to(tmp_path / "b.jsonl")
+    (tmp_path / "b.jsonl").symlink_to(tmp_path / "a.jsonl")
+    assert "circle" in why_not(tmp_path / "a.jsonl")
+
+
+def test_an_impossible_name_is_named(tmp_path):
+    """A name no file can have is an answer, not a crash."""
+    assert "too long" in why_not(tmp_path / ("x" * 5000))
+    assert why_not(tmp_path / "nul\0byte")
+    (tmp_path / "two\nlines").mkdir()
+    assert why_not(tmp_path / "two\nlines")
+
+
+def test_an_unreadable_file_is_named(tmp_path):
+    """A file this user may not read is said to be so."""
+    path = tmp_path / "secret.jsonl"
+    path.touch(mode=0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)  # root may read everything, nobody may not
+    try:
+        assert "may not read" in why_not(path)
+    finally:
+        os.seteuid(user)

@@ -1,0 +1,403 @@
+import json
+
+import pytest
+from rows import Writer, tool_id
+
+from turnspan.transcript.entries import Noticed, parse
+from turnspan.transcript.grouping import Carry, Grouper
+from turnspan.transcript.turns import Place
+
+
+def entries_of(writer):
+    """Return the entries of a transcript with their places."""
+    at, found = 0, []
+    for number, line in enumerate(writer.lines()):
+        place = Place(number, at, at + len(line))
+        found += [(entry, place) for entry in parse(line.rstrip(b"\n"), Noticed())]
+        at += len(line)
+    return found
+
+
+def grouped(writer, **options):
+    """Return the turns of a whole transcript."""
+    data = b"".join(writer.lines())
+
+    def recall(offset, length):
+        return parse(data[offset : offset + length].rstrip(b"\n"), Noticed())[0]
+
+    grouper = Grouper(writer.session, None, recall, **options)
+    turns = [turn for entry, place in entries_of(writer) for sealed in grouper.feed(entry, place) for turn in sealed.turns]
+    last = grouper.seal()
+    return turns + (last.turns if last is not None else [])
+
+
+def shape(turns):
+    """Return what each turn, or part of one, is about: its number, origin, prompt, and what was said."""
+    return [
+        (
+            turn.number if turn.part == 0 else f"{turn.number}+{turn.part}",
+            turn.origin,
+            turn.prompt.text if turn.prompt is not None else None,
+            [part.text for response in turn.responses for part in response.parts if hasattr(part, "text")],
+        )
+        for turn in turns
+    ]
+
+
+# ---- what starts a turn
+
+
+def test_a_prompt_starts_a_turn_and_ends_the_one_before():
+    """One prompt and all that answered it is one turn."""
+    writer = Writer()
+    writer.turn("One.", "First.")
+    writer.turn([{"type": "text", "text": "Two."}], "Second.")
+    assert shape(grouped(writer)) == [(1, "human", "One.", ["First."]), (2, "human", "Two.", ["Second."])]
+
+
+@pytest.mark.parametrize(
+    ("fields", "text", "origin"),
+    [
+        ({}, "Go.", "human"),
+        ({"origin": {"kind": "task-notification"}}, "Go.", "task_notification"),
+        ({}, "<task-notification>\n<tool-use-id>toolu_1</tool-use-id>", "task_notification"),
+        ({}, "<agent-notification>\n<agent-id>a</agent-id>", "task_notification"),
+        ({"turnOrigin": "scheduled"}, "Go.", "scheduled"),
+        ({"turnOrigin": "sdk"}, "Go.", "sdk"),
+        ({"planContent": "1. Go."}, "Implement the following plan:\n1. Go.", "plan"),
+    ],
+)
+def test_a_turn_says_who_asked_for_it(fields, text, origin):
+    """A person, a task that ended, a schedule, an SDK or a plan: the origin is told, in new clients and in old ones."""
+    writer = Writer()
+    writer.prompt(text, **fields)
+    writer.say("Done.")
+    (turn,) = grouped(writer)
+    assert turn.origin == origin
+    assert turn.answers_call == ("toolu_1" if "toolu_1" in text else None)
+
+
+@pytest.mark.parametrize(
+    ("content", "fields"),
+    [
+        ("words for the model", {"isMeta": True}),
+        ("what was said so far", {"isCompactSummary": True}),
+        ("what was said so far", {"isVisibleInTranscriptOnly": True}),
+        ("<local-command-stdout>Set.</local-command-stdout>", {}),
+        ("<local-command-stderr>No.</local-command-stderr>", {}),
+        ("<bash-input>ls</bash-input>", {}),
+        ("<bash-stdout>loom</bash-stdout><bash-stderr></bash-stderr>", {}),
+        ("<command-name>/model</command-name>", {}),
+        ("Caveat: The messages below were made locally.", {}),
+        ("Stop hook feedback:\nno", {}),
+        ([{"type": "text", "text": "[Request interrupted by user]"}], {}),
+    ],
+)
+def test_what_nobody_answers_is_no_turn(content, fields):
+    """Local commands, their output, summaries and words for the model alone start no turn."""
+    writer = Writer()
+    writer.turn("One.", "First.")
+    writer.prompt(content, **fields)
+    writer.turn("Two.", "Second.")
+    assert [turn.number for turn in grouped(writer)] == [1, 2]
+
+
+def test_a_command_that_got_a_reply_is_a_turn():
+    """A custom command starts a turn with its name and its expansion; a local one is context of the next turn."""
+    writer = Writer()
+    writer.prompt("<command-name>/cost</command-name>")
+    writer.prompt("<local-command-stdout>nothing</local-command-stdout>")
+    writer.prompt("<command-name>/weave</command-name>\n<command-args>a yard</command-args>")
+    writer.prompt("Weave what is asked for.", isMeta=True)
+    writer.say("Woven.")
+    (turn,) = grouped(writer)
+    assert (turn.prompt.text, turn.prompt.command, turn.prompt.expansion) == ("/weave a yard", "/weave", "Weave what is asked for.")
+    assert turn.local_commands == ("/cost",)
+
+
+def test_a_tool_result_is_not_a_prompt():
+    """Results belong to the running turn; words that a person typed meanwhile are an event in it."""
+    writer = Writer()
+    writer.prompt("One.")
+    call = writer.call("Bash", {"command": "ls"})
+    block = {"type": "tool_result", "tool_use_id": tool_id(call), "content": "loom"}
+    writer.prompt([block, {"type": "text", "text": "and hurry"}])
+    writer.say("Done.")
+    (turn,) = grouped(writer)
+    assert next(turn.responses[0].calls).result.text == "loom"
+    assert [(event.kind, event.text) for event in turn.happenings] == [("steering", "and hurry")]
+
+
+# ---- what belongs to it
+
+
+def test_a_response_is_merged_by_its_id():
+    """Lines of one response are one response, also when a result stands between them; its last usage counts."""
+    writer = Writer()
+    writer.prompt("One.")
+    first = writer.call("Read", {}, "t1", message="msg_1", usage={"output_tokens": 2})
+    writer.result(first, "a")
+    second = writer.call("Read", {}, "t2", message="msg_1", usage={"output_tokens": 90})
+    writer.result(second, "b")
+    writer.say("Done.", "msg_2")
+    (turn,) = grouped(writer)
+    assert [response.key for response in turn.responses] == ["msg_1", "msg_2"]
+    assert [(call.id, call.result.text) for call in turn.responses[0].calls] == [("t1", "a"), ("t2", "b")]
+    assert turn.responses[0].usage.output_tokens == 90
+    assert turn.has_answer
+
+
+def test_a_response_without_an_id_is_known_by_its_request_or_its_row():
+    """Where a message has no id, the request or the row tells it apart."""
+    writer = Writer()
+    writer.prompt("One.")
+    for request in ("req_1", "req_1", None):
+        row = writer.say("x", requestId=request)
+        del row["message"]["id"]
+    (turn,) = grouped(writer)
+    assert [response.key for response in turn.responses] == ["req_1", writer.rows[-1]["uuid"]]
+
+
+def test_a_call_that_is_repeated_is_one_call():
+    """A call that stands in two lines of a response is one call."""
+    writer = Writer()
+    writer.prompt("One.")
+    writer.call("Read", {}, "t1", message="msg_1")
+    writer.call("Read", {}, "t1", message="msg_1")
+    (turn,) = grouped(writer)
+    assert [call.id for call in turn.responses[0].calls] == ["t1"]
+
+
+def test_api_errors_and_retries_are_told():
+    """Retries are events; a request that failed for good is a response with an error; a placeholder is nothing."""
+    writer = Writer()
+    writer.prompt("One.")
+    writer.row("system", subtype="api_error", error={"status": 529}, retryAttempt=1, retryInMs=500)
+    writer.say("API Error: 529", model="<synthetic>", isApiErrorMessage=True, apiErrorStatus=529)
+    writer.prompt("Two.")
+    writer.say("No response requested.", model="<synthetic>")
+    first, second = grouped(writer)
+    assert [event.facts for event in first.happenings] == [{"attempt": 1, "retry_in_ms": 500.0}]
+    assert (first.responses[0].error, first.responses[0].error_status) == ("API Error: 529", 529)
+    assert first.has_answer
+    assert second.responses == []
+
+
+def test_an_interruption_ends_a_turn():
+    """Esc ends the turn, in a tool or in the stream."""
+    writer = Writer()
+    writer.prompt("One.")
+    writer.call("Bash", {})
+    writer.prompt([{"type": "text", "text": "[Request interrupted by user for tool use]"}])
+    (turn,) = grouped(writer)
+    assert turn.is_interrupted
+    assert turn.has_answer
+
+
+def test_a_compaction_inside_a_turn_does_not_end_it():
+    """A turn goes on after its history was shortened; the response after it starts with the summary, not before."""
+    writer = Writer()
+    writer.prompt("One.")
+    writer.result(writer.call("Bash", {}), "done")
+    writer.row("system", subtype="compact_boundary", compactMetadata={"trigger": "auto", "preTokens": 9}, after=50)
+    summary = writer.prompt("So far so good.", isCompactSummary=True)
+    writer.say("Done.")
+    (turn,) = grouped(writer)
+    assert [(event.kind, event.facts) for event in turn.happenings] == [("compaction", {"trigger": "auto", "tokens_before": 9})]
+    assert turn.responses[1].trigger_ns == turn.responses[1].first_ns - 10**9
+    assert summary["type"] == "user"
+
+
+def test_words_typed_meanwhile_are_an_event_of_newer_clients():
+    """Words from the queue are told once, whether a remove or an attachment, or both, record them."""
+    writer = Writer(version="2.1.325")
+    writer.prompt("One.")
+    call = writer.call("Bash", {})
+    writer.bare("queue-operation", operation="enqueue", content="and whistle", timestamp=writer.stamp())
+    writer.result(call, "done")
+    writer.bare("queue-operation", operation="remove", timestamp=writer.stamp())
+    writer.row("attachment", attachment={"type": "queued_command", "prompt": [{"type": "text", "text": "and whistle"}]})
+    writer.say("Done.")
+    (turn,) = grouped(writer)
+    assert [(event.kind, event.text) for event in turn.happenings] == [("steering", "and whistle")]
+
+
+def test_words_typed_meanwhile_were_a_turn_of_older_clients():
+    """Up to 2.1.0 they got an answer of their own: two final answers in a row are two turns."""
+    writer = Writer(version="2.0.76")
+    writer.turn("One.", "First.")
+    writer.say("Second.")
+    assert shape(grouped(writer)) == [(1, "human", "One.", ["First."]), (2, "queued", None, ["Second."])]
+
+
+def test_an_old_notification_is_not_words():
+    """What a background task enqueues is no person's steering."""
+    writer = Writer(version="2.1.50")
+    writer.prompt("One.")
+    call = writer.call("Bash", {})
+    writer.bare("queue-operation", operation="enqueue", content="<task-notification>done</task-notification>")
+    writer.result(call, "done")
+    writer.bare("queue-operation", operation="remove")
+    writer.say("Done.")
+    assert grouped(writer)[0].happenings == []
+
+
+def test_a_blocked_stop_gives_a_second_part():
+    """A Stop hook that sends the model on gives a further part of the same turn, with new responses only."""
+    writer = Writer()
+    writer.turn("One.", "First.")
+    writer.prompt("Stop hook feedback:\nnot yet", isMeta=True)
+    writer.say("Now.")
+    assert shape(grouped(writer)) == [(1, "human", "One.", ["First."]), ("1+1", "continued", None, ["Now."])]
+
+
+def test_what_surrounds_a_turn_is_what_stood_before_its_last_row():
+    """Titles, tags and links hold from where they stand; one that comes after the last row is for the next turn."""
+    writer = Writer(slug="s", entrypoint="cli")
+    writer.bare("ai-title", aiTitle="A name")
+    writer.bare("permission-mode", permissionMode="plan")
+    writer.turn("One.", "First.")
+    writer.bare("custom-title", customTitle="A better name")
+    writer.bare("tag", tag="red")
+    writer.bare("pr-link", prUrl="https://example.org/1", prNumber=1)
+    writer.turn("Two.", "Second.")
+    first, second = grouped(writer)
+    assert (first.titles, first.tag, first.permission_mode) == ({"ai-title": "A name"}, "", "plan")
+    assert second.titles == {"ai-title": "A name", "custom-title": "A better name"}
+    assert (second.tag, second.pull_request, second.slug, second.entrypoint) == ("red", "https://example.org/1", "s", "cli")
+
+
+# ---- rows that come late, or from elsewhere
+
+
+def test_two_terminals_share_a_file():
+    """Rows of two conversations stand between each other; each goes to the turn it descends from, and follows it."""
+    writer = Writer()
+    writer.turn("Begin.", "Begun.")
+    base = writer.parent
+    writer.prompt("Left.")
+    left = writer.parent
+    writer.parent = base
+    writer.prompt("Right.")
+    right = writer.parent
+    writer.parent = left
+    writer.say("Left done.")
+    writer.parent = right
+    writer.say("Right done.")
+    writer.turn("More right.", "More done.")
+    turns = grouped(writer)
+    assert shape(turns)[1:] == [
+        (2, "human", "Left.", []),
+        (3, "human", "Right.", ["Right done."]),
+        ("2+1", "continued", None, ["Left done."]),
+        (4, "human", "More right.", ["More done."]),
+    ]
+    assert [turn.previous.number for turn in turns if turn.previous is not None] == [1, 1, 3]
+
+
+def test_a_result_that_comes_after_its_turn_has_left_is_told():
+    """A result of a call that left without one is a late result of that turn, whoever speaks meanwhile."""
+    writer = Writer()
+    writer.prompt("One.")
+    call = writer.call("Bash", {}, "t1")
+    parent = writer.parent
+    writer.turn("Two.", "Second.")
+    writer.parent = parent
+    writer.result(call, "at last")
+    turns = grouped(writer)
+    assert [(turn.number, turn.part, [(event.kind, event.key) for event in turn.happenings]) for turn in turns] == [
+        (1, 0, []),
+        (2, 0, []),
+        (1, 1, [("late_result", "t1")]),
+    ]
+
+
+def test_a_result_that_nobody_asked_for_is_told():
+    """A result whose call is nowhere stays with the running turn."""
+    writer = Writer()
+    call = {"message": {"content": [{"type": "tool_use", "id": "t9"}]}}
+    writer.prompt("One.")
+    writer.result(call, "what?")
+    writer.say("Done.")
+    (turn,) = grouped(writer)
+    assert [(event.kind, event.text) for event in turn.happenings] == [("stray_result", "what?")]
+
+
+def test_an_agent_is_named_by_agent_calls_alone():
+    """A command that prints an agent's id has not launched that agent."""
+    writer = Writer()
+    writer.prompt("One.")
+    writer.result(writer.call("Bash", {"command": "cat log"}), "agentId: a1")
+    writer.result(writer.call("Task", {"prompt": "p"}), "agentId: a2")
+    writer.result(writer.call("Skill", {"skill": "x"}), "done", outcome={"agentId": "a3"})
+    (turn,) = grouped(writer)
+    assert [call.result.agent_id for response in turn.responses for call in response.calls] == [None, "a2", "a3"]
+
+
+def test_a_file_that_begins_in_the_middle_is_read():
+    """A file whose beginning is lost still gives turns: the model's first words start one."""
+    writer = Writer()
+    writer.say("As I said.")
+    writer.turn("Two.", "Second.")
+    assert shape(grouped(writer)) == [(1, "unknown", None, ["As I said."]), (2, "human", "Two.", ["Second."])]
+
+
+def test_parents_in_a_circle_are_no_endless_way():
+    """Rows that are each other's parents are read once, in the order of the file."""
+    writer = Writer()
+    writer.turn("One.", "First.")
+    writer.turn("Two.", "Second.")
+    for row, other in zip(writer.rows, [*writer.rows[1:], writer.rows[0]], strict=True):
+        row["parentUuid"] = other["uuid"]
+    writer.rows[1]["parentUuid"] = writer.rows[1]["uuid"]
+    assert [response.key for turn in grouped(writer) for response in turn.responses] == ["msg_a002", "msg_a004"]
+
+
+# ---- what is remembered
+
+
+def test_what_is_remembered_is_small_and_without_content():
+    """Between two readings only ids and places are kept, however long the session is."""
+    writer = Writer(version="2.1.100")
+    for number in range(40):
+        writer.bare("ai-title", aiTitle=f"secret title {number}")
+        writer.prompt(f"secret prompt {number}")
+        for _ in range(5):
+            writer.result(writer.call("Bash", {"command": "secret"}), "secret result")
+        writer.bare("queue-operation", operation="enqueue", content="secret words")
+        writer.say("secret answer")
+    grouper, sizes = Grouper(writer.session), []
+    for entry, place in entries_of(writer):
+        for sealed in grouper.feed(entry, place):
+            kept = json.dumps(sealed.carry, default=lambda value: {k: getattr(value, k) for k in value.__struct_fields__})
+            assert "secret" not in kept
+            sizes.append(len(kept))
+    assert max(sizes[10:]) < 8000
+    assert max(sizes) < max(sizes[:30]) + 20
+
+
+def test_a_grouper_goes_on_from_what_was_remembered():
+    """Begun anew after any sealed turn, with only what was remembered, the rest is the same."""
+    writer = Writer(version="2.1.100")
+    writer.bare("ai-title", aiTitle="A name")
+    writer.turn("One.", "First.")
+    writer.prompt("Stop hook feedback:\nnot yet", isMeta=True)
+    writer.say("Now.")
+    writer.bare("queue-operation", operation="enqueue", content="hm")
+    writer.turn("Two.", "Second.")
+    writer.turn("Three.", "Third.")
+    data = b"".join(writer.lines())
+    found = entries_of(writer)
+
+    def recall(offset, length):
+        return parse(data[offset : offset + length].rstrip(b"\n"), Noticed())[0]
+
+    whole = Grouper(writer.session, None, recall)
+    sealed = [group for entry, place in found for group in whole.feed(entry, place)]
+    sealed.append(whole.seal())
+    for number, group in enumerate(sealed[:-1]):
+        rest = Grouper(writer.session, group.carry, recall)
+        again = [s for entry, place in found if place.offset >= group.end.end for s in rest.feed(entry, place)]
+        again.append(rest.seal())
+        assert again == sealed[number + 1 :]
+    assert Grouper("s", Carry()).seal() is None
