@@ -1,3 +1,4 @@
+import base64
 import contextlib
 import http.server
 import json
@@ -15,7 +16,6 @@ import time
 import tomllib
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -124,7 +124,7 @@ def test_uninstall_restores_every_byte(place, content):
     for scope in Scope:
         place.install(scope)
     assert place.files() != before
-    for scope in Scope:
+    for scope in reversed(Scope):
         place.uninstall(scope)
     assert place.files() == before
     assert not (place.project / ".claude").exists()
@@ -191,7 +191,7 @@ def test_planning_writes_nothing(place):
     added = [line for line in plan.diff.splitlines() if line.startswith("+") and not line.startswith("+++")]
     removed = [line for line in plan.diff.splitlines() if line.startswith("-") and not line.startswith("---")]
     assert any("turnspan-hook" in line for line in added)
-    assert removed == ['-  "a": 1', "-}"]
+    assert removed == ['-  "a": 1']
     assert "\\ No newline at end of file" in plan.diff
 
 
@@ -290,7 +290,7 @@ def test_a_read_only_home_is_a_sentence():
         for path in (place.claude, root / "home"):
             path.chmod(0o555)
         with somebody_without_rights():
-            with pytest.raises(StateError, match="settings.json was not changed: .*no access to") as caught:
+            with pytest.raises(StateError, match=r"settings.json was not changed: .*no access to") as caught:
                 place.install()
             assert caught.value.hint
         assert json.loads(place.path().read_bytes()) == {"a": 1}
@@ -305,7 +305,7 @@ def test_unreadable_settings_are_a_sentence():
         place = Place(Path(directory) / "home", Path(directory) / "project")
         place.write({"a": 1})
         place.path().chmod(0o000)
-        with somebody_without_rights(), pytest.raises(StateError, match="cannot read .*settings.json"):
+        with somebody_without_rights(), pytest.raises(StateError, match=r"cannot read .*settings.json"):
             place.plan()
 
 
@@ -313,7 +313,7 @@ def test_our_own_files_are_private(place):
     """A backup of the settings may hold keys: 0600 in 0700."""
     place.write({"env": {"KEY": "secret"}})
     plan = place.install()
-    kept = [path for path in (place.claude / "turnspan").rglob("*")]
+    kept = list((place.claude / "turnspan").rglob("*"))
     assert plan.file.backup in kept
     assert {stat.S_IMODE(path.stat().st_mode) for path in kept if path.is_file()} == {0o600}
     assert {stat.S_IMODE(path.stat().st_mode) for path in kept if path.is_dir()} == {0o700}
@@ -383,10 +383,16 @@ def test_this_turnspan_can_be_registered():
 
 @pytest.mark.parametrize(
     ("client", "left_out"),
-    [(None, set()), ((2, 1, 325), set()), ((2, 1, 78), set()), ((2, 1, 77), {"StopFailure"}), ((1, 0, 60), {"StopFailure", "SessionStart", "SessionEnd"})],
-)  # fmt: skip
+    [
+        (None, set()),
+        ((2, 1, 325), set()),
+        ((2, 1, 78), set()),
+        ((2, 1, 77), {"StopFailure"}),
+        ((1, 0, 60), {"StopFailure", "SessionStart", "SessionEnd"}),
+    ],
+)
 def test_an_old_client_gets_only_events_it_knows(place, client, left_out):
-    """One unknown event makes an old client ignore every hook in the file, so it is left out, and the person is told."""
+    """One unknown event makes an old client ignore all hooks of the file, so it is left out, and the person is told."""
     plan = place.install(client=client)
     assert set(json.loads(place.path().read_bytes())["hooks"]) == set(EVENTS) - left_out == set(known_events(client))
     said = " ".join(plan.notices)
@@ -410,6 +416,20 @@ def test_the_version_of_the_client_is_asked(tmp_path):
     assert client_version(env) is None
 
 
+def test_a_client_that_is_on_no_path_has_left_its_version(tmp_path):
+    """The client of an editor or of the desktop app is found by what it noted about itself."""
+    env = {"HOME": str(tmp_path), "PATH": str(tmp_path)}
+    noted = tmp_path / ".claude.json"
+    noted.write_text(json.dumps({"lastOnboardingVersion": "2.0.9", "lastReleaseNotesSeen": "2.0.30"}))
+    assert client_version(env) == (2, 0, 30)
+    for nonsense in ("[]", "{", json.dumps({"lastOnboardingVersion": 3})):
+        noted.write_text(nonsense)
+        assert client_version(env) is None
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / ".claude.json").write_text(json.dumps({"lastOnboardingVersion": "2.1.100"}))
+    assert client_version({**env, "CLAUDE_CONFIG_DIR": str(tmp_path / "elsewhere")}) == (2, 1, 100)
+
+
 def test_a_path_that_json_cannot_hold_is_a_sentence(place):
     """A directory whose name is not UTF-8 cannot be written into settings."""
     runtime = Runtime(Path(os.fsdecode(b"/opt/\xff/python")), Path("/opt"), None, "linux")
@@ -421,6 +441,7 @@ def test_a_path_that_json_cannot_hold_is_a_sentence(place):
 
 
 def add_plugin(place, name, hooks, *, is_enabled=True, manifest=None):
+    """Put a plugin where Claude Code puts it."""
     root = place.claude / "plugins" / "cache" / name.replace("@", "-")
     (root / "hooks").mkdir(parents=True)
     (root / ".claude-plugin").mkdir()
@@ -437,11 +458,12 @@ def add_plugin(place, name, hooks, *, is_enabled=True, manifest=None):
 
 
 def stop(command):
+    """Give hooks with one command on Stop."""
     return {"Stop": [{"hooks": [{"type": "command", "command": command}]}]}
 
 
 def test_the_same_hook_in_another_scope_is_noticed(place):
-    """Registered for the person and for the project, it would run twice: the person is told which, and how to end it."""
+    """Registered for the person and for the project, it would run twice: the person learns where, and how to end it."""
     place.install()
     said = place.plan(Scope.LOCAL).notices
     assert len(said) == 1
@@ -590,12 +612,14 @@ def test_any_destination_reads_back(name, values):
 def test_a_destination_is_replaced_and_the_rest_stays():
     """Comments, other destinations and settings keep their bytes."""
     text = (
-        '# my settings\ncapture = "full"  # all of it\n\n[destinations.langfuse]\ntype = "langfuse"\nsecret_key = "old"\n\n'
+        '# my settings\ncapture = "full"  # all of it\n\n[destinations.langfuse]\n'
+        'type = "langfuse"\nsecret_key = "old"\n\n'
         '[destinations.langfuse.headers]\nX-Team = "a"\n\n# the team\'s\n[destinations.otlp]\nendpoint = "http://localhost:4318"\n'
     )
     changed = with_destination(text, "langfuse", {"type": "langfuse", "secret_key": "new"})
     assert changed == (
-        '# my settings\ncapture = "full"  # all of it\n\n[destinations.langfuse]\ntype = "langfuse"\nsecret_key = "new"\n\n'
+        '# my settings\ncapture = "full"  # all of it\n\n[destinations.langfuse]\n'
+        'type = "langfuse"\nsecret_key = "new"\n\n'
         '# the team\'s\n[destinations.otlp]\nendpoint = "http://localhost:4318"\n'
     )
     assert with_destination(changed, "langfuse", {"type": "langfuse", "secret_key": "new"}) == changed
@@ -606,7 +630,7 @@ def test_a_destination_is_replaced_and_the_rest_stays():
 )
 def test_what_cannot_be_edited_safely_is_left_to_the_person(text):
     """Another way to write the same thing is not guessed at."""
-    with pytest.raises(ConfigError, match="destinations|another way"):
+    with pytest.raises(ConfigError, match=r"destinations|another way"):
         with_destination(text, "otlp", {"type": "otlp"})
 
 
@@ -656,9 +680,8 @@ class Server(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"] or 0))
         self.server.seen.append((self.path, self.headers.get("Authorization"), self.headers.get("x-team")))
-        is_right = "right" in (self.headers.get("x-team") or "") or "cmlnaHQ" in (
-            self.headers.get("Authorization") or ""
-        )
+        basic = base64.b64decode((self.headers.get("Authorization") or "").removeprefix("Basic "))
+        is_right = self.headers.get("x-team") == "right" or basic.endswith(b":right")
         self.send_response(200 if is_right else 401)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -673,7 +696,7 @@ def server():
     running = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
     running.seen = []
     running.url = f"http://127.0.0.1:{running.server_port}"
-    thread = threading.Thread(target=running.serve_forever, daemon=True)
+    thread = threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     yield running
     running.shutdown()
@@ -688,8 +711,8 @@ def run(place, monkeypatch, command, *arguments, **env):
         monkeypatch.delenv(name)
     for name, value in {**place.env, "PATH": "/usr/bin:/bin", **env}.items():
         monkeypatch.setenv(name, value)
-    made = click.command()(getattr(commands_install, command))
-    return CliRunner().invoke(made, arguments)
+    made = {made.name: made for made in commands_install.commands()}
+    return CliRunner().invoke(made[command], arguments)
 
 
 def test_install_and_uninstall_on_the_command_line(place, monkeypatch):
@@ -740,8 +763,12 @@ def test_a_destination_is_tried_before_it_is_stored(place, monkeypatch, server):
     assert "right" not in said.output
     config = tomllib.loads((place.claude / "turnspan" / "config.toml").read_text())
     assert config["destinations"]["langfuse"] == {
-        "type": "langfuse", "base_url": server.url, "public_key": "pk-lf-1", "secret_key": "right", "capture": "metadata"
-    }  # fmt: skip
+        "type": "langfuse",
+        "base_url": server.url,
+        "public_key": "pk-lf-1",
+        "secret_key": "right",
+        "capture": "metadata",
+    }
     assert [path for path, *_ in server.seen] == ["/api/public/otel/v1/traces"] * 2
 
 
@@ -820,7 +847,7 @@ def test_what_is_remembered_is_replaced(place):
 
 def talk(place, dialogue):
     """Run `install` in a terminal and answer its questions; gives all that was on the screen, and the exit code."""
-    code = "import click; from turnspan.commands_install import install; click.command()(install)()"
+    code = "from turnspan.commands_install import commands; commands()[0]()"
     env = {**place.env, "PATH": "/usr/bin:/bin", "TERM": "dumb", "LANG": "C.UTF-8"}
     pid, terminal = pty.fork()
     if pid == 0:

@@ -158,13 +158,14 @@ def test_no_transcript_can_hurt_us(data, tmp_path_factory):
                                  lines[at][:cut] + b"\xff" + lines[at][cut:], lines[at][:cut] + lines[to]])
             )  # fmt: skip
         (directory / name).write_bytes(b"".join(lines))
-    seen = set()
-    for trace in one_pass(directory):
-        for span in trace.spans:
-            assert (trace.trace_id, span.span_id) not in seen
-            assert span.parent_id is None or (trace.trace_id, span.parent_id) in seen
-            assert span.start_ns <= span.end_ns
-            seen.add((trace.trace_id, span.span_id))
+    for session in life.answered:
+        seen = set()
+        for trace in read(directory / session)[0]:
+            for span in trace.spans:
+                assert (trace.trace_id, span.span_id) not in seen
+                assert span.parent_id is None or (trace.trace_id, span.parent_id) in seen
+                assert span.start_ns <= span.end_ns
+                seen.add((trace.trace_id, span.span_id))
     shutil.rmtree(directory.parent)
 
 

@@ -31,18 +31,19 @@ SHAPES = {
     "one line": json.dumps({"a": 1, "b": {"hooks": 2}}),
     "no spaces at all": json.dumps({"a": 1, "hooks": {"Stop": [{"hooks": [FOREIGN]}]}}, separators=(",", ":")),
     "hooks of others": json.dumps(
-        {"hooks": {"PreToolUse": [{"matcher": "Bash", "hooks": [FOREIGN, FOREIGN]}], "Stop": [{"hooks": [FOREIGN]}]}, "z": None},
+        {"hooks": {"PreToolUse": [{"matcher": "Bash", "hooks": [FOREIGN]}], "Stop": [{"hooks": [FOREIGN]}]}, "z": 0},
         indent=2,
     ),
     "empty containers": '{\n  "hooks": {\n    "Stop": [],\n    "SessionEnd": []\n  },\n  "x": {}\n}\n',
     "empty hooks": '{"hooks": {}, "x": []}\n',
-    "mixed layout": '{ "a":1,\n\n   "hooks" : {"Stop":[ {"matcher":"","hooks":[\n{"type":"command","command":"x"}]} ]}  ,"b" : [ ] }\n\n',
-    "strings that look like JSON": json.dumps({"a": '}],"hooks":{"Stop":[', "b\\": '"', "é": "\u2028 \ud83d\ude00"}, indent=2),
+    "mixed layout": '{ "a":1,\n\n "hooks" : {"Stop":[ {"hooks":[\n{"type":"command","command":"x"}]} ]}  ,"b":[ ] }\n',
+    "strings that look like JSON": json.dumps({"a": '}],"hooks":{"Stop":[', "b\\": '"', "é": "\u2028 😀"}, indent=2),
     "a byte order mark": "\ufeff" + json.dumps({"a": 1}, indent=2) + "\n",
 }  # fmt: skip
 
 
 def ours_in(text):
+    """Our hooks, with their events."""
     return [(event, hook) for event, hook in hooks_by_event(parse_settings(text)) if is_ours(hook)]
 
 
@@ -203,6 +204,7 @@ LAYOUTS = st.sampled_from([None, 0, 1, 2, 4, "\t"])
 
 @st.composite
 def settings_texts(draw):
+    """Settings files of all kinds."""
     table = draw(st.dictionaries(st.text(), PLAIN, max_size=4))
     if draw(st.booleans()):
         items = [*table.items(), ("hooks", draw(HOOKS))]
@@ -223,7 +225,7 @@ def test_any_settings_survive(text, events):
     before = parse_settings(text)
     changed = with_hooks(text, wanted)
     assert with_hooks(changed, wanted) == changed
-    assert {event: hook for event, hook in ours_in(changed)} == wanted
+    assert dict(ours_in(changed)) == wanted
     assert without_hooks(changed, containers(text)) == text
     after = parse_settings(changed)
     kept = {event: groups for event, groups in after.get("hooks", {}).items() if event not in wanted}

@@ -221,7 +221,7 @@ def test_checkpoint_survives(home):
     held = Hold(until_s=12.5, reason="503", answer="later")
     place = Position(line=12, offset=3456, fingerprint="00ff")
     progress = Progress(main=place, agents={"a1": Position(line=3, offset=99, fingerprint="ff")})
-    saved = checkpoint_of(7, progress=progress, held=held, quarantined=quarantined, arrived=("ab",))
+    saved = checkpoint_of(7, progress=progress, quarantined=quarantined, arrived=("ab",))
     state.save(home, saved)
     assert state.load(home, SESSION) == state.Loaded(saved, Found.CHECKPOINT)
 
@@ -302,7 +302,7 @@ def test_wrong_type_in_any_field_is_survived(tmp_path_factory, place, value):
     """Whatever stands in a field, there is a checkpoint with usable values, or a new one."""
     home = tmp_path_factory.getbasetemp() / "fuzz" / "turnspan"
     progress = Progress(main=Position(line=1, offset=2), agents={"a": Position(line=1, offset=1)})
-    whole = checkpoint_of(1, held=Hold(until_s=1), progress=progress)
+    whole = checkpoint_of(1, progress=progress)
     document = {"": json.loads(msgspec.json.encode(whole))}
     inner = document
     for step in ("", *place)[:-1]:

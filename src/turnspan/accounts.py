@@ -74,8 +74,12 @@ def backfill_lines(totals: Totals, destinations: Sequence[str], seconds: float) 
 
 def backfill_record(totals: Totals, destinations: Sequence[str], seconds: float) -> dict[str, object]:
     """The same for machines."""
-    record: dict[str, object] = {"destinations": list(destinations), "seconds": round(seconds, 3)}
-    return record | msgspec.to_builtins(totals) | {"is_complete": totals.is_complete}
+    return {
+        "destinations": list(destinations),
+        "seconds": round(seconds, 3),
+        **msgspec.to_builtins(totals),
+        "is_complete": totals.is_complete,
+    }
 
 
 def _named(what: str, reasons: Mapping[str, str]) -> Iterator[str]:

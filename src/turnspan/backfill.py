@@ -90,7 +90,8 @@ class Sent(msgspec.Struct, frozen=True):
 class Totals(msgspec.Struct):
     """What became of a run so far."""
 
-    sessions: int = 0  # done with
+    sessions: int = 0  # of which all that may leave is at every destination
+    tried: int = 0  # done with, well or not
     turns: int = 0
     spans: int = 0
     copied: int = 0  # turns that belong to another session, and are sent there
@@ -185,6 +186,7 @@ class Patience:
         self._waited_s, self._pause_s = 0.0, _FIRST_PAUSE_S
 
     def __call__(self, verdict: Verdict) -> bool:
+        """Whether to try again, after the wait."""
         pause_s = max(self._pause_s, verdict.retry_after_s or 0.0)
         if self._waited_s + pause_s > _PATIENCE_S:
             return False
@@ -216,7 +218,12 @@ def run(
 ) -> Totals:
     """Send what is planned. `watch` hears how far it is, many times a second."""
     totals = Totals(pending=len(plan.jobs))
-    if plan.jobs and processes:
+    for destination in orders.destinations:
+        held = state.load_hold(orders.config.home, identity_of(destination))
+        if held is not None and held.answer != Answer.LATER:
+            # A person asks for it, perhaps after setting right what was wrong. Only a server that wants time gets it.
+            state.drop_hold(orders.config.home, identity_of(destination))
+    if plan.jobs:
         shared = msgspec.structs.replace(orders, rate=orders.rate / processes if orders.rate is not None else None)
         with Crew[Task](min(processes, len(plan.jobs)), Sender, shared) as crew:
             _Run(plan, orders, crew, totals).work(watch, should_stop)
@@ -296,15 +303,21 @@ class _Run:
             totals.left[session_id] = sent.error
             if sent.is_state_error:
                 state.probe_writable(self._home)  # a disk that takes nothing is the end of the run
-        held_until_s = max((shipped.held_until_s or 0.0 for shipped in sent.shipped), default=0.0)
-        if held_until_s:
-            is_patient = held_until_s - now_s <= _PATIENCE_S
-            until = time.strftime("%H:%M", time.localtime(held_until_s))
-            return self._come_back(job, held_until_s if is_patient else None, f"on hold until {until}")
-        if session_id not in totals.left and not any(shipped.is_interrupted for shipped in sent.shipped):
+        held = {
+            s.destination: s.held_until_s
+            for s in sent.shipped
+            if s.held_until_s and s.destination not in self._given_up
+        }
+        if held:
+            name, until_s = max(held.items(), key=lambda pair: pair[1])
+            why = f"{self._names[name]} is on hold until {time.strftime('%H:%M:%S', time.localtime(until_s))}"
+            totals.waiting = why
+            return self._come_back(job, until_s if until_s - now_s <= _PATIENCE_S else None, why)
+        totals.tried += 1
+        self._note_read(job, job.bytes)
+        if session_id not in totals.left and sum(shipped.is_complete for shipped in sent.shipped) == len(self._names):
             totals.sessions += 1
             totals.open += any(shipped.has_unsealed for shipped in sent.shipped)
-            self._note_read(job, job.bytes)
         return None
 
     def _come_back(self, job: Job, at_s: float | None, why: str) -> None:
@@ -331,6 +344,8 @@ class _Run:
             refusing = self._refusing.get(shipped.destination, 0)
             self._refusing[shipped.destination] = refusing if refusing < 0 else refusing + 1
             if refusing + 1 < _REFUSING_ALL:
+                state.drop_hold(self._home, shipped.destination)  # what it refuses is this session's
                 return
         self._given_up.add(shipped.destination)
         totals.given_up[self._names[shipped.destination]] = why
+        self._queue = [(0.0, number) for number in sorted(number for _, number in self._queue)]  # nothing to wait for

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import sys
 import time
-from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from turnspan.errors import ConfigError
+from turnspan.watching import progress, stop_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -33,19 +32,16 @@ if TYPE_CHECKING:
     from turnspan.backfill import Orders
     from turnspan.config import Config, Destination
     from turnspan.holdings import Holdings
-    from turnspan.plan import Job, Plan, Selection
+    from turnspan.plan import Job, Plan
     from turnspan.ship import Target
     from turnspan.verify import Checked
 
-    Watch = Callable[[int, int | None, float, str], None]  # sessions, turns, bytes, and what it waits for
-
 _INTERRUPTED: Final = 130
-_LINE_EVERY_S: Final = 10.0
 _AGO: Final = re.compile(r"(\d+)([mhdw])")
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-class When(click.ParamType):
+class When(click.ParamType):  # type: ignore[type-arg] # generic since click 8.2; we take older ones
     """A day, a time, or how long ago; a day is meant from its beginning, or to its end."""
 
     name = "when"
@@ -137,12 +133,8 @@ def backfill(
 
     config = _config()
     destinations = _destinations(config, to)
-    selection = Selection(
-        paths=paths, since_ns=since, until_ns=until, project=project, sessions=session, limit=limit
-    )
-    plan = make_plan(config, selection, () if is_resend else destinations)
-    if is_resend:
-        plan = _all_left(plan, limit)
+    selection = Selection(paths=paths, since_ns=since, until_ns=until, project=project, sessions=session, limit=limit)
+    plan = make_plan(config, selection, destinations, is_resend=is_resend)
     orders = Orders(config=config, destinations=destinations, rate=rate, is_resend=is_resend)
     if not plan.jobs:
         _remark("there are no sessions to send" if limit is None else "there is no session with anything left to send")
@@ -158,10 +150,10 @@ def backfill(
     for destination in destinations:
         open_target(destination, config).backend.close()  # what is wrong with its settings is said here, once
     began_s = time.monotonic()
-    with _stop_requests() as should_stop, _progress(len(plan.jobs), plan.left_bytes) as show:
+    with stop_requests() as should_stop, progress(len(plan.jobs), plan.left_bytes) as show:
 
         def watch(totals: Totals) -> None:
-            show(totals.sessions + len(totals.left), totals.turns, totals.read_bytes, totals.waiting)
+            show(totals.tried, totals.turns, totals.read_bytes, totals.waiting)
 
         totals = run(plan, orders, processes, watch, should_stop)
     seconds, names = time.monotonic() - began_s, [destination.name for destination in destinations]
@@ -172,19 +164,11 @@ def backfill(
     ctx.exit(_INTERRUPTED if totals.is_interrupted else 0 if totals.is_complete else 1)
 
 
-def _all_left(plan: Plan, limit: int | None) -> Plan:
-    """The plan of somebody who wants everything again."""
-    from turnspan.plan import Job, Plan
-
-    jobs = [Job(job.session, job.began_ns, job.bytes, job.bytes) for job in plan.jobs]
-    return Plan(jobs[:limit], plan.copies)
-
-
 def _survey(plan: Plan, orders: Orders, processes: int, *, is_json: bool) -> int:
     from turnspan import accounts
     from turnspan.survey import Survey, survey
 
-    with _stop_requests() as should_stop, _progress(len(plan.jobs), plan.left_bytes) as show:
+    with stop_requests() as should_stop, progress(len(plan.jobs), plan.left_bytes) as show:
 
         def watch(found: Survey) -> None:
             show(found.sessions, None, found.read_bytes, "")
@@ -196,3 +180,216 @@ def _survey(plan: Plan, orders: Orders, processes: int, *, is_json: bool) -> int
         _print_lines(accounts.survey_lines(found))
         _print_lines(["nothing was sent"])
     return _INTERRUPTED if found.is_interrupted else 1 if found.failed else 0
+
+
+@_selecting
+@click.option("--repair", "is_repair", is_flag=True, help="Send what is missing.")
+@click.option("--json", "is_json", is_flag=True, help="One JSON object instead of a table.")
+@click.pass_context
+def verify(
+    ctx: click.Context,
+    *,
+    paths: tuple[Path, ...],
+    since: int | None,
+    until: int | None,
+    project: str | None,
+    session: tuple[str, ...],
+    to: tuple[str, ...],
+    is_repair: bool,
+    is_json: bool,
+) -> None:
+    """Compare the transcripts with what has arrived.
+
+    Turns, responses, tool calls, tokens and cost of every session, against what
+    each destination acknowledged, and against what it holds, where it can be
+    asked: local files, Langfuse, and Jaeger if `query_url` is set. A table shows
+    the sessions that differ, as what is there / what should be.
+
+      turnspan verify                        everything, everywhere
+      turnspan verify --since 7d --to langfuse
+      turnspan verify --repair               send exactly what is missing
+
+    Langfuse shows what it took after some seconds: wait a little after a backfill.
+
+    Exit code: 0 if everything is there, 1 while something is missing or unknown.
+
+    --json, one object:
+      is_complete
+      destinations{name: sessions expected acknowledged stored missing_spans off}
+      differences[session_id path project destination expected acknowledged stored
+        unsent lost refused is_unknown is_repaired problem]
+    `unsent`, `lost` and `refused` are span ids; `stored` is null where the
+    destination cannot be asked.
+    """
+    from turnspan import accounts
+    from turnspan.holdings import open_holdings
+    from turnspan.plan import Selection, make_plan
+    from turnspan.targets import open_target
+
+    config = _config()
+    destinations = _destinations(config, to)
+    selection = Selection(paths=paths, since_ns=since, until_ns=until, project=project, sessions=session)
+    plan = make_plan(config, selection, destinations, is_resend=True)  # all of it is read
+    targets = [open_target(destination, config) for destination in destinations]
+    found: list[Verified] = []
+    names: dict[str, bool] = {}
+    with (
+        stop_requests() as should_stop,
+        progress(len(plan.jobs) * len(targets), plan.left_bytes * len(targets)) as show,
+    ):
+        try:
+            for target in targets:
+                holdings = open_holdings(target, config)
+                names[target.destination.name] = holdings is not None
+                for done, one in _verified(plan.jobs, target, config, holdings, is_repair=is_repair):
+                    found.append(one)
+                    show(len(found), None, plan.left_bytes * (len(names) - 1) + done, "")
+                    if should_stop():
+                        ctx.exit(_INTERRUPTED)
+        finally:
+            for target in targets:
+                target.backend.close()
+    if is_json:
+        _print_record(accounts.verify_record(found, names))
+    else:
+        _print_lines(accounts.verify_lines(found, names))
+    ctx.exit(0 if all(one.is_complete for one in found) else 1)
+
+
+def _verified(
+    jobs: Iterable[Job], target: Target, config: Config, holdings: Holdings | None, *, is_repair: bool
+) -> Iterator[tuple[int, Verified]]:
+    """Every session at one destination, each with how many bytes have been read."""
+    from turnspan.accounts import Verified
+    from turnspan.errors import TranscriptError
+    from turnspan.verify import check
+
+    read_bytes = 0
+    for job in jobs:
+        read_bytes += job.bytes
+        try:
+            checked = check(job.session, target, config, holdings, time.time_ns())
+        except TranscriptError as error:
+            _remark(str(error))
+            continue
+        if is_repair and not checked.is_complete:
+            is_repaired, problem = _repaired(checked, target, config, holdings)
+            yield read_bytes, Verified(target.destination.name, checked, is_repaired, problem)
+        else:
+            yield read_bytes, Verified(target.destination.name, checked)
+
+
+def _repaired(checked: Checked, target: Target, config: Config, holdings: Holdings | None) -> tuple[bool, str]:
+    from turnspan.backfill import Patience
+    from turnspan.errors import TurnspanError
+    from turnspan.home import Busy
+    from turnspan.verify import repair
+
+    if checked.is_unknown:
+        return False, "the backend does not say what it holds"
+    if not checked.unsent and not checked.lost and holdings is None:
+        return False, "it was refused, and the destination cannot be asked"
+    patience = Patience(_pause, lambda waiting: _remark(f"waiting {waiting.seconds:.0f} s: {waiting.reason}"))
+    try:
+        done = repair(checked.session, target, config, holdings, patience)
+    except Busy:
+        return False, "another turnspan has it"
+    except TurnspanError as error:
+        return False, str(error)
+    for shipped in done:
+        if shipped.stopped is not None:
+            return False, f"{shipped.stopped.answer}: {shipped.stopped.reason}"
+        if shipped.held_until_s is not None:
+            return False, f"on hold until {time.strftime('%H:%M', time.localtime(shipped.held_until_s))}"
+        if shipped.refused:
+            return False, f"{shipped.refused} spans were refused"
+    return True, ""
+
+
+def _pause(seconds: float) -> bool:
+    time.sleep(seconds)
+    return True
+
+
+@click.option("--days", type=click.FloatRange(min=0), default=7.0, show_default=True, metavar="N", help="How soon.")
+@click.option("--to", multiple=True, metavar="DESTINATION", help="Only this destination; may come again.")
+@click.option("--json", "is_json", is_flag=True, help="One JSON object instead of a table.")
+@click.pass_context
+def retention(ctx: click.Context, *, days: float, to: tuple[str, ...], is_json: bool) -> None:
+    """What Claude Code deletes soon and has not been sent.
+
+    Claude Code deletes transcripts that were not written to for 30 days, or for
+    `cleanupPeriodDays` in its settings.json.
+
+      turnspan retention             what goes within a week
+      turnspan retention --days 2    what goes within two days
+
+    Exit code: 1 if something unsent goes so soon.
+
+    --json, one object:
+      cleanup_days expiring[session_id path project days_left unsent{destination}]
+    """
+    from turnspan import accounts
+    from turnspan.retention import cleanup_days, expiring
+
+    config = _config()
+    found = list(expiring(config, _destinations(config, to), days, time.time_ns()))
+    period = cleanup_days(config.claude_home)
+    if is_json:
+        _print_record(accounts.retention_record(found, period))
+    else:
+        _print_lines(accounts.retention_lines(found, period, days))
+    ctx.exit(1 if found else 0)
+
+
+# ---- settings
+
+
+def _config() -> Config:
+    """The settings in force; what is wrong with them is said, and the rest is used."""
+    from turnspan.config import load_config
+
+    config = load_config(os.environ)
+    for problem in config.problems:
+        _remark(f"warning: {problem}")
+    if not config.is_enabled:
+        raise ConfigError(f"turnspan is switched off by {config.sources['enabled']}", hint="set `enabled` to true")
+    return config
+
+
+def _destinations(config: Config, names: tuple[str, ...]) -> tuple[Destination, ...]:
+    from turnspan.preview import destination_named
+
+    if not names:
+        return config.destinations
+    return tuple(destination_named(config, name) for name in dict.fromkeys(names))
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # only those we may use
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+# ---- words
+
+
+def _print_record(record: dict[str, object]) -> None:
+    from turnspan.records import line_of
+
+    click.echo(line_of(record))
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    from turnspan.terminal import in_ascii
+
+    is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    for line in lines:
+        click.echo(line if is_unicode else in_ascii(line))
+
+
+def _remark(sentence: str) -> None:
+    """Say something next to the answer: stdout is for the answer alone."""
+    from turnspan.terminal import one_line
+
+    click.echo(one_line(sentence), err=True)

@@ -5,7 +5,7 @@ Rules:
 - Everything is looked at before anything is asked, and asked and checked before anything is written.
 - A key comes from the environment or is typed without echo. It is never an argument, and never shown.
 - A destination is stored only if its server takes the credentials, unless the person says otherwise.
-- `cli.py` makes commands of these functions: `frame.command("install")(commands_install.install)`.
+- `commands` makes them for a group: `for command in commands(kind): group.add_command(command)`.
 """
 
 # ruff: noqa: PLC0415 - a command imports what it needs when it runs
@@ -56,17 +56,33 @@ _QUESTIONS: Final = {
 _OF_OTHERS: Final = ("HOME", "USERPROFILE", "CLAUDE_CONFIG_DIR")  # what settings are found by
 
 
-@click.option(
-    "--scope", type=click.Choice(SCOPES), default="user", show_default=True, help="Whose sessions are traced."
+_INSTALL: Final = (
+    click.Option(
+        ["--scope"], type=click.Choice(SCOPES), default="user", show_default=True, help="Whose sessions are traced."
+    ),
+    click.Option(["--to"], type=click.Choice(DESTINATIONS), help="Where traces go. Asked on a terminal."),
+    click.Option(["--endpoint"], metavar="URL", help="The base URL of that server."),
+    click.Option(["--public-key"], metavar="KEY", help="The public key of a Langfuse project."),
+    click.Option(["--capture"], type=click.Choice(CAPTURES), help="How much of a turn may go there."),
+    click.Option(["--no-check", "is_unchecked"], is_flag=True, help="Store it without asking the server."),
+    click.Option(["--plugin", "is_plugin"], is_flag=True, help="Say how to install the plugin instead."),
+    click.Option(["--dry-run", "is_dry_run"], is_flag=True, help="Show what would change, and change nothing."),
+    click.Option(["-y", "--yes", "is_sure"], is_flag=True, help="Ask nothing."),
 )
-@click.option("--to", type=click.Choice(DESTINATIONS), help="Where traces go. Asked on a terminal.")
-@click.option("--endpoint", metavar="URL", help="The base URL of that server.")
-@click.option("--public-key", metavar="KEY", help="The public key of a Langfuse project.")
-@click.option("--capture", type=click.Choice(CAPTURES), help="How much of a turn may go there.")
-@click.option("--no-check", "is_unchecked", is_flag=True, help="Store it without asking the server.")
-@click.option("--plugin", "is_plugin", is_flag=True, help="Say how to install the plugin instead.")
-@click.option("--dry-run", "is_dry_run", is_flag=True, help="Show what would change, and change nothing.")
-@click.option("-y", "--yes", "is_sure", is_flag=True, help="Ask nothing.")
+_UNINSTALL: Final = (
+    click.Option(["--scope"], type=click.Choice(SCOPES), help="Only there; otherwise wherever they are registered."),
+    click.Option(["--dry-run", "is_dry_run"], is_flag=True, help="Show what would change, and change nothing."),
+)
+
+
+def commands(kind: type[click.Command] = click.Command) -> tuple[click.Command, click.Command]:
+    """`install` and `uninstall`, as commands of this kind."""
+    return (
+        kind("install", params=list(_INSTALL), callback=install, help=install.__doc__),
+        kind("uninstall", params=list(_UNINSTALL), callback=uninstall, help=uninstall.__doc__),
+    )
+
+
 def install(
     *,
     scope: str,
@@ -132,8 +148,6 @@ def install(
     _conclude(plan, load_config(env))
 
 
-@click.option("--scope", type=click.Choice(SCOPES), help="Only there; otherwise wherever they are registered.")
-@click.option("--dry-run", "is_dry_run", is_flag=True, help="Show what would change, and change nothing.")
 def uninstall(*, scope: str | None, is_dry_run: bool) -> None:
     """Take the hooks out of Claude Code's settings.
 
@@ -149,7 +163,7 @@ def uninstall(*, scope: str | None, is_dry_run: bool) -> None:
 
     env, project = dict(os.environ), Path.cwd()
     is_found = False
-    for name in SCOPES if scope is None else (scope,):
+    for name in reversed(SCOPES) if scope is None else (scope,):  # the last that came goes first
         try:
             plan = plan_uninstall(Scope(name), env=env, project=project)
         except ConfigError as error:

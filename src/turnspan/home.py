@@ -9,8 +9,8 @@ Rules:
 - A file is replaced as a whole: a temporary file is written and fsynced, renamed, and the directory fsynced. Whoever
   reads, and whenever the machine stops, there is the old one or the new one.
 - Locks are the kernel's: they die with their holder, are never stolen and never soft. `fcntl` is used directly: loading
-  `filelock` takes 74 ms of CPU, half as much as all else an event does, for the same `flock`, and where the file
-  system has none it may turn to a soft lock. It does the locking where there is no `fcntl`.
+  `filelock` takes some 70 ms of CPU for the same `flock`, and where the file system has none it turns to a soft lock.
+  It does the locking where there is no `fcntl`.
 - What the disk says is told as a `StateError`, a sentence with a hint. Only "it is not there" stays an answer.
 """
 

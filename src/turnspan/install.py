@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 import shlex
@@ -245,18 +246,33 @@ def remember_runtime(env: Mapping[str, str], runtime: Runtime) -> None:
 
 
 def client_version(env: Mapping[str, str]) -> tuple[int, ...] | None:
-    """The version of the Claude Code that this person would start; None if there is none to be found."""
+    """The version of the Claude Code that this person starts, or that was here last; None without a sign of one."""
     places = (home.claude_home(env) / "local" / "claude", Path(env.get("HOME", "")) / ".local" / "bin" / "claude")
     program = shutil.which("claude", path=env.get("PATH")) or next(
         (str(place) for place in places if place.is_absolute() and place.is_file()), None
     )
     if program is None:
-        return None
+        return _noted_version(env)
     try:
         said = subprocess.run(  # noqa: S603 - the person's own client
             [program, "--version"], capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL
         )
     except (OSError, subprocess.TimeoutExpired):
+        return _noted_version(env)
+    return _version(said.stdout) or _noted_version(env)
+
+
+def _noted_version(env: Mapping[str, str]) -> tuple[int, ...] | None:
+    """What a client last noted about itself: one inside an editor or a desktop app is on nobody's PATH."""
+    beside = home.claude_home(env) if env.get("CLAUDE_CONFIG_DIR") else home.claude_home(env).parent
+    try:
+        noted = json.loads((beside / ".claude.json").read_bytes())
+        found = [_version(str(noted.get(key, ""))) for key in ("lastReleaseNotesSeen", "lastOnboardingVersion")]
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
-    match = re.match(r"(\d+)\.(\d+)\.(\d+)", said.stdout)
+    return max((version for version in found if version is not None), default=None)
+
+
+def _version(text: str) -> tuple[int, ...] | None:
+    match = re.match(r"(\d+)\.(\d+)\.(\d+)", text)
     return tuple(map(int, match.groups())) if match else None

@@ -78,7 +78,9 @@ class Plan(msgspec.Struct, frozen=True):
         return sum(job.left_bytes for job in self.jobs)
 
 
-def make_plan(config: Config, selection: Selection, destinations: Sequence[Destination]) -> Plan:
+def make_plan(
+    config: Config, selection: Selection, destinations: Sequence[Destination], *, is_resend: bool = False
+) -> Plan:
     """The sessions a person means, oldest first. Raises TranscriptError where a path leads nowhere."""
     found: dict[str, SessionFile] = {}
     copies = 0
@@ -90,7 +92,7 @@ def make_plan(config: Config, selection: Selection, destinations: Sequence[Desti
         if known is None or size_of(known.path) < size_of(session.path):
             found[session.session_id] = session
     identities = [identity_of(destination) for destination in destinations]
-    jobs = [_job(config.home, session, identities) for session in found.values()]
+    jobs = [_job(config.home, session, identities, is_resend=is_resend) for session in found.values()]
     jobs.sort(key=lambda job: (job.began_ns, job.session.session_id))
     if selection.limit is not None:
         jobs = [job for job in jobs if job.left_bytes][: selection.limit]
@@ -173,9 +175,9 @@ def peek(home: Path, session_id: str) -> state.Checkpoint:
     return found if found.session_id == session_id and found.version <= state.VERSION else nothing
 
 
-def _job(home: Path, session: SessionFile, identities: Sequence[str]) -> Job:
+def _job(home: Path, session: SessionFile, identities: Sequence[str], *, is_resend: bool) -> Job:
     main, agents = size_of(session.path), sum(map(size_of, _agent_paths(session)))
-    cursors = peek(home, session.session_id).destinations
+    cursors = {} if is_resend else peek(home, session.session_id).destinations
     left = max((_left(main, agents, cursors.get(identity)) for identity in identities), default=0)
     return Job(session, began_ns(session.path), main + agents, left)
 

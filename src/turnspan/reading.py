@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 IDLE_NS: Final = 10 * 60 * 10**9
 IDLE_WHILE_PENDING_NS: Final = 60 * 60 * 10**9  # a call without a result may be a long build, or a person at lunch
 _MAX_DEPTH: Final = 12
+_REMEMBERED_LEFT_OUT: Final = 8
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -67,6 +68,7 @@ class Progress(msgspec.Struct, frozen=True):
     is_own: bool = False  # a turn of its own was met: nothing after it is copied
     agents: dict[str, Position] = {}
     launched: dict[str, tuple[Launched, ...]] = {}
+    left_out: tuple[int, ...] = ()  # the last turns that were copies: nor do their later parts belong here
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -179,27 +181,25 @@ class Reading:
         traces: list[Trace] = []
         agents_read = dict(self._progress.agents)
         launched = dict(self._progress.launched)
-        is_own = self._progress.is_own
+        is_own, left_out = self._progress.is_own, self._progress.left_out
         copied = 0
         for turn in turns:
-            if not is_own:
-                # Only a copied turn can have gone on before the first one of our own.
-                if turn.part > 0 or sessions.is_copied(turn, self.session):
-                    copied += turn.part == 0
-                    continue
-                is_own = True
-                if turn.previous is not None:
-                    turn.previous = sessions.original_ref(turn.previous, self.session)
-            if sessions.repeats_itself(turn, self.session):
-                copied += turn.part == 0
+            if turn.part > 0 and turn.number in left_out:
                 continue
+            is_copied = not is_own and sessions.is_copied(turn, self.session)
+            if is_copied or sessions.repeats_itself(turn, self.session):
+                copied += turn.part == 0
+                left_out = (*left_out, turn.number)[-_REMEMBERED_LEFT_OUT:]
+                continue
+            if not is_own and turn.previous is not None:
+                turn.previous = sessions.original_ref(turn.previous, self.session)
+            is_own = True
             trace_id = ids.trace_id(turn.session_id, turn.key)
             found = self._launched_by(turn, trace_id, f"Turn {turn.number}", agents_read, launched, traces)
             traces.append(build_turn(turn, found, prices=self._prices))
         fingerprint = tail.fingerprint(descriptor, end.end)
-        self._progress = Progress(
-            Position(end.line + 1, end.end, fingerprint, carry), is_own, agents_read, launched
-        )
+        position = Position(end.line + 1, end.end, fingerprint, carry)
+        self._progress = Progress(position, is_own, agents_read, launched, left_out)
         return Piece(traces, self._progress, sum(turn.part == 0 for turn in turns) - copied, copied)
 
     # ---- agents
@@ -351,7 +351,7 @@ class Reading:
             self.warmups += 1
         else:
             traces = self._agent_traces(file, turns, agents_read, launched)
-        self._progress = Progress(self._progress.main, self._progress.is_own, agents_read, launched)
+        self._progress = msgspec.structs.replace(self._progress, agents=agents_read, launched=launched)
         yield Piece(traces, self._progress)
 
     def _agent_traces(

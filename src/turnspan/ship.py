@@ -20,7 +20,7 @@ from turnspan.backends import Answer
 from turnspan.config import narrowed
 from turnspan.deliver import deliver
 from turnspan.reading import Ending, Progress, Reading
-from turnspan.trace.redact import Capture, Policy, redact
+from turnspan.trace.redact import CaptureMode, Policy, redact
 from turnspan.trace.secrets import compile_rules
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def rules_of(config: Config) -> RuleSet:
 def policy_of(wanted: dict[str, Any], config: Config, rules: RuleSet) -> Policy:
     """What of a trace may leave, from settings."""
     return Policy(
-        Capture(wanted["capture"]), wanted["thinking"], wanted["tool_inputs"], wanted["tool_outputs"],
+        CaptureMode(wanted["capture"]), wanted["thinking"], wanted["tool_inputs"], wanted["tool_outputs"],
         wanted["images"], bool(config.values["mask_paths"]), rules,
     )  # fmt: skip
 
@@ -159,8 +159,9 @@ def ship(
         shipped.off = 1
         return shipped
     now = clock()
-    if cursor.held is not None and now < cursor.held.until_s <= now + _LONGEST_RETRY_AFTER_S:
-        shipped.held_until_s = cursor.held.until_s
+    held = state.load_hold(config.home, target.identity)
+    if held is not None and now < held.until_s <= now + _LONGEST_RETRY_AFTER_S:
+        shipped.held_until_s = held.until_s
         return shipped
     if is_resend:
         cursor = state.Cursor()
@@ -249,6 +250,8 @@ class _Walk:
             self._is_writable = True
         delivery = deliver(self._target.backend, traces, lambda sent: arrived.update(_span_ids(sent)))
         self._account(delivery)
+        if delivery.sent:
+            state.drop_hold(self._config.home, self._target.identity)
         if only is not None:
             self._there = frozenset(arrived)
             self._shipped.stopped = delivery.stopped
@@ -262,7 +265,6 @@ class _Walk:
             self._commit(
                 progress=last,
                 arrived=(),
-                held=None,
                 sent_turns=self._cursor.sent_turns + sum(piece.turns for piece in batch),
                 last_success_s=self._clock(),
                 last_error="",
@@ -319,14 +321,14 @@ class _Walk:
     def hold(self, verdict: Verdict) -> None:
         """Leave the destination in peace for a while, longer each time."""
         now = self._clock()
-        held = self._cursor.held
+        home, identity = self._config.home, self._target.identity
+        held = state.load_hold(home, identity)
         length = min(_LONGEST_HOLD_S, 2 * held.length_s) if held is not None else _FIRST_HOLD_S
         if verdict.retry_after_s is not None:
             length = max(length, min(verdict.retry_after_s, _LONGEST_RETRY_AFTER_S))
-        self._commit(
-            held=state.Hold(until_s=now + length, length_s=length, reason=verdict.reason, answer=verdict.answer),
-            last_error=f"{verdict.answer}: {verdict.reason}",
-        )
+        hold = state.Hold(until_s=now + length, length_s=length, reason=verdict.reason, answer=verdict.answer)
+        state.save_hold(home, identity, hold)
+        self._commit(last_error=f"{verdict.answer}: {verdict.reason}")
 
     def _seen(self) -> int:
         """The size of a file of which nothing is left: whoever looks for sessions left behind need not open it."""

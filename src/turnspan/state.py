@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 VERSION: Final = 1
 MAX_STATE_BYTES: Final = 8 * 1024 * 1024
+MAX_HOLD_BYTES: Final = 64 * 1024
 MAX_MARKS_BYTES: Final = 256 * 1024  # past that an event leaves no facts: that there is a mark is enough
 KEPT_CORRUPT: Final = 3
 STALE_TEMP_S: Final = 3600.0
@@ -86,7 +87,6 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     progress: Progress = Progress()
     arrived: tuple[str, ...] = ()  # spans behind `progress` that are there already: a batch that was cut short
-    held: Hold | None = None
     quarantined: tuple[Quarantine, ...] = ()
     seen_bytes: Count = 0  # the size of the transcript when nothing of it was left to send
     sent_turns: Count = 0
@@ -204,6 +204,31 @@ def save(home: Path, checkpoint: Checkpoint) -> None:
     replace_private(path, raw)
 
 
+def load_hold(home: Path, identity: str) -> Hold | None:
+    """Until when a destination is left in peace, whichever session it was that found it so."""
+    raw = read_private(_hold_path(home, identity), MAX_HOLD_BYTES)
+    try:
+        return msgspec.json.decode(raw, type=Hold) if raw is not None else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def save_hold(home: Path, identity: str, hold: Hold) -> None:
+    """Leave a destination in peace."""
+    _state_directory(home)
+    replace_private(_hold_path(home, identity), msgspec.json.encode(hold))
+
+
+def drop_hold(home: Path, identity: str) -> None:
+    """A destination has taken something: it is back."""
+    with suppress(OSError):
+        _hold_path(home, identity).unlink(missing_ok=True)
+
+
+def _hold_path(home: Path, identity: str) -> Path:
+    return home / "state" / f".hold-{re.sub('[^A-Za-z0-9_-]', '_', identity)}"
+
+
 def probe_writable(home: Path) -> None:
     """Raise StateError when no checkpoint could be written.
 
@@ -271,6 +296,14 @@ def has_marks(home: Path, session_id: str) -> bool:
         return os.lstat(state_path(home, session_id, ".marks")).st_size > 0
     except FileNotFoundError:
         return False
+
+
+def marks_length(home: Path, session_id: str) -> int:
+    """How much waits: it grows when an event comes."""
+    try:
+        return os.lstat(state_path(home, session_id, ".marks")).st_size
+    except FileNotFoundError:
+        return 0
 
 
 def read_marks(home: Path, session_id: str) -> Marks:

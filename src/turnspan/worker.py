@@ -126,7 +126,7 @@ def serve(
         if not state.attend(config.home, session.session_id, facts, work):
             log.log_line(config.home, "INFO", "busy", session=session.session_id, trigger=event.hook_event_name)
         if config.values["recover"] and _is_sweep_due(config, event, session, clock()):
-            sweep(session, targets, config, clock)
+            sweep(session, targets, config, clock, sleep)
         state.prune(config.home, clock())
     finally:
         for target in targets:
@@ -169,12 +169,13 @@ def _serve_session(
         _wait(lambda: session.path.exists(), _ANSWER_WAIT_S, sleep)
     if not session.path.exists():
         return  # SessionStart comes before the file does
+    waiting = state.marks_length(config.home, session.session_id)
     for target in targets:
         patience = _Patience(sleep)
         shipped = ship(session, target, config, ending, clock, is_patient=patience)
         deadline = clock() + _ANSWER_WAIT_S
         while shipped.is_answer_missing and shipped.is_complete and clock() < deadline:
-            if state.has_new_marks(config.home, session.session_id):
+            if state.marks_length(config.home, session.session_id) > waiting:
                 break  # the session has gone on: whoever came meanwhile is served with the whole
             sleep(0.05)
             again = ship(session, target, config, ending, clock, is_patient=patience)
@@ -249,9 +250,16 @@ def _is_sweep_due(config: Config, event: Event, session: SessionFile, now_s: flo
     return is_due
 
 
-def sweep(current: SessionFile, targets: list[Target], config: Config, clock: Callable[[], float]) -> int:
+def sweep(
+    current: SessionFile,
+    targets: list[Target],
+    config: Config,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> int:
     """Export what sessions of the same project left behind; the number of turns."""
     deadline = clock() + _SWEEP_BUDGET_S
+    patience = _Patience(sleep)
     recovered = 0
     for session in _left_behind(current, targets, config):
         if clock() > deadline:
@@ -261,7 +269,8 @@ def sweep(current: SessionFile, targets: list[Target], config: Config, clock: Ca
                 for target in targets:
                     if _mtime(session) < since(config, target.identity, clock()):
                         continue
-                    shipped = ship(session, target, config, Ending(now_ns=int(clock() * 1e9)), clock)
+                    idle = Ending(now_ns=int(clock() * 1e9))
+                    shipped = ship(session, target, config, idle, clock, is_patient=patience)
                     recovered += shipped.turns
                     if shipped.spans or shipped.stopped is not None or shipped.refused:
                         _report(config, session, shipped, [{"event": "recovered"}])

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from .hours import HOURS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -49,12 +51,14 @@ CHECKS = {
     "span_repeated": "a span was sent twice although it was acknowledged",
     "version_wrong": "the resource does not name the client's version",
     "cost_wrong": "a session's cost is not what the client itself counted",
+    "backfill_differs": "the same transcripts, exported once more, give other spans",
     "undecodable": "the server could not decode a request",
 }
 START_S = 0.35  # the request's own row, the way to the server, a busy machine
 END_S = 0.6
 INFERRED_START_S = 1.5
 AS_WRITTEN_S = 0.01
+RECEIPT = ("request", "t", "path")  # how a span came, not what it is
 KINDS = {"LLM": "generation", "TOOL": "tool", "AGENT": "agent"}
 HAND_BACK = re.compile(r"<tools-used-before-summary>.*?</tools-used-before-summary>|<system-reminder>.*", re.DOTALL)
 
@@ -144,6 +148,7 @@ def judge(run: Path) -> Judged:
     _check_turns(case, known)
     _check_structure(case)
     _check_cost(case)
+    _check_backfill(case, run / "backfill.jsonl")
     return Judged({k: v for k, v in case.problems.items() if v}, case.figures)
 
 
@@ -432,3 +437,32 @@ def _check_cost(case: Case) -> None:
         total = sum(cost or 0 for cost in costs)
         if None in costs or abs(total - counted["totalCostUSD"]) > 1e-9:
             case.blame("cost_wrong", f"{session[:8]}: {total:.7f} for {counted['totalCostUSD']:.7f}")
+
+
+def _check_backfill(case: Case, path: Path) -> None:
+    """Compare what came live, piece by piece, with what the finished files give: the same spans, hours earlier."""
+    rows = {(r["trace_id"], r["span_id"]): _hours_after(r) for r in _rows(path) if r["event"] == "span"}
+    if not rows and not path.exists():
+        return
+    for key in rows.keys() | case.spans.keys():
+        once = {k: v for k, v in case.spans[key].row.items() if k not in RECEIPT} if key in case.spans else {}
+        again = {k: v for k, v in rows.get(key, {}).items() if k not in RECEIPT}
+        if once != again:
+            name = once.get("name") or again.get("name")
+            differing = [k for k in once.keys() | again.keys() if once.get(k) != again.get(k)]
+            told = "only live" if not again else "only in the backfill" if not once else _told(differing, once, again)
+            case.blame("backfill_differs", f"{name} {key[1]}: {told}")
+    case.figures["backfilled spans"] += len(rows)
+
+
+def _hours_after(row: Row) -> Row:
+    moved = HOURS * 3600 * 10**9
+    return {**row, "start_ns": row["start_ns"] + moved, "end_ns": row["end_ns"] + moved}
+
+
+def _told(differing: list[str], once: Row, again: Row) -> str:
+    if differing == ["attributes"]:
+        one, two = once["attributes"], again["attributes"]
+        keys = [k for k in one.keys() | two.keys() if one.get(k) != two.get(k)]
+        return ", ".join(f"{k}: {str(one.get(k))[:60]!r} / {str(two.get(k))[:60]!r}" for k in sorted(keys))
+    return ", ".join(f"{k}: {str(once.get(k))[:60]} / {str(again.get(k))[:60]}" for k in sorted(differing))

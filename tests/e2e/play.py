@@ -20,6 +20,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from .hours import hours_before
 from .judge import judge
 from .scenarios import SCENARIOS
 from .stage import Stage, Typed
@@ -55,20 +56,42 @@ class Outcome:
 def turnspan_program() -> list[str]:
     """Find the command that people type."""
     script = Path(sys.executable).parent / "turnspan"
-    return [str(script)] if script.exists() else [sys.executable, "-c", "from turnspan.cli import main; main()"]
+    return [str(script)] if script.exists() else [sys.executable, "-m", "turnspan"]
+
+
+def _run_turnspan(stage: Stage, *arguments: str, **env: str) -> None:
+    done = subprocess.run(
+        [*turnspan_program(), *arguments],
+        env={**stage.environment(), **env},
+        cwd=stage.home.project,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    if done.returncode:
+        raise AssertionError(f"turnspan {arguments[0]} failed: {done.stdout[-500:]} {done.stderr[-500:]}")
 
 
 def install_turnspan(stage: Stage) -> None:
     """Install turnspan's hooks as a person does, beside the hook that is already there."""
     stage.env["TURNSPAN_OTLP_ENDPOINT"] = stage.sink.url
-    done = subprocess.run(
-        [*turnspan_program(), "install"], env=stage.environment(), cwd=stage.home.project, capture_output=True,
-        text=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    if done.returncode:
-        raise AssertionError(f"turnspan install failed: {done.stdout[-300:]} {done.stderr[-300:]}")
+    _run_turnspan(stage, "install")
     hooks = json.loads(stage.home.settings.read_text())["hooks"]
     assert len(hooks["Stop"]) >= 2, f"turnspan install registered nothing: {hooks}"
+
+
+def backfill(stage: Stage) -> None:
+    """Export the same transcripts once more, as another machine would that knows nothing but the files.
+
+    There they were written hours ago: a turn that just ended is not sealed by its file alone.
+    """
+    elsewhere = stage.root / "elsewhere"
+    shutil.copytree(stage.home.transcripts, elsewhere / ".claude" / "projects")
+    for path in elsewhere.rglob("*.jsonl"):
+        path.write_text(hours_before(path.read_text(errors="surrogateescape")), errors="surrogateescape")
+    _run_turnspan(stage, "backfill", HOME=str(elsewhere), TURNSPAN_OTLP_ENDPOINT=stage.second_sink.url)
 
 
 def play_one(version: str, name: str, root: Path, with_turnspan: bool = True) -> Outcome:
@@ -83,6 +106,8 @@ def play_one(version: str, name: str, root: Path, with_turnspan: bool = True) ->
             try:
                 SCENARIOS[name].play(stage)
                 stage.wait_for_quiet(SETTLE_S)
+                if with_turnspan:
+                    backfill(stage)
             finally:
                 _keep_screens(stage)
     except (AssertionError, OSError, subprocess.SubprocessError) as exc:

@@ -51,6 +51,7 @@ class Stage:
             bodies.mkdir(exist_ok=True)
         self.api = Api(root / "truth.jsonl", self.home.project, bodies)
         self.sink = Sink(root / "sink.jsonl")
+        self.second_sink = Sink(root / "backfill.jsonl")  # for what is exported once more, from the files alone
         self.env: dict[str, str] = {}
         self.open_clients: list[Typed | Streamed] = []
         register_hooks(self.home, recorder_command(self.home))
@@ -60,6 +61,7 @@ class Stage:
     def __enter__(self) -> Self:
         self.api.__enter__()
         self.sink.__enter__()
+        self.second_sink.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -72,6 +74,7 @@ class Stage:
                 os.kill(pid, signal.SIGKILL)
         self.api.__exit__()
         self.sink.__exit__()
+        self.second_sink.__exit__()
         if self.home.transcripts.exists():
             shutil.copytree(self.home.transcripts, self.root / "projects", dirs_exist_ok=True)
         hooks = [p.stem for p in sorted((self.root / "hooks").glob("*.json"))]

@@ -10,21 +10,17 @@ Rules:
 from __future__ import annotations
 
 import os
-import re
 import time
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from .client import version_tuple
+from .hours import HOURS, hours_before
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .stage import Stage
-
-HOURS = 2  # more than what seals a turn whose tool never came back
-STAMP = re.compile(r'"timestamp":"([^"]+)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +59,10 @@ def hours_later(stage: Stage, session_id: str) -> None:
     for path in stage.home.transcripts.rglob("*.jsonl"):
         if session_id in str(path):
             written = path.stat()
-            path.write_text(STAMP.sub(_hours_before, path.read_text()))
+            path.write_text(hours_before(path.read_text()))
             os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))
     for path in (stage.home.config / "turnspan").rglob("*"):
         os.utime(path, (time.time() - HOURS * 3600,) * 2)
-
-
-def _hours_before(stamp: re.Match[str]) -> str:
-    moment = datetime.fromisoformat(stamp.group(1)) - timedelta(hours=HOURS)
-    return f'"timestamp":"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03}Z"'
 
 
 def wait_for_words(stage: Stage) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from .hours import HOURS
 from .judge import CHECKS, judge
 
 if TYPE_CHECKING:
@@ -127,7 +128,9 @@ SPANS = [
 def judged(tmp_path: Path) -> Callable[..., set[str]]:
     """Write a run with these spans (and truth) and name what the judge finds."""
 
-    def write(spans: list[Row], truth: list[Row] = TRUTH, cost: float | None = None) -> set[str]:
+    def write(
+        spans: list[Row], truth: list[Row] = TRUTH, cost: float | None = None, again: list[Row] | None = None
+    ) -> set[str]:
         project = tmp_path / "projects" / "p"
         project.mkdir(parents=True, exist_ok=True)
         rows = [
@@ -141,6 +144,8 @@ def judged(tmp_path: Path) -> Callable[..., set[str]]:
         prompts = {"p1": {"text": "{x} first words #p1"}, "p2": {"text": "{x} second words #p2"}}
         for name, held in (("truth.jsonl", truth), ("sink.jsonl", spans), ("projects/p/s.jsonl", rows)):
             (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in held))
+        if again is not None:
+            (tmp_path / "backfill.jsonl").write_text("".join(json.dumps(row) + "\n" for row in again))
         (tmp_path / "meta.json").write_text(json.dumps({"version": VERSION, "prompts": prompts}))
         return set(judge(tmp_path).problems)
 
@@ -223,6 +228,19 @@ def test_what_the_client_never_wrote_is_not_blamed(judged: Callable[..., set[str
     assert judged(SPANS, truth) == set()
 
 
+def test_a_backfill_gives_the_same_bytes(judged: Callable[..., set[str]]):
+    """What the files give once more is what came live; a start that moved, a span less or more is noticed."""
+    again = copy.deepcopy(SPANS)
+    for row in again:
+        row["start_ns"] -= HOURS * 3600 * 10**9
+        row["end_ns"] -= HOURS * 3600 * 10**9
+    assert judged(SPANS, again=again) == set()
+    moved = copy.deepcopy(again)
+    moved[1]["start_ns"] += 1
+    for other in (moved, again[1:], [*again, generation(9, "root2", 6, "b")]):
+        assert judged(SPANS, again=other) == {"backfill_differs"}
+
+
 def test_every_check_has_its_mutant():
     """No check is there for show."""
-    assert set(MUTANTS) | {"cost_wrong"} == set(CHECKS)
+    assert set(MUTANTS) | {"cost_wrong", "backfill_differs"} == set(CHECKS)

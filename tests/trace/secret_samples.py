@@ -36,7 +36,9 @@ def some(random: Random, alphabet: str, n: int) -> str:
 def _prefixed(rule: str, prefix: str, alphabet: str, n: int) -> Callable[[Random], Sample]:
     def make(random: Random) -> Sample:
         secret = prefix + some(random, alphabet, n)
-        around = random.choice(["{}", "see {} there", "x={}", '"{}"', "export A={}\n", "a\n{}\nb", "({})", "A_{}", "{},"])
+        around = random.choice(
+            ["{}", "see {} there", "x={}", '"{}"', "export A={}\n", "a\n{}\nb", "({})", "A_{}", "{},"]
+        )
         return Sample(rule, secret, around.format(secret))
 
     return make
@@ -119,8 +121,9 @@ PREFIXED = (
     ("anthropic-key", "sk-" + "ant-api03-", URL64, 95), ("langfuse-key", "sk-" + "lf-", HEX + "-", 36),
     ("langfuse-key", "pk-" + "lf-", HEX + "-", 36), ("openai-key", "sk-", ALNUM, 48),
     ("openai-key", "sk-" + "proj-", URL64, 120), ("huggingface-token", "h" + "f_", ALNUM, 34),
-    ("groq-key", "gs" + "k_", ALNUM, 52), ("xai-key", "xa" + "i-", ALNUM, 80), ("perplexity-key", "pp" + "lx-", ALNUM, 48),
-    ("replicate-token", "r" + "8_", ALNUM, 37), ("digitalocean-token", "do" + "p_v1_", HEX, 64),
+    ("groq-key", "gs" + "k_", ALNUM, 52), ("xai-key", "xa" + "i-", ALNUM, 80),
+    ("perplexity-key", "pp" + "lx-", ALNUM, 48), ("replicate-token", "r" + "8_", ALNUM, 37),
+    ("digitalocean-token", "do" + "p_v1_", HEX, 64),
     ("shopify-token", "sh" + "pat_", HEX, 32), ("square-token", "sq" + "0atp-", URL64, 22),
     ("square-token", "EA" + "AA", URL64, 60), ("heroku-key", "HR" + "KU-", URL64, 60),
     ("vault-token", "hv" + "s.", URL64, 90), ("databricks-token", "da" + "pi", HEX, 32),

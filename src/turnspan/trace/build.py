@@ -310,7 +310,9 @@ class _Builder:
         )
         self._spans.append(span)
         totals, costs = Usage(), _Costs()
-        for agent in (*self._agents.get(call.id, ()), *self._inline(call)):
+        agents = () if f"agents of {call.id}" in self._built else self._agents.get(call.id, ())
+        self._built.add(f"agents of {call.id}")  # in a broken file an agent may hold the call that launched it
+        for agent in (*agents, *self._inline(call)):
             below, cost_below = self._add_agent_turns(agent, span.span_id, depth)
             totals += below
             costs.merge(cost_below)

@@ -96,7 +96,7 @@ class _Seen:
         for batch in _batches({**self._texts, **dict.fromkeys(holders)}):
             try:
                 suspects.update(secrets.suspects(batch, rules=rules, meter=meter))
-            except OverBudget:
+            except (OverBudget, *_FAILURES):
                 unread.update(batch)
         for leaf, documents in holders.items():
             if leaf in unread:
@@ -229,13 +229,14 @@ def _sum(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
     """The texts in batches, names and ids first, so that structure survives a budget that does not last."""
-    texts = list(texts)
-    if sum(map(len, texts)) <= _BATCH:
-        yield texts
-        return
+    short: list[str] = []
+    long: list[str] = []
+    for text in texts:
+        (short if len(text) <= _SHORT else long).append(text)
+    yield short
     batch: list[str] = []
     size = 0
-    for text in sorted(texts, key=lambda text: len(text) > _SHORT):
+    for text in long:
         batch.append(text)
         size += len(text)
         if size > _BATCH:
@@ -378,7 +379,7 @@ def _walk_neighbours(parts: tuple[Part, ...], strings: _Strings) -> Iterable[Par
         if end - at > 1:
             whole = strings.joined([part.text for part in parts[at:end] if isinstance(part, Text | Reasoning)])
             if whole is not None:
-                yield type(first)(whole)
+                yield Text(whole) if isinstance(first, Text) else Reasoning(whole)
                 at = end
                 continue
         yield from parts[at:end]

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 
     from turnspan.trace.model import Content, Facts, Message, Part, Span, Trace
 
-SCAN_BUDGET: Final = (
-    120_000_000  # steps: a second on a slow machine, whatever the text; ordinary text takes one a character
-)
+SCAN_BUDGET: Final = 60_000_000  # steps: one a character of ordinary text, a second or two of the worst there is
 
 METADATA_FACTS: Final = frozenset({
     "aborted", "agent_id", "answers_call", "attempt", "background", "client_version", "denial", "depth", "duration_ms",
@@ -42,6 +40,7 @@ METADATA_FACTS: Final = frozenset({
 })  # fmt: skip
 """Facts that say how something ran, not what it was about. A fact that is not here is content."""
 
+# Homes as Linux, macOS and Windows have them, and as Claude Code writes them into the names of project directories.
 _HOMES: Final = re.compile(
     r"""(?<![\w.-])(?:
         (?:/home/|/Users/|[A-Za-z]:\\{1,2}Users\\{1,2})[^/\\\s"'`:;,<>()\[\]{}|]+
@@ -51,10 +50,10 @@ _HOMES: Final = re.compile(
     re.VERBOSE,
 )
 _IDENTIFIER: Final = re.compile(r"[\w.:/@+\[\]()-]{1,200}")
-_NAME: Final = re.compile(r"[\w.:/@+\[\]() -]{1,120}")
+_NAME: Final = re.compile(r"[\w.:/@+\[\]()-]{1,120}(?: \w{1,20}){0,2}")  # "Turn 3", "late result", a tool, a model
 
 
-class Capture(StrEnum):
+class CaptureMode(StrEnum):
     """How much of a trace may leave."""
 
     FULL = "full"
@@ -66,7 +65,7 @@ class Capture(StrEnum):
 class Policy:
     """What of a trace may leave for one destination."""
 
-    capture: Capture = Capture.REDACTED
+    capture: CaptureMode = CaptureMode.REDACTED
     thinking: bool = True
     tool_inputs: bool = True
     tool_outputs: bool = True
@@ -87,7 +86,7 @@ def redact(
 ) -> Redacted:
     """The trace as it may leave. `is_late` is asked now and then and ends the scan early: a last resort, not a pace."""
     trace = _allowed(trace, policy)
-    rules = policy.rules.credentials_only() if policy.capture is Capture.FULL else policy.rules
+    rules = policy.rules.credentials_only() if policy.capture == CaptureMode.FULL else policy.rules
     if policy.paths:
         rules = rules.with_pattern("home", _HOMES)
     return Redacted(*masked_trace(trace, rules, Meter(budget, is_late)))
@@ -97,9 +96,9 @@ def redact(
 
 
 def _allowed(trace: Trace, policy: Policy) -> Trace:
-    if policy.capture is Capture.METADATA:
+    if policy.capture == CaptureMode.METADATA:
         spans = tuple(_metadata(span) for span in trace.spans)
-        name = trace.name if _NAME.fullmatch(trace.name) else "trace"
+        name = _name_or(trace.name, "trace")
         return msgspec.structs.replace(trace, name=name, tags=(), facts=_metadata_facts(trace.facts), spans=spans)
     if policy.thinking and policy.tool_inputs and policy.tool_outputs and policy.images:
         return trace
@@ -107,9 +106,21 @@ def _allowed(trace: Trace, policy: Policy) -> Trace:
 
 
 def _metadata(span: Span) -> Span:
-    name = span.name if _NAME.fullmatch(span.name) else span.kind.value
-    facts = _metadata_facts(span.facts)
-    return msgspec.structs.replace(span, name=name, input=None, output=None, error_message="", facts=facts)
+    return msgspec.structs.replace(
+        span,
+        name=_name_or(span.name, span.kind.value),
+        input=None,
+        output=None,
+        model=span.model and _name_or(span.model, "unknown"),
+        error=span.error and _name_or(span.error, "error"),
+        error_message="",
+        facts=_metadata_facts(span.facts),
+    )
+
+
+def _name_or(name: str, otherwise: str) -> str:
+    """A name, unless it reads like somebody's words."""
+    return name if _NAME.fullmatch(name) else otherwise
 
 
 def _metadata_facts(facts: Facts) -> Facts:

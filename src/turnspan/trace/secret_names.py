@@ -40,8 +40,8 @@ _NAMED: Final = re.compile(
     (?:
         (?P<annotated>:[ ]?[a-z][\w.\[\],\ |]{0,40}=[ ]?(?=[bruf]{0,2}["']))  # password: str = "..."
       | (?P<space>[ \t]{0,8})(?P<operator>:=|=>|[=!]?={1,2}|:)(?P<after>[ \t]{0,8})
-      | (?P<loose>[ \t]{0,2}[,(][ \t]{0,2}(?=\\{0,3}["'`]))  # ("password", "..."), set_password("...")
       | (?P<attribute>[\s,]{1,24}(?:\\{0,3}["'])?value(?:\\{0,3}["'])?[ ]{0,2}[:=][ ]{0,2})  # name: TOKEN, value: ...
+      | (?P<loose>[ \t]{0,2}[,(][ \t]{0,2}(?=\\{0,3}["'`]))  # ("password", "..."), set_password("...")
       | (?P<element>>)  # <password>...</password>
       | (?P<prose>[ ]is:?[ ])
       | (?P<flag>[ ](?=[^\s-]))  # --password ...
@@ -166,25 +166,28 @@ def is_secret(rule: str, value: bytes, style: Style) -> bool:
         return len(value) >= 20 and looks_random(value)
     if rule in {"aws-secret-key", "azure-key"} and _BASE64_KEY.match(value):
         return True
-    is_other = rule not in {"password", "authorization", "cookie"}
-    if is_other and style is not Style.SHELL:
+    is_header = rule in {"authorization", "cookie"}
+    if rule != "password" and not is_header and style is not Style.SHELL:
         return looks_random(value)
-    if len(value) < (6 if rule != "password" else 3) or is_placeholder(value) or _PATH.match(value):
+    if len(value) < (3 if rule == "password" else 6) or is_placeholder(value) or _PATH.match(value):
         return False
     if style is Style.SHELL:
         return not value.isdigit()
-    if rule != "password":
-        return True
+    return is_header or _is_password(value, style)
+
+
+def _is_password(value: bytes, style: Style) -> bool:
+    """Whether what stands next to the word password is one: people choose words, and code is full of them."""
     has_digit = len(value.translate(None, _DIGITS)) < len(value)
     match style:
-        case Style.QUOTED:
-            return b" " not in value or has_digit
         case Style.YAML:
             return _CODE.match(value) is None or (value.isalnum() and value.islower()) or has_digit
         case Style.BARE:
             return _CODE.match(value) is None or (len(value) >= 6 and value.isalnum() and has_digit)
         case Style.LOOSE:
             return len(value) >= 6 and b" " not in value and has_digit
+        case _:
+            return b" " not in value or has_digit
 
 
 def look_at_name(data: bytes, at: int, hits: list[Hit]) -> int:

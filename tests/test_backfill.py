@@ -1,0 +1,593 @@
+"""The past is brought in: all of it, once, whatever happens meanwhile."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from multiprocessing import Pipe
+from pathlib import Path
+
+import pytest
+from backends.servers import OK, HttpServer, reply
+from reads import one_pass
+from rows import Writer
+
+from turnspan import state
+from turnspan.backends.otlp_json import decode_line
+from turnspan.backfill import Orders, Sender, Task
+from turnspan.config import Destination, load_config
+from turnspan.crew import Crew, Desk, Done, Lost
+from turnspan.errors import TranscriptError
+from turnspan.plan import Selection, age_warning, make_plan, peek
+from turnspan.reading import Ending
+from turnspan.sessions import all_sessions, session_at
+from turnspan.ship import ship
+from turnspan.targets import open_target
+
+GENERATOR = Path(__file__).parent.parent / "benchmarks" / "generate.py"
+START = """
+from turnspan import cli, commands_backfill
+for name in ("backfill", "verify", "retention"):
+    if name not in cli.frame.commands:
+        cli.frame.command(name)(getattr(commands_backfill, name))
+cli.main()
+"""
+TURNSPAN = [sys.executable, "-c", START]
+DEADLINE_S = 60
+HOUR_NS = 3600 * 10**9
+SEED = 20
+
+
+# ---- a place with a past
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """A made archive of a dozen sessions of five client versions, with subagents of all kinds."""
+    out = tmp_path_factory.mktemp("archive") / "claude"
+    command = [sys.executable, GENERATOR, out, "--megabytes", "1.5", "--sessions", "12", "--seed", "7"]
+    subprocess.run(command, check=True, capture_output=True)
+    return out
+
+
+@pytest.fixture
+def claude(made, tmp_path):
+    """A Claude home of its own that holds the archive."""
+    shutil.copytree(made / "projects", tmp_path / "claude" / "projects")
+    return tmp_path / "claude"
+
+
+def environment(claude, **more):
+    """Nothing of this machine's settings, and where Claude's files are."""
+    ours = ("TURNSPAN_", "LANGFUSE_", "CC_LANGFUSE_", "CLAUDE_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return {**kept, "CLAUDE_CONFIG_DIR": str(claude), **more}
+
+
+def start(claude, *arguments, **more):
+    """Start a command in a process group of its own."""
+    return subprocess.Popen(
+        [*TURNSPAN, *map(str, arguments)], env=environment(claude, **more), start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def finish(process):
+    """Its exit code, and what it said."""
+    out, err = process.communicate(timeout=DEADLINE_S)
+    return process.returncode, out, err
+
+
+def backfill(claude, *arguments, **more):
+    """Run a backfill; its exit code, its JSON object, and what it remarked."""
+    code, out, err = finish(start(claude, "backfill", "--json", *arguments, **more))
+    assert out, err
+    return code, json.loads(out), err
+
+
+def wait_for(is_so, what):
+    """Wait for a thing, with a deadline."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.002)
+
+
+def lines_on_disk(claude):
+    """Every span in the local files, as often as it stands there."""
+    found = []
+    for path in sorted((claude / "turnspan" / "traces").glob("*.jsonl")):
+        for line in path.read_bytes().splitlines(keepends=True):
+            found += [json.dumps(span, sort_keys=True) for span in decode_line(line)]
+    return found
+
+
+def ids(spans):
+    """Which spans these are."""
+    return [(span["trace_id"], span["span_id"]) for span in spans]
+
+
+def received(server):
+    """Every span that a server was sent, as often as it was."""
+    return [json.dumps(span, sort_keys=True) for request in server.requests for span in request.spans]
+
+
+def expected(projects):
+    """Which spans one reading of everything gives."""
+    return {(trace.trace_id.hex(), span.span_id.hex()) for trace in one_pass(projects) for span in trace.spans}
+
+
+# ---- without processes: one session after the other, here
+
+
+def orders_for(claude, *, is_resend=False, rate=None, **more):
+    """What a sender needs to know."""
+    config = load_config(environment(claude, **more))
+    return Orders(config=config, destinations=config.destinations, is_resend=is_resend, rate=rate)
+
+
+def send_here(claude, *paths, orders=None, **selection):
+    """Send what is selected, in this process; what became of each session."""
+    orders = orders or orders_for(claude)
+    plan = make_plan(orders.config, Selection(paths=paths, **selection), orders.destinations)
+    (inbox, _stop), (_heard, outbox) = Pipe(duplex=False), Pipe(duplex=False)
+    sender = Sender(orders)
+    return {job.session.session_id: sender(Desk(inbox, outbox), Task(job)) for job in plan.jobs}
+
+
+def planned(claude, *paths, **selection):
+    """The ids of the sessions in a plan, in order."""
+    config = load_config(environment(claude))
+    plan = make_plan(config, Selection(paths=paths, **selection), config.destinations)
+    return [job.session.session_id for job in plan.jobs]
+
+
+def writer(number, *, began=None, **options):
+    """A session that can be told from others."""
+    made = Writer(f"5e55104a-0000-4000-8000-{number:012}", tag=f"t{number}", **options)
+    made.now = began or made.now
+    return made
+
+
+def test_everything_arrives_once_and_a_second_run_finds_nothing_to_do(claude):
+    """A backfill sends every span that the transcripts hold, says so, and is done: run again, it sends nothing."""
+    code, told, _ = backfill(claude)
+    first = lines_on_disk(claude)
+    assert code == 0
+    assert told["is_complete"]
+    assert told["sessions"] == 12
+    assert sorted(ids(map(json.loads, first))) == sorted(expected(claude / "projects"))
+    assert told["spans"] == len(first)
+    code, told, _ = backfill(claude)
+    assert (code, told["turns"], told["spans"]) == (0, 0, 0)
+    assert lines_on_disk(claude) == first
+
+
+def test_killed_at_random_moments_into_local_files(claude, tmp_path):
+    """Killed again and again, and started again: in the end the files hold what one clean run gives, nothing twice."""
+    whole = sorted(expected(claude / "projects"))
+    dice = random.Random(SEED)
+    traces = claude / "turnspan" / "traces"
+
+    def written():
+        return sum(path.stat().st_size for path in traces.glob("*.jsonl")) if traces.is_dir() else 0
+
+    kills = 0
+    for _ in range(5):
+        process = start(claude, "backfill", "--jobs", "2")
+        enough = written() + dice.randrange(400_000)
+        wait_for(lambda p=process, e=enough: p.poll() is not None or written() > e, "a moment to kill it at")
+        time.sleep(dice.random() * 0.02)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            kills += 1
+        process.communicate()
+    assert kills, "it was never killed"
+    code, told, _ = backfill(claude)
+    assert code == 0, told
+    assert sorted(ids(map(json.loads, lines_on_disk(claude)))) == whole
+
+
+def test_killed_at_random_moments_into_a_server(claude):
+    """A server gets every span; those it gets again after a kill are the same to the byte, so it keeps each once."""
+    whole = expected(claude / "projects")
+    dice = random.Random(SEED)
+    victim = []
+    lock = threading.Lock()
+    left = [4]
+
+    def deadly(connection, _request):
+        """Keep what came; then, now and then, kill the sender before or after it can hear of that."""
+        with lock:
+            is_fatal = left[0] and victim and dice.random() < 0.4
+            is_told = dice.random() < 0.5
+            left[0] -= is_fatal
+        if is_told or not is_fatal:
+            connection.sendall(OK)
+        if is_fatal:
+            os.killpg(victim[0], signal.SIGKILL)
+
+    with HttpServer(deadly) as server:
+        for _ in range(6):
+            process = start(claude, "backfill", "--jobs", "2", TURNSPAN_OTLP_ENDPOINT=server.url)
+            with lock:
+                victim[:] = [process.pid]
+            process.communicate(timeout=DEADLINE_S)
+            with lock:
+                victim.clear()
+            if process.returncode == 0:
+                break
+        assert process.returncode == 0
+        assert left[0] < 4, "it was never killed"
+        distinct = [json.loads(span) for span in set(received(server))]
+    assert sorted(ids(distinct)) == sorted(whole)
+
+
+def test_what_was_sent_live_is_completed_and_not_repeated(claude):
+    """A session that its hook sent in part is completed: no span comes twice, and all are those of one clean pass."""
+    path = max((s.path for s in all_sessions(claude / "projects")), key=lambda p: p.stat().st_size)
+    lines = path.read_bytes().splitlines(keepends=True)
+    with HttpServer() as server:
+        orders = orders_for(claude, TURNSPAN_OTLP_ENDPOINT=server.url)
+        target = open_target(orders.destinations[0], orders.config)
+        for cut in (len(lines) // 4, len(lines) // 2):
+            path.write_bytes(b"".join(lines[:cut]))
+            ship(session_at(path), target, orders.config, Ending(is_stopped=True), time.time)
+        live = len(received(server))
+        path.write_bytes(b"".join(lines))
+        code, _, _ = backfill(claude, TURNSPAN_OTLP_ENDPOINT=server.url)
+        everything = [json.loads(span) for span in received(server)]
+    assert code == 0
+    assert 0 < live < len(everything)
+    assert sorted(ids(everything)) == sorted(expected(claude / "projects"))
+
+
+def test_ctrl_c_stops_it_cleanly_and_the_same_command_goes_on(claude):
+    """After Ctrl-C what is under way is finished and noted: the next run repeats not a single span."""
+    slow = threading.Event()
+
+    def answer(connection, _request):
+        slow.wait(0.2)
+        connection.sendall(OK)
+
+    with HttpServer(answer) as server:
+        process = start(claude, "backfill", "--jobs", "2", TURNSPAN_OTLP_ENDPOINT=server.url)
+        wait_for(lambda: len(server.requests) >= 2, "the first requests")
+        os.killpg(process.pid, signal.SIGINT)
+        code, out, err = finish(process)
+        assert code == 130
+        assert "stopping where it is safe" in err
+        assert "Traceback" not in err
+        assert "the same command goes on" in out
+        before = len(received(server))
+        slow.set()
+        code, told, _ = backfill(claude, TURNSPAN_OTLP_ENDPOINT=server.url)
+        everything = received(server)
+    assert code == 0
+    assert 0 < before < len(everything)
+    assert told["spans"] == len(everything) - before
+    assert max(Counter(everything).values()) == 1
+    assert sorted(ids(map(json.loads, everything))) == sorted(expected(claude / "projects"))
+
+
+def test_two_backfills_at_once(claude):
+    """Two people, one idea: both end well, and together they send every span once."""
+    both = [start(claude, "backfill", "--json", "--jobs", "1") for _ in range(2)]
+    told = [finish(process) for process in both]
+    assert [code for code, _, _ in told] == [0, 0]
+    assert sorted(ids(map(json.loads, lines_on_disk(claude)))) == sorted(expected(claude / "projects"))
+    assert sum(json.loads(out)["spans"] for _, out, _ in told) == len(lines_on_disk(claude))
+
+
+WITNESS = """
+import os, sys
+def witness(event, args):
+    is_file = event == "open" and not isinstance(args[0], int)
+    is_write = is_file and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+    if event.startswith(("socket.", "os.mkdir", "os.rename", "os.remove", "os.truncate")) or is_write:
+        with_path = os.open(os.environ["WITNESS"], os.O_WRONLY | os.O_APPEND)
+        os.write(with_path, f"{event} {args}\\n".encode())
+        os.close(with_path)
+if os.environ.get("WITNESS"):
+    told = os.environ["WITNESS"]
+    sys.addaudithook(lambda e, a: None if a and a[0] == told else witness(e, a))
+"""
+
+
+def test_a_dry_run_says_all_and_does_nothing(claude, tmp_path):
+    """A dry run counts what would go where, writes no file anywhere and opens no connection, in any process."""
+    (tmp_path / "spy").mkdir()
+    (tmp_path / "spy" / "sitecustomize.py").write_text(WITNESS)
+    log = tmp_path / "witness.txt"
+    log.touch()
+    before = {path: path.stat().st_mtime_ns for path in claude.rglob("*")}
+    code, told, _ = backfill(
+        claude, "--dry-run", "--jobs", "2", PYTHONPATH=str(tmp_path / "spy"), PYTHONDONTWRITEBYTECODE="1",
+        WITNESS=str(log), TURNSPAN_OTLP_ENDPOINT="http://127.0.0.1:9",
+    )  # fmt: skip
+    assert code == 0
+    suspicious = [line for line in log.read_text().splitlines() if "/dev/null" not in line and "mp-" not in line]
+    assert suspicious == []
+    assert {path: path.stat().st_mtime_ns for path in claude.rglob("*")} == before
+    total = told["destinations"]["otlp"]["total"]
+    code, sent, _ = backfill(claude)
+    assert total["sessions"] == sent["sessions"] == 12
+    assert total["turns"] == sum(trace["name"].startswith("Turn") and not trace["parent_span_id"] for trace in
+                                 map(json.loads, lines_on_disk(claude)))  # fmt: skip
+    assert total["bytes"] > 1_000_000
+    assert total["cost_usd"] > 0
+
+
+def test_a_dry_run_names_what_would_be_masked(tmp_path):
+    """What a rule would mask is counted, by rule, and the counts are those of the real run."""
+    session = writer(1)
+    session.turn("my key is AKIA" + "Q7ZXW2MB4KPL9TRN", "I will not repeat it")
+    session.save(tmp_path / "claude" / "projects" / "-home-ada-loom")
+    _, told, _ = backfill(tmp_path / "claude", "--dry-run")
+    share = told["destinations"]["local"]["projects"]["/home/ada/loom"]
+    assert share["turns"] == 1
+    assert sum(share["masked"].values()) > 0
+    _, sent, _ = backfill(tmp_path / "claude")
+    assert sent["masked"] == share["masked"]
+
+
+# ---- sessions that are alive
+
+
+def test_only_turns_that_have_ended_are_sent_of_a_live_session(tmp_path):
+    """Of a session that is being written to now, the turn that goes on is left to its hook; that is no failure."""
+    session = writer(1, began=datetime.now(UTC))
+    session.turn("first", "done")
+    session.prompt("second")
+    session.call("Bash", {"command": "make"})
+    session.save(tmp_path / "claude" / "projects" / "-home-ada-loom")
+    code, told, _ = backfill(tmp_path / "claude")
+    assert (code, told["turns"], told["open"], told["is_complete"]) == (0, 1, 1, True)
+
+
+def test_a_session_that_its_hook_has_is_come_back_to(tmp_path):
+    """Whoever has a session keeps it; the others go first, and it is done when it is free again."""
+    claude = tmp_path / "claude"
+    for number in (1, 2):
+        session = writer(number)
+        session.turn("hello", "hello")
+        session.save(claude / "projects" / "-home-ada-loom")
+    with HttpServer() as server:
+        with state.lock(claude / "turnspan", writer(1).session):
+            process = start(claude, "backfill", "--json", TURNSPAN_OTLP_ENDPOINT=server.url)
+            wait_for(lambda: server.requests, "the other session")
+        code, out, _ = finish(process)
+        assert {span["attributes"]["session.id"] for request in server.requests for span in request.spans} == {
+            writer(1).session, writer(2).session,
+        }  # fmt: skip
+    assert (code, json.loads(out)["sessions"]) == (0, 2)
+
+
+def test_an_event_that_comes_meanwhile_is_served(tmp_path):
+    """A hook that finds its session with a backfill leaves a mark and goes; the backfill does what it asked for."""
+    claude = tmp_path / "claude"
+    session = writer(1, began=datetime.now(UTC))
+    session.turn("first", "done")
+    session.turn("second", "done as well")  # not ten minutes ago: only its hook can say that it has ended
+    path = session.save(claude / "projects" / "-home-ada-loom")
+    home = claude / "turnspan"
+
+    def answer(connection, _request):
+        if len(server.requests) == 1:
+            state.leave_mark(home, session.session, {"event": "Stop", "path": str(path)})
+        connection.sendall(OK)
+
+    with HttpServer(answer) as server:
+        code, told, _ = backfill(claude, TURNSPAN_OTLP_ENDPOINT=server.url)
+        turns = [s["name"] for request in server.requests for s in request.spans if s["name"].startswith("Turn")]
+    assert (code, told["turns"]) == (0, 1)
+    assert turns == ["Turn 1", "Turn 2"]
+    assert not state.has_marks(home, session.session)
+
+
+# ---- destinations that do not want to
+
+
+def test_a_destination_that_asks_for_time_gets_it(tmp_path):
+    """Retry-After is waited for, and then everything arrives."""
+    session = writer(1)
+    session.turn("hello", "hello")
+    session.save(tmp_path / "claude" / "projects" / "-home-ada-loom")
+    times = []
+
+    def answer(connection, _request):
+        times.append(time.monotonic())
+        connection.sendall(reply(429, Retry_After="2") if len(times) == 1 else OK)
+
+    with HttpServer(answer) as server:
+        code, told, _ = backfill(tmp_path / "claude", TURNSPAN_OTLP_ENDPOINT=server.url)
+    assert (code, told["is_complete"]) == (0, True)
+    assert len(times) == 2
+    assert times[1] - times[0] >= 2
+
+
+def test_a_destination_that_refuses_us_is_left_alone_and_the_others_get_everything(claude):
+    """Wrong credentials: one request each process, a sentence, exit code 1; another destination is not held back."""
+    (claude / "turnspan").mkdir(mode=0o700)
+    (claude / "turnspan" / "config.toml").write_text("[destinations.files]\ntype = 'local'\n")
+    with HttpServer(reply(401)) as server:
+        code, told, _ = backfill(claude, "--jobs", "2", TURNSPAN_OTLP_ENDPOINT=server.url)
+        assert len(server.requests) <= 2
+    assert code == 1
+    assert "credentials" in told["given_up"]["otlp"]
+    assert sorted(ids(map(json.loads, lines_on_disk(claude)))) == sorted(expected(claude / "projects"))
+
+
+def test_a_rate_is_kept(tmp_path):
+    """With --rate no more spans leave, on average, than a second allows."""
+    session = writer(1)
+    for number in range(20):
+        session.turn(f"question {number}", "answer")
+    session.save(tmp_path / "claude" / "projects" / "-home-ada-loom")
+    code, told, _ = backfill(tmp_path / "claude", "--rate", "40", "--jobs", "1")
+    assert code == 0
+    assert told["spans"] == 40
+    assert told["seconds"] >= 40 / 40
+
+
+def test_a_warning_comes_before_old_spans_go_where_they_are_not_shown():
+    """Datadog, Dynatrace and Tempo do not show old spans: whoever sends them there is told so, where we can know."""
+
+    def warned(endpoint, hours):
+        destination = Destination("otlp", "otlp", {"endpoint": endpoint}, {}, "test")
+        return age_warning(destination, 10**18, 10**18 + hours * HOUR_NS)
+
+    assert "18 hours" in warned("https://otlp.datadoghq.eu", 19)
+    assert warned("https://otlp.datadoghq.eu", 17) is None
+    assert "one hour" in warned("https://abc123.live.dynatrace.com/api/v2/otlp", 2)
+    assert "search" in warned("https://tempo-prod-04.grafana.net", 2)
+    assert "search" in warned("http://tempo:4318", 2)
+    assert "search" in warned("https://otlp-gateway-prod-eu-west-2.grafana.net/otlp", 2)
+    assert warned("http://localhost:4318", 1000) is None
+    assert warned("https://contempo.example.com", 1000) is None
+
+
+# ---- which sessions
+
+
+def test_sessions_are_chosen_by_time_project_and_id(tmp_path):
+    """--since, --until, --project and --session each narrow it down; the oldest come first."""
+    claude = tmp_path / "claude"
+    for number, (day, project) in enumerate([(3, "loom"), (1, "loom"), (2, "press")], 1):
+        session = writer(number, began=datetime(2026, 3, day, 12, tzinfo=UTC), cwd=f"/home/ada/{project}")
+        session.turn("hello", "hello")
+        session.save(claude / "projects" / f"-home-ada-{project}")
+    one, two, three = (writer(number).session for number in (1, 2, 3))
+    day = 86400 * 10**9
+    second = int(datetime(2026, 3, 2, tzinfo=UTC).timestamp()) * 10**9
+    assert planned(claude) == [two, three, one]
+    assert planned(claude, since_ns=second) == [three, one]
+    assert planned(claude, until_ns=second + day) == [two, three]
+    assert planned(claude, project="LOOM") == [two, one]
+    assert planned(claude, sessions=(three[:-1],)) == [two, three, one]
+    assert planned(claude, sessions=(three,)) == [three]
+    assert planned(claude, claude / "projects" / "-home-ada-press") == [three]
+    assert planned(claude, claude / "projects") == planned(claude, claude) == [two, three, one]
+
+
+def test_a_limit_counts_what_is_left(tmp_path):
+    """--limit 1, twice, sends two sessions: those that are done do not count."""
+    claude = tmp_path / "claude"
+    for number in (1, 2, 3):
+        session = writer(number, began=datetime(2026, 3, number, tzinfo=UTC))
+        session.turn("hello", "hello")
+        session.save(claude / "projects" / "-home-ada-loom")
+    assert list(send_here(claude, limit=1)) == [writer(1).session]
+    assert list(send_here(claude, limit=1)) == [writer(2).session]
+    assert list(send_here(claude, limit=5)) == [writer(3).session]
+
+
+def test_a_path_that_holds_no_transcript_is_an_error(tmp_path):
+    """A misspelt path must not pass for an empty archive."""
+    (tmp_path / "empty").mkdir()
+    agent = tmp_path / "agent-1234.jsonl"
+    agent.write_text("{}\n")
+    for path in (tmp_path / "empty", tmp_path / "missing.jsonl", agent):
+        with pytest.raises(TranscriptError):
+            planned(tmp_path / "claude", path)
+
+
+def test_a_link_out_of_the_archive_is_not_followed(tmp_path):
+    """Only what lies in the place named is read."""
+    session = writer(1)
+    session.turn("hello", "hello")
+    secret = session.save(tmp_path / "elsewhere")
+    project = tmp_path / "claude" / "projects" / "-home-ada-loom"
+    project.mkdir(parents=True)
+    (project / secret.name).symlink_to(secret)
+    assert planned(tmp_path / "claude") == []
+
+
+def test_a_copied_directory_is_the_same_history(claude, tmp_path):
+    """A copy of ~/.claude gives the same spans; what was sent from there is not sent again from here."""
+    copy = tmp_path / "old-laptop"
+    shutil.copytree(claude, copy)
+    sent = send_here(claude, copy)
+    assert all(outcome.shipped[0].is_complete for outcome in sent.values())
+    assert sorted(ids(map(json.loads, lines_on_disk(claude)))) == sorted(expected(claude / "projects"))
+    again = send_here(claude)
+    assert sum(outcome.shipped[0].spans for outcome in again.values()) == 0
+
+
+def test_an_old_copy_of_a_session_that_has_gone_on_changes_nothing(tmp_path):
+    """A backup that ends before what was acknowledged is left alone, and so is the cursor."""
+    claude = tmp_path / "claude"
+    session = writer(1)
+    session.turn("first", "done")
+    session.turn("second", "done")
+    copy = session.save(tmp_path / "backup" / "-home-ada-loom")
+    session.turn("third", "done")
+    session.save(claude / "projects" / "-home-ada-loom")
+    send_here(claude)
+    before = peek(claude / "turnspan", session.session)
+    outcome = send_here(claude, copy)[session.session]
+    assert outcome.shipped[0].spans == 0
+    assert peek(claude / "turnspan", session.session) == before
+
+
+def test_a_project_that_is_switched_off_stays_here(tmp_path):
+    """A project's own file switches it off, also for a backfill, and that is no failure."""
+    claude, private = tmp_path / "claude", tmp_path / "private"
+    (private / ".claude").mkdir(parents=True)
+    (private / ".claude" / "turnspan.toml").write_text("enabled = false\n")
+    for number, cwd in ((1, private), (2, tmp_path)):
+        session = writer(number, cwd=str(cwd))
+        session.turn("hello", "hello")
+        session.save(claude / "projects" / f"-{number}")
+    outcomes = send_here(claude)
+    assert [outcomes[writer(n).session].shipped[0].off for n in (1, 2)] == [1, 0]
+    assert {json.loads(span)["attributes"]["session.id"] for span in lines_on_disk(claude)} == {writer(2).session}
+
+
+def test_resend_sends_the_same_bytes_again(tmp_path):
+    """--resend begins anew, and what it sends is what was sent before, to the byte."""
+    claude = tmp_path / "claude"
+    session = writer(1)
+    session.turn("first", "done")
+    session.save(claude / "projects" / "-home-ada-loom")
+    with HttpServer() as server:
+        url = server.url
+        send_here(claude, orders=orders_for(claude, TURNSPAN_OTLP_ENDPOINT=url))
+        first = received(server)
+        send_here(claude, orders=orders_for(claude, is_resend=True, TURNSPAN_OTLP_ENDPOINT=url))
+        assert received(server) == first * 2
+
+
+# ---- processes
+
+
+def odd_jobs():
+    """What a crew's processes do in the test below: die of a three, double anything else."""
+
+    def do(desk, task):
+        if task == 3:
+            os._exit(9)
+        desk.tell(f"about {task}")
+        return 2 * task
+
+    return do
+
+
+def test_a_process_that_dies_takes_one_task_with_it():
+    """The others go on, and the lost task is named."""
+    tasks, heard = [5, 4, 3, 2, 1], []
+    with Crew(2, odd_jobs) as crew:
+        while tasks or crew.at_work:
+            while tasks and crew.has_room:
+                crew.give(tasks.pop())
+            heard += list(crew.events(0.1))
+    assert (3, Lost(9)) in heard
+    assert {task: message.result for task, message in heard if isinstance(message, Done)} == {1: 2, 2: 4, 4: 8, 5: 10}
+    assert (5, "about 5") in heard

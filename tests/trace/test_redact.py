@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import json
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from secret_samples import MAKERS, some
+
+from turnspan.trace import model
+from turnspan.trace.model import (
+    Json,
+    Kind,
+    Link,
+    Media,
+    Message,
+    Reasoning,
+    Span,
+    Text,
+    ToolCall,
+    ToolResult,
+    Trace,
+    Usage,
+)  # fmt: skip
+from turnspan.trace.redact import METADATA_FACTS, CaptureMode, Policy, redact
+from turnspan.trace.secrets import compile_rules
+
+FULL, REDACTED, METADATA = (Policy(capture=capture) for capture in CaptureMode)
+TOKEN = "gh" + "p_" + some(Random(7), "abcXYZ0123", 36)
+
+
+def trace_of(text: str, *, document: str | None = None) -> Trace:
+    """A trace with `text` in every place that can hold a string."""
+    document = json.dumps({"command": text, text: [text]}) if document is None else document
+    everything = (
+        Message(text, (Text(text), Reasoning(text), ToolCall(text, text, document), Text("and")), text),
+        Message("tool", (ToolResult(text, text), Media(text, 3), Reasoning("so"))),
+    )
+    facts = {text: text, "title": text, "cwd": text, "request_id": text, "tags": (text, "b"), "turn_number": 3}
+    spans = tuple(
+        Span(
+            span_id=bytes([n]) * 8, parent_id=None, kind=kind, name=text, start_ns=1, end_ns=2, input=went_in,
+            output=came_out, model=text, error=text, error_message=text, facts=facts, usage=Usage(1, 2), cost_usd=0.5,
+            links=(Link(b"x" * 16, b"y" * 8, "previous_turn"),),
+        )
+        for n, kind in enumerate(Kind)
+        for went_in, came_out in ((everything, text), (Json(document), Json(json.dumps(text))))
+    )  # fmt: skip
+    return Trace(
+        trace_id=b"t" * 16, name=text, session_id=text, client_version=text, tags=(text,), facts=facts, spans=spans
+    )
+
+
+def one_span(**values: object) -> Trace:
+    """A trace of one tool span."""
+    span = {"span_id": b"s" * 8, "parent_id": None, "kind": Kind.TOOL, "name": "Bash", "start_ns": 1, "end_ns": 2}
+    return Trace(trace_id=b"t" * 16, name="Turn 1", session_id="s", client_version="2", spans=(Span(**span | values),))
+
+
+def test_the_trace_of_these_tests_leaves_no_string_out():
+    """Every field of the model that can hold a string holds one in `trace_of`."""
+    filled: set[tuple[str, str]] = set()
+
+    def look(value: object) -> None:
+        if isinstance(value, msgspec.Struct):
+            for name in value.__struct_fields__:
+                if "here" in str(getattr(value, name)):
+                    filled.add((type(value).__name__, name))
+                look(getattr(value, name))
+        elif isinstance(value, tuple):
+            for item in value:
+                look(item)
+
+    look(trace_of("here"))
+    wanted = {
+        (kind.__name__, name)
+        for kind in vars(model).values()
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+        for name, hint in kind.__annotations__.items()
+        if any(word in hint for word in ("str", "Facts", "Content", "Part", "Message", "Span"))
+    }
+    assert wanted - {("Link", "relation")} == filled  # our own words
+
+
+@pytest.mark.parametrize("policy", [REDACTED, METADATA], ids=["redacted", "metadata"])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_secret_of_any_rule_leaves_from_any_field(seed, policy):
+    """Secrets of every kind, in every field: not one is in the bytes of what leaves."""
+    random = Random(seed)
+    for make in MAKERS:
+        sample = make(random)
+        redacted = redact(trace_of(sample.text), policy)
+        assert sample.secret.encode() not in msgspec.json.encode(redacted.trace), sample.rule
+        if policy is REDACTED:
+            assert redacted.counts[sample.rule] > 20
+
+
+def test_metadata_is_structure_only():
+    """Without content there are still times, tokens, cost, names and ids, and not a word of anybody."""
+    trace = trace_of("somebody's very own words")
+    facts = {"request_id": "req_1", "exit_code": 2, "file_path": "/a", "git_branch": "b", "stop_reason": "two words"}
+    span = Span(
+        span_id=b"s" * 8, parent_id=None, kind=Kind.TOOL, name="mcp__git__log", start_ns=5, end_ns=9, model="m-1[1m]",
+        input=Json("{}"), output="out", usage=Usage(7), cost_usd=0.25, error="tool_error", error_message="no",
+        facts=facts,
+    )  # fmt: skip
+    trace = msgspec.structs.replace(trace, spans=(*trace.spans, span), session_id="s", client_version="2.1")
+    redacted = redact(trace, METADATA).trace
+    kept = msgspec.structs.replace(
+        span, input=None, output=None, error_message="", facts={"request_id": "req_1", "exit_code": 2}
+    )
+    assert redacted.spans[-1] == kept
+    assert redacted.facts == {"turn_number": 3}
+    assert redacted.tags == ()
+    assert b"somebody" not in msgspec.json.encode(redacted)
+    assert {span.kind for span in redacted.spans} == set(Kind)
+
+
+def test_a_fact_nobody_decided_about_is_content():
+    """Only facts that were named as harmless stay in `metadata`."""
+    facts = dict.fromkeys(METADATA_FACTS, 1) | {"new_fact": 1}
+    assert redact(one_span(facts=facts), METADATA).trace.spans[0].facts == dict.fromkeys(METADATA_FACTS, 1)
+
+
+def test_full_keeps_everything_but_our_own_credentials():
+    """Who allows everything gets everything, except the keys turnspan itself sends with."""
+    policy = Policy(capture=CaptureMode.FULL, rules=compile_rules(credentials=["our-own-value"]))
+    assert redact(trace_of(TOKEN), policy) == (trace_of(TOKEN), {})
+    redacted = redact(trace_of("x our-own-value y"), policy)
+    assert b"our-own-value" not in msgspec.json.encode(redacted.trace)
+    assert set(redacted.counts) == {"own-credential"}
+
+
+def test_switches():
+    """Thinking, tool inputs, tool outputs and images stay behind one by one."""
+    parts = (
+        Reasoning("thought"),
+        ToolCall("c", "Bash", '{"a":"given"}'),
+        ToolResult("c", "got"),
+        Media("image/png", 9),
+    )
+    trace = one_span(
+        input=Json('{"a":"given"}'), output="got", error_message="got", facts={"file_path": "given", "exit_code": 1}
+    )
+    chat = msgspec.structs.replace(trace.spans[0], kind=Kind.GENERATION, facts={}, error_message="", input=None,
+                                   output=(Message("assistant", parts), Message("tool", (Text("got"),))))  # fmt: skip
+    trace = msgspec.structs.replace(trace, spans=(trace.spans[0], chat))
+    for switch, gone in (("thinking", "thought"), ("tool_inputs", "given"), ("tool_outputs", "got"), ("images", "png")):
+        said = msgspec.json.encode(redact(trace, Policy(**{switch: False})).trace).decode()
+        assert gone not in said
+        assert [word for word in ("thought", "given", "got", "png") if word in said] == [
+            word for word in ("thought", "given", "got", "png") if word != gone
+        ]
+        assert "exit_code" in said
+
+
+def test_json_stays_json():
+    """Arguments of tools are masked inside their strings and keys, by the names of their values too."""
+    document = json.dumps({
+        "env": {"DB_PASSWORD": "hunter\n2", "pin_password": 123456}, "list": ["--token", TOKEN], "n": 1.5, TOKEN: None,
+        "header": {"Authorization": "Custom abcdef"}, "text": f"say\n{TOKEN}", "passwords": ["swordfish"],
+    })  # fmt: skip
+    redacted = redact(one_span(input=Json(document), output=(Message("a", (ToolCall("1", "T", document),)),)), REDACTED)
+    for masked in (redacted.trace.spans[0].input.text, redacted.trace.spans[0].output[0].parts[0].arguments):
+        assert json.loads(masked) == {
+            "env": {"DB_PASSWORD": "[redacted:password]", "pin_password": "[redacted:password]"},
+            "list": ["--token", "[redacted:github-token]"], "n": 1.5, "[redacted:github-token]": None,
+            "header": {"Authorization": "[redacted:authorization]"}, "text": "say\n[redacted:github-token]",
+            "passwords": ["[redacted:password]"],
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("hidden", [
+    '{"a": "\\u0067hp_' + TOKEN[4:] + '"}', '{"a": "x\\n' + TOKEN + '"}', '{"a": "{\\"b\\": \\"' + TOKEN + '\\"}"}',
+    '{"a": "\\ud800 ' + TOKEN + '"}', '["--password", "s3cretword"]', '{"name": "DB_PASSWORD", "value": "s3cretword"}',
+])  # fmt: skip
+def test_escapes_and_structure_hide_nothing(hidden):
+    """A secret written with escapes, in JSON inside JSON, or next to its name in a list, is found; JSON stays JSON."""
+    masked = redact(one_span(input=Json(hidden)), REDACTED).trace.spans[0].input.text
+    json.loads(masked)
+    for word in (TOKEN, TOKEN[4:], "s3cretword"):
+        assert word not in masked
+
+
+def test_a_secret_cut_into_parts():
+    """A secret that begins in one part of a message and ends in the next is found; other parts stay apart."""
+
+    def words(*texts: str) -> tuple[Message, ...]:
+        return (Message("user", tuple(map(Text, texts))),)
+
+    cut = redact(one_span(input=words("see " + TOKEN[:12], TOKEN[12:30], TOKEN[30:] + " ok")), REDACTED)
+    assert cut.trace.spans[0].input == words("see [redacted:github-token] ok")
+    assert cut.counts == {"github-token": 1}
+    apart = words("one", "two")
+    assert redact(one_span(input=apart, output=TOKEN), REDACTED).trace.spans[0].input == apart
+
+
+def test_an_error_message_cut_inside_a_secret():
+    """The first words of an output are masked like the output itself, wherever they were cut."""
+    output = "x" * 480 + f" {TOKEN} and more"
+    span = redact(one_span(output=output, error_message=output[:500]), REDACTED).trace.spans[0]
+    assert TOKEN[:8] not in span.error_message
+    assert span.error_message == span.output[:500]
+
+
+def test_home_directories_go_if_asked():
+    """Who does not want to show the name of an account can have it masked."""
+    trace = one_span(output="/home/alice/src C:\\Users\\bob\\x /Users/carol /root/.ssh https://x.org/home/page")
+    assert redact(trace, REDACTED).trace == trace
+    masked = redact(trace, Policy(paths=True))
+    assert masked.trace.spans[0].output == (
+        "[redacted:home]/src [redacted:home]\\x [redacted:home] [redacted:home]/.ssh https://x.org/home/page"
+    )
+    assert masked.counts == {"home": 4}
+
+
+def test_what_is_clean_stays_the_same():
+    """A trace without secrets leaves as it was built."""
+    trace = trace_of("nothing to see")
+    assert redact(trace, REDACTED) == (trace, {})
+
+
+def test_what_cannot_be_scanned_is_withheld():
+    """Past the budget content stays behind, names do not, and equal traces give equal results."""
+    trace = one_span(input=Json('{"a": "' + "API_KEY=a1b2 " * 9_000 + '\\n"}'), output="token: a1b2 " * 30_000)
+    redacted = redact(trace, REDACTED, budget=500_000)
+    span = redacted.trace.spans[0]
+    assert span.name == "Bash"
+    assert (span.input, span.output) == (Json('"[withheld: scan budget]"'), "[withheld: scan budget]")
+    assert redacted.counts == {"withheld": 2}
+    assert redact(trace, REDACTED, budget=500_000) == redacted
+
+
+def test_when_time_is_up_everything_is_withheld():
+    """The clock is a last resort: past it no text leaves raw."""
+    assert b"hello" not in msgspec.json.encode(redact(trace_of("hello"), REDACTED, is_late=lambda: True).trace)
+
+
+@pytest.mark.parametrize(
+    "document", ["[" * 100_000 + f'"\\t{TOKEN}"' + "]" * 100_000, f'{{"x": 1e999, "a": "\\t{TOKEN}"}}']
+)
+def test_json_that_cannot_be_masked_is_withheld(document):
+    """JSON too deep or too strange to be written again stays behind."""
+    redacted = redact(one_span(input=Json(document)), REDACTED)
+    assert redacted.trace.spans[0].input == Json('"[withheld: masking failed]"')
+    assert redacted.counts == {"withheld": 1}
+
+
+def test_what_only_claims_to_be_json_is_masked_as_text():
+    """Half an object is a text like any other."""
+    assert redact(one_span(input=Json(f'{{"a": "{TOKEN}')), REDACTED).trace.spans[0].input == Json(
+        '{"a": "[redacted:github-token]'
+    )
+
+
+texts = st.lists(
+    st.one_of(
+        st.text(st.characters(codec=None), max_size=30),
+        st.builds(lambda maker, seed: maker(Random(seed)).text, st.sampled_from(MAKERS), st.integers(0, 999)),
+    ),
+    max_size=3,
+).map("\n".join)
+trees = st.recursive(
+    texts | st.none() | st.integers() | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(texts, trees)
+@settings(max_examples=60, deadline=None)
+def test_what_was_redacted_is_clean(text, tree):
+    """Redacting again changes nothing, and what was JSON is JSON."""
+    document = json.dumps(tree)
+    once = redact(trace_of(text, document=document), REDACTED).trace
+    assert redact(once, REDACTED) == (once, {})
+    for span in once.spans:
+        if isinstance(span.input, Json):
+            json.loads(span.input.text)
