@@ -306,7 +306,7 @@ def test_installed_in_the_settings_one_turn_arrives_and_uninstalled_none(version
 
 @pytest.mark.slow
 def test_installed_as_a_plugin_one_turn_arrives_and_uninstalled_none(version, tmp_path):
-    """The same with the plugin: it finds the turnspan that `turnspan install --plugin` wrote down, on no PATH at all."""
+    """The same with the plugin, which finds the turnspan that `turnspan install --plugin` wrote down, on no PATH."""
     received = tmp_path / "run" / "sink.jsonl"
 
     def prepare(stage):

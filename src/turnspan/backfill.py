@@ -24,8 +24,8 @@ from turnspan.errors import StateError, TurnspanError
 from turnspan.home import Busy
 from turnspan.plan import is_outdated_copy, peek
 from turnspan.reading import Ending
-from turnspan.ship import Shipped, identity_of, ship
-from turnspan.targets import open_target
+from turnspan.ship import Shipped, ship
+from turnspan.targets import Target, identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from turnspan.crew import Desk
     from turnspan.plan import Job, Plan
     from turnspan.reading import Progress
-    from turnspan.ship import Target
+    from turnspan.targets import Target
 
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
@@ -121,7 +121,7 @@ class Sender:
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
-        self._targets = [open_target(destination, orders.config) for destination in orders.destinations]
+        self._targets = [Target(destination, orders.config) for destination in orders.destinations]
         self._began_s = time.monotonic()
         self._spans = 0
 
@@ -271,7 +271,7 @@ class _Run:
         watch(totals)
 
     def _take(self, job: Job, message: object) -> None:
-        totals, session_id = self._totals, job.session.session_id
+        totals = self._totals
         match message:
             case Step(turns, spans, read_bytes):
                 totals.turns += turns
@@ -283,7 +283,7 @@ class _Run:
             case Done(Sent() as sent):
                 self._finish(job, sent)
             case Lost(exit_code):
-                totals.left[session_id] = f"the process that sent it ended with code {exit_code}"
+                self._finish(job, Sent(error=f"the process that sent it ended with code {exit_code}"))
 
     def _note_read(self, job: Job, read_bytes: float) -> None:
         """Progress in bytes: what was acknowledged before the run does not count."""
@@ -295,24 +295,18 @@ class _Run:
     def _finish(self, job: Job, sent: Sent) -> None:
         totals, session_id, now_s = self._totals, job.session.session_id, time.time()
         if sent.is_busy:
-            is_patient = now_s - self._busy_since.setdefault(session_id, now_s) <= _BUSY_PATIENCE_S
-            return self._come_back(job, now_s + _BUSY_EVERY_S if is_patient else None, "another turnspan has it")
+            if now_s - self._busy_since.setdefault(session_id, now_s) <= _BUSY_PATIENCE_S:
+                return self._come_back(job, now_s + _BUSY_EVERY_S)
+            sent = Sent(error="another turnspan has it")
         for shipped in sent.shipped:
             self._account(job, shipped)
         if sent.error:
             totals.left[session_id] = sent.error
             if sent.is_state_error:
                 state.probe_writable(self._home)  # a disk that takes nothing is the end of the run
-        held = {
-            s.destination: s.held_until_s
-            for s in sent.shipped
-            if s.held_until_s and s.destination not in self._given_up
-        }
-        if held:
-            name, until_s = max(held.items(), key=lambda pair: pair[1])
-            why = f"{self._names[name]} is on hold until {time.strftime('%H:%M:%S', time.localtime(until_s))}"
-            totals.waiting = why
-            return self._come_back(job, until_s if until_s - now_s <= _PATIENCE_S else None, why)
+        held_until_s = max((self._held_until_s(shipped, now_s) for shipped in sent.shipped), default=0.0)
+        if held_until_s:
+            return self._come_back(job, held_until_s)
         totals.tried += 1
         self._note_read(job, job.bytes)
         if session_id not in totals.left and sum(shipped.is_complete for shipped in sent.shipped) == len(self._names):
@@ -320,11 +314,25 @@ class _Run:
             totals.open += any(shipped.has_unsealed for shipped in sent.shipped)
         return None
 
-    def _come_back(self, job: Job, at_s: float | None, why: str) -> None:
-        if at_s is None:
-            self._totals.left[job.session.session_id] = why
-        else:
-            heapq.heappush(self._queue, (at_s, self._number[job.session.session_id]))
+    def _come_back(self, job: Job, at_s: float) -> None:
+        heapq.heappush(self._queue, (at_s, self._number[job.session.session_id]))
+
+    def _held_until_s(self, shipped: Shipped, now_s: float) -> float:
+        """Until when a destination is waited for; 0 if it is not."""
+        until_s = shipped.held_until_s
+        if until_s is None or shipped.destination in self._given_up:
+            return 0.0
+        until = f"on hold until {time.strftime('%H:%M:%S', time.localtime(until_s))}"
+        if until_s - now_s > _PATIENCE_S:
+            self._give_up(shipped.destination, until)
+            return 0.0
+        self._totals.waiting = f"{self._names[shipped.destination]} is {until}"
+        return until_s
+
+    def _give_up(self, destination: str, why: str) -> None:
+        self._given_up.add(destination)
+        self._totals.given_up[self._names[destination]] = why
+        self._queue = [(0.0, number) for number in sorted(number for _, number in self._queue)]  # nothing to wait for
 
     def _account(self, job: Job, shipped: Shipped) -> None:
         totals = self._totals
@@ -346,6 +354,4 @@ class _Run:
             if refusing + 1 < _REFUSING_ALL:
                 state.drop_hold(self._home, shipped.destination)  # what it refuses is this session's
                 return
-        self._given_up.add(shipped.destination)
-        totals.given_up[self._names[shipped.destination]] = why
-        self._queue = [(0.0, number) for number in sorted(number for _, number in self._queue)]  # nothing to wait for
+        self._give_up(shipped.destination, why)

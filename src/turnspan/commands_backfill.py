@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from turnspan.config import Config, Destination
     from turnspan.holdings import Holdings
     from turnspan.plan import Job, Plan
-    from turnspan.ship import Target
+    from turnspan.targets import Target
     from turnspan.verify import Checked
 
 _INTERRUPTED: Final = 130
@@ -129,7 +129,7 @@ def backfill(
     from turnspan import accounts
     from turnspan.backfill import Orders, Totals, run
     from turnspan.plan import Selection, age_warning, make_plan
-    from turnspan.targets import open_target
+    from turnspan.targets import Target
 
     config = _config()
     destinations = _destinations(config, to)
@@ -148,7 +148,7 @@ def backfill(
     if is_dry_run:
         ctx.exit(_survey(plan, orders, processes, is_json=is_json))
     for destination in destinations:
-        open_target(destination, config).backend.close()  # what is wrong with its settings is said here, once
+        Target(destination, config).backend.close()  # what is wrong with its settings is said here, once
     began_s = time.monotonic()
     with stop_requests() as should_stop, progress(len(plan.jobs), plan.left_bytes) as show:
 
@@ -224,13 +224,13 @@ def verify(
     from turnspan import accounts
     from turnspan.holdings import open_holdings
     from turnspan.plan import Selection, make_plan
-    from turnspan.targets import open_target
+    from turnspan.targets import Target
 
     config = _config()
     destinations = _destinations(config, to)
     selection = Selection(paths=paths, since_ns=since, until_ns=until, project=project, sessions=session)
     plan = make_plan(config, selection, destinations, is_resend=True)  # all of it is read
-    targets = [open_target(destination, config) for destination in destinations]
+    targets = [Target(destination, config) for destination in destinations]
     found: list[Verified] = []
     names: dict[str, bool] = {}
     with (

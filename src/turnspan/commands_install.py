@@ -239,11 +239,11 @@ def _described(to: str, env: Mapping[str, str], *, is_asking: bool) -> tuple[Con
 def _try(destination: Destination, config: Config) -> None:
     """Send an empty request. That it was understood or refused as empty says that the credentials are right."""
     from turnspan.backends import Answer
-    from turnspan.targets import open_target
+    from turnspan.targets import Target
 
     if destination.type == "local":
         return
-    backend = open_target(destination, config).backend
+    backend = Target(destination, config).backend
     try:
         verdict = backend.send(backend.encode([]))
     finally:

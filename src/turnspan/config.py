@@ -184,17 +184,18 @@ def _destinations(
         table = None
     for name, raw in (table or {}).items():
         where = f"{path}{_line(text, f'destinations.{name}')}: [destinations.{name}]"
-        if not isinstance(raw, dict) or raw.get("type", name) not in TYPES:
-            given = raw.get("type", name) if isinstance(raw, dict) else raw
-            problems.append(f"{where} type is {given!r}; allowed: {', '.join(TYPES)}")
+        if not isinstance(raw, dict) or not isinstance(raw.get("type", name), str):
+            problems.append(f"{where} must be a table with a type: {', '.join(TYPES)}, or one that a package brings")
             continue
-        kind = str(raw.get("type", name))
+        kind = raw.get("type", name)
         options, policy = {}, {}
         for key, value in raw.items():
-            wanted = OPTIONS[kind].get(key)
+            wanted = OPTIONS.get(kind, {}).get(key)
             try:
                 if key in _POLICY:
                     policy[key] = _checked(_BY_NAME[key], value)
+                elif kind not in OPTIONS and key != "type":
+                    options[key] = value  # somebody else's backend checks its own
                 elif wanted is not None:
                     options[key] = _typed(key, wanted, value)
                 elif key != "type":

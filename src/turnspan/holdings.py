@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from turnspan.backends.settings import Endpoint
     from turnspan.config import Config
-    from turnspan.ship import Target
+    from turnspan.targets import Target
 
 _PAUSES_S: Final = (0.5, 1.0, 2.0)
 _SILENT_AFTER: Final = 3  # traces without an answer

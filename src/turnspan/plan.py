@@ -21,7 +21,7 @@ from turnspan.backends.settings import parse_url
 from turnspan.errors import StateError, TranscriptError
 from turnspan.home import read_private
 from turnspan.listing import written_ns
-from turnspan.ship import identity_of
+from turnspan.targets import identity_of
 from turnspan.transcript.entries import parse_time
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from turnspan import tail
 from turnspan.config import narrowed
 from turnspan.errors import ConfigError, TranscriptError
 from turnspan.reading import Ending, Progress, Reading
-from turnspan.ship import policy_of, rules_of
+from turnspan.leaving import policy_of, rules_of
+from turnspan.targets import prices_of
 from turnspan.terminal import count
-from turnspan.trace.cost import load_prices
 from turnspan.trace.redact import redact
 from turnspan.transcript import entries
 
@@ -106,12 +106,6 @@ def destination_named(config: Config, name: str | None) -> Destination:
             return destination
     names = ", ".join(destination.name for destination in config.destinations)
     raise ConfigError(f"there is no destination {name!r}", hint=f"there are: {names}")
-
-
-def prices_of(config: Config) -> Prices | None:
-    """The person's own prices, if there are any."""
-    path = config.values["prices"]
-    return load_prices(Path(path).expanduser()) if path else None
 
 
 def require_transcript(path: Path) -> None:

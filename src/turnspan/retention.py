@@ -19,7 +19,7 @@ from turnspan.errors import TranscriptError
 from turnspan.listing import Tally, tally_of, written_ns
 from turnspan.plan import peek, size_of
 from turnspan.reading import Ending, Progress, Reading
-from turnspan.ship import identity_of
+from turnspan.targets import identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

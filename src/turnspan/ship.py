@@ -10,31 +10,25 @@ Rules:
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from turnspan import state
 from turnspan.backends import Answer
-from turnspan.config import narrowed
 from turnspan.deliver import deliver
 from turnspan.reading import Ending, Progress, Reading
-from turnspan.trace.redact import CaptureMode, Policy, redact
-from turnspan.trace.secrets import compile_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from turnspan.backends import Backend, Verdict
-    from turnspan.config import Config, Destination
+    from turnspan.backends import Verdict
+    from turnspan.config import Config
     from turnspan.deliver import Delivery
     from turnspan.reading import Piece
     from turnspan.sessions import SessionFile
-    from turnspan.trace.cost import Prices
+    from turnspan.targets import Target
     from turnspan.trace.model import Trace
-    from turnspan.trace.redact import Redacted
-    from turnspan.trace.secrets import RuleSet
 
 BATCH_SPANS: Final = 400
 _FIRST_HOLD_S: Final = 30.0
@@ -42,16 +36,6 @@ _LONGEST_HOLD_S: Final = 300.0
 _LONGEST_RETRY_AFTER_S: Final = 3600.0
 _REMEMBERED_QUARANTINE: Final = 200
 _REMEMBERED_SPANS: Final = 20_000
-
-
-class Target(msgspec.Struct, frozen=True):
-    """A destination, ready to be sent to."""
-
-    destination: Destination
-    identity: str  # its name and a digest of where it leads: another endpoint is another destination
-    backend: Backend
-    rules: RuleSet
-    prices: Prices | None = None
 
 
 class Shipped(msgspec.Struct):
@@ -78,59 +62,6 @@ class Shipped(msgspec.Struct):
     def is_complete(self) -> bool:
         """Whether everything that may leave has arrived."""
         return self.stopped is None and self.held_until_s is None and not self.is_interrupted
-
-
-def identity_of(destination: Destination) -> str:
-    """A destination by its name and where it leads, without any secret."""
-    options = destination.options
-    where = [destination.type, *(str(options.get(key, "")) for key in ("endpoint", "base_url", "directory", "public_key"))]
-    digest = hashlib.blake2b("\0".join(where).encode("utf-8", "replace"), digest_size=4).hexdigest()
-    return f"{destination.name}-{digest}"
-
-
-def rules_of(config: Config) -> RuleSet:
-    """What is masked: the built-in rules, the person's own, and every credential that is configured here."""
-    credentials: list[str] = []
-    pairs: list[tuple[str, str]] = []
-    for destination in config.destinations:
-        options = destination.options
-        credentials += map(str, (options.get("headers") or {}).values())
-        if options.get("secret_key"):
-            pairs.append((str(options.get("public_key", "")), str(options["secret_key"])))
-    return compile_rules({str(k): str(v) for k, v in config.values["patterns"].items()}, credentials, pairs)
-
-
-def policy_of(wanted: dict[str, Any], config: Config, rules: RuleSet) -> Policy:
-    """What of a trace may leave, from settings."""
-    return Policy(
-        CaptureMode(wanted["capture"]), wanted["thinking"], wanted["tool_inputs"], wanted["tool_outputs"],
-        wanted["images"], bool(config.values["mask_paths"]), rules,
-    )  # fmt: skip
-
-
-class Mask:
-    """What may leave of a trace for one destination, as the person and its project allow it."""
-
-    def __init__(self, destination: Destination, config: Config, rules: RuleSet) -> None:
-        self._destination = destination
-        self._config = config
-        self._rules = rules
-        self._known: dict[str, tuple[Policy | None, tuple[str, ...]]] = {}  # by working directory
-
-    def __call__(self, trace: Trace) -> Redacted | None:
-        """The trace, tagged and masked; None where it is switched off."""
-        cwd = str(trace.facts.get("cwd", ""))
-        if cwd not in self._known:
-            narrowing = self._config.narrowing(cwd)
-            wanted = narrowed(self._destination.policy, narrowing)
-            policy = None if narrowing.is_off else policy_of(wanted, self._config, self._rules)
-            self._known[cwd] = (policy, (*map(str, self._config.values["tags"]), *narrowing.tags))
-        policy, tags = self._known[cwd]
-        if policy is None:
-            return None
-        if tags:
-            trace = msgspec.structs.replace(trace, tags=tuple(dict.fromkeys((*trace.tags, *tags))))
-        return redact(trace, policy)
 
 
 def ship(
@@ -235,7 +166,6 @@ class _Walk:
         self._shipped = shipped
         self._only = only
         self._there = there
-        self._mask = Mask(target.destination, config, target.rules)
         self._is_writable = False
 
     def send(self, batch: Sequence[Piece]) -> bool:
@@ -310,7 +240,7 @@ class _Walk:
 
     def _masked(self, trace: Trace) -> Trace | None:
         """What may leave of a trace; None if nothing may."""
-        redacted = self._mask(trace)
+        redacted = self._target.mask(trace)
         if redacted is None:
             self._shipped.off += 1
             return None

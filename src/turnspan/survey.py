@@ -19,7 +19,8 @@ from turnspan.listing import Tally, tally_of
 from turnspan.plan import is_outdated_copy, peek
 from turnspan.preview import prices_of
 from turnspan.reading import Ending, Progress, Reading
-from turnspan.ship import Mask, identity_of, rules_of
+from turnspan.leaving import Mask, rules_of
+from turnspan.targets import identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,57 +1,87 @@
 """Destinations become backends: found by entry point, opened late, each with its own identity.
 
+Nothing is opened before something is sent: an event with nothing new pays for no backend and no masking rules.
+
 A backend of ours is imported by name, without asking the packaging metadata: that would cost more than all else an event
 does. Third parties are found in the group `turnspan.backends`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan import log
-from turnspan.errors import BackendError, ConfigError
+from turnspan.errors import ConfigError
 from turnspan.home import private_directory, read_private, replace_private
-from turnspan.ship import Target, identity_of, rules_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from turnspan.backends import Backend
     from turnspan.config import Config, Destination
+    from turnspan.leaving import Mask
     from turnspan.trace.cost import Prices
 
 OURS: Final = ("otlp", "langfuse", "local")
 _SLACK_S: Final = 60.0
 
 
-def open_targets(config: Config, only: str | None = None) -> list[Target]:
-    """The destinations that can be sent to. One that cannot is a line in the log, and the others go on."""
-    targets = []
-    for destination in config.destinations:
-        if only is not None and destination.name != only:
-            continue
-        try:
-            targets.append(open_target(destination, config))
-        except (ConfigError, BackendError) as error:
-            log.log_line(config.home, "ERROR", "setting", destination=destination.name, reason=str(error))
-            if only is not None:
-                raise
-    return targets
+class Target:
+    """A destination, and what it takes to send there, made when it is first needed."""
+
+    def __init__(self, destination: Destination, config: Config) -> None:
+        self.destination = destination
+        self.identity = identity_of(destination)
+        self._config = config
+        self._is_open = False
+
+    @cached_property
+    def backend(self) -> Backend:
+        """Where it sends to. Raises ConfigError or BackendError."""
+        destination, config = self.destination, self._config
+        options = dict(destination.options)
+        options["attribute_max_bytes"] = destination.policy["attribute_max_bytes"]
+        for name in ("user_id", "environment"):
+            if config.values[name]:
+                options[name] = config.values[name]
+        backend = _opener(destination.type)(options, name=destination.name, home=config.home)
+        self._is_open = True
+        return backend
+
+    @cached_property
+    def mask(self) -> Mask:
+        """What may leave for it."""
+        from turnspan.leaving import Mask, rules_of  # noqa: PLC0415  compiling the rules takes as long as sending
+
+        return Mask(self.destination, self._config, rules_of(self._config))
+
+    @cached_property
+    def prices(self) -> Prices | None:
+        """The person's own prices, if there are any."""
+        return prices_of(self._config)
+
+    def close(self) -> None:
+        """Let go of connections, if there are any."""
+        if self._is_open:
+            self.backend.close()
 
 
-def open_target(destination: Destination, config: Config) -> Target:
-    """One destination, ready to be sent to."""
-    options = dict(destination.options)
-    options["attribute_max_bytes"] = destination.policy["attribute_max_bytes"]
-    for name in ("user_id", "environment"):
-        if config.values[name]:
-            options[name] = config.values[name]
-    backend = _opener(destination.type)(options, name=destination.name, home=config.home)
-    return Target(destination, identity_of(destination), backend, rules_of(config), _prices(config))
+def identity_of(destination: Destination) -> str:
+    """A destination by its name and where it leads, without any secret: another endpoint is another destination."""
+    options = destination.options
+    where = [destination.type, *(str(options.get(key, "")) for key in ("endpoint", "base_url", "directory", "public_key"))]
+    digest = hashlib.blake2b("\0".join(where).encode("utf-8", "replace"), digest_size=4).hexdigest()
+    return f"{destination.name}-{digest}"
+
+
+def targets_of(config: Config, only: str | None = None) -> list[Target]:
+    """The destinations of a configuration, or the one of a name."""
+    return [Target(each, config) for each in config.destinations if only in {None, each.name}]
 
 
 def _opener(kind: str) -> Callable[..., Backend]:
@@ -66,7 +96,8 @@ def _opener(kind: str) -> Callable[..., Backend]:
     raise ConfigError(f"there is no backend {kind!r}", hint="install the package that brings it")
 
 
-def _prices(config: Config) -> Prices | None:
+def prices_of(config: Config) -> Prices | None:
+    """The person's own prices, if there are any."""
     if not config.values["prices"]:
         return None
     from turnspan.trace.cost import load_prices  # noqa: PLC0415  only for people with prices of their own

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from turnspan.config import Config
     from turnspan.holdings import Holdings
     from turnspan.sessions import SessionFile
-    from turnspan.ship import Shipped, Target
+    from turnspan.ship import Shipped
+    from turnspan.targets import Target
     from turnspan.trace.model import Trace
 
 

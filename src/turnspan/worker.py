@@ -22,8 +22,8 @@ from turnspan.config import OFF, load_config
 from turnspan.errors import TurnspanError
 from turnspan.hook import take_over
 from turnspan.reading import Ending
-from turnspan.ship import Target, identity_of, ship
-from turnspan.targets import open_targets, since
+from turnspan.ship import ship
+from turnspan.targets import since, targets_of
 from turnspan.transcript.turns import words_digest
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from turnspan.config import Config
     from turnspan.sessions import SessionFile
     from turnspan.ship import Shipped
+    from turnspan.targets import Target
 
 EVENTS: Final = frozenset({"Stop", "SubagentStop", "StopFailure", "SessionStart", "SessionEnd"})
 _ANSWER_WAIT_S: Final = 2.0
@@ -108,7 +109,7 @@ def serve(
         return
     if not config.is_enabled:
         return
-    targets = open_targets(config)
+    targets = targets_of(config)
     for target in targets:
         since(config, target.identity, clock())
     try:
@@ -130,7 +131,7 @@ def serve(
         state.prune(config.home, clock())
     finally:
         for target in targets:
-            target.backend.close()
+            target.close()
 
 
 def _session_of(event: Event, config: Config) -> SessionFile:
@@ -293,7 +294,7 @@ def _left_behind(current: SessionFile, targets: list[Target], config: Config) ->
         except TurnspanError:
             continue
         size = session.path.stat().st_size if session.path.exists() else 0
-        cursors = [known.destinations.get(identity_of(target.destination)) for target in targets]
+        cursors = [known.destinations.get(target.identity) for target in targets]
         if known.is_off or all(cursor is not None and cursor.seen_bytes == size for cursor in cursors):
             continue
         yield session

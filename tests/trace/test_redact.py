@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from random import Random
 
 import msgspec
@@ -253,6 +254,14 @@ def test_what_only_claims_to_be_json_is_masked_as_text():
     assert redact(one_span(input=Json(f'{{"a": "{TOKEN}')), REDACTED).trace.spans[0].input == Json(
         '{"a": "[redacted:github-token]'
     )
+
+
+def test_the_documentation_names_every_rule_and_every_fact():
+    """docs/privacy.md is the list of what is masked and of what `metadata` keeps."""
+    said = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
+    rules = {make(Random(0)).rule for make in MAKERS} | {"own-credential", "home"}
+    assert [rule for rule in sorted(rules) if f"`{rule}`" not in said and f"[redacted:{rule}]" not in said] == []
+    assert [fact for fact in sorted(METADATA_FACTS) if f"`{fact}`" not in said] == []
 
 
 texts = st.lists(

@@ -24,9 +24,9 @@ RUN: Final = 20  # the shortest row of word characters in any format of `_FORMAT
 # What may stand before a weak prefix: no letter or digit, unless it ends an escape (\n in JSON, %3D in a URL, a colour
 # of the terminal).
 _LEFT: Final = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf])|(?<=[0-9;\[]m)|(?<=%[0-9A-Fa-f]{2}))"
+_NEXT_LINE: Final = r"(?:\\[nr]|\s|[0-9]{1,6}→){1,24}"
 _KEY_LINES: Final = (
-    r"[A-Za-z0-9+/]{20,}+(?:(?:\\[nr]|\s){1,6}[A-Za-z0-9+/]{20,}+)*+"
-    r"(?:(?:\\[nr]|\s){1,6}[A-Za-z0-9+/]{1,80}+={0,2})?"
+    rf"[A-Za-z0-9+/]{{20,}}+(?:{_NEXT_LINE}[A-Za-z0-9+/]{{20,}}+)*+(?:{_NEXT_LINE}[A-Za-z0-9+/]{{1,80}}+={{0,2}})?"
 )
 
 # rule, prefixes, what follows them, what must stand before them
@@ -64,7 +64,7 @@ _FORMATS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("digitalocean-token", "do[opr]_v1_", r"[a-f0-9]{40,}+", ""),
     ("shopify-token", "shp(?:at|ca|pa|ss)_", r"[a-fA-F0-9]{28,}+", ""),
     ("square-token", "sq0[a-z]{3}-", r"[\w-]{20,}+", ""),
-    ("square-token", "EAAA", r"[\w-]{56,}+", _LEFT),
+    ("square-token", "EAAA", r"[\w-]{56,}+", "(?<![A-Za-z0-9+/])"),
     ("heroku-key", "HRKU-", r"[\w-]{20,}+", ""),
     ("vault-token", r"hvs\. hvb\. hvr\. atlasv1\.", r"[\w-]{20,}+", ""),
     ("databricks-token", "dapi", r"[0-9a-f]{32}", _LEFT),

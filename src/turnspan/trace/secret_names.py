@@ -202,8 +202,8 @@ def look_at_name(data: bytes, at: int, hits: list[Hit]) -> int:
         return go_on
     head = before.rstrip(_NAME_CHARACTERS)
     name = before[len(head) :]
-    if named["flag"] is not None and name[:1] != b"-":
-        return go_on
+    if named["flag"] is not None and name[:1] != b"-" and rule != "aws-secret-key" and b"login " not in before:
+        return go_on  # neither an option, nor `aws configure set`, nor a .netrc file
     is_shell = _is_shell(named, head, name)
     start = named.end()
     quoted = _QUOTED.match(data, start)
@@ -240,8 +240,11 @@ def _is_shell(named: re.Match[bytes], head: bytes, name: bytes) -> bool:
 
 
 def _begins_line(head: bytes) -> bool:
-    # A backslash: the n of \\n has gone with the name.
-    return not head or head[-1:] in {b"\n", b"\r", b"\\"} or head.endswith((b"export ", b"set ", b"ENV ", b"ARG "))
+    """Whether nothing of a line stands before, or only its number, as in what Claude Code reads from a file."""
+    # A backslash: the n of an escaped line end has gone with the name.
+    if not head or head[-1:] in {b"\n", b"\r", b"\\"} or head.endswith((b"export ", b"set ", b"ENV ", b"ARG ")):
+        return True
+    return head.endswith(b"\xe2\x86\x92") or (head[-1:] == b"\t" and head[-2:-1].isdigit())
 
 
 def _style_of_bare(data: bytes, named: re.Match[bytes], head: bytes, end: int, *, is_shell: bool) -> Style:

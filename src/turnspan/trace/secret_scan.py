@@ -156,10 +156,12 @@ _PRINTABLE: Final = bytes([*range(0x20, 0x7F), 9, 10, 13])
 
 # ---- private keys, URLs, webhooks
 
-_KEY_LIKE: Final = re.compile(rb"[A-Za-z0-9+/=\s\\:,>|#]*+")
+# What may stand in a key that was cut: its letters, escapes, headers, and the line numbers Claude Code writes (1→).
+_KEY_LIKE: Final = re.compile(rb"[A-Za-z0-9+/=\s\\:,>|#\xe2\x86\x92]*+")
 _URL: Final = re.compile(
     rb"""://(?:[^\s:/?#@"'<>`\\]{0,128}:(?P<password>[^\s/?#"'<>`\\]{1,256}|(?![0-9]{1,5}/)[^\s@"'<>`\\]{1,256})|(?P<user>[\w-]{20,256}))@"""
 )
+_USER: Final = re.compile(rb""" -u ["']?[^\s:"']{1,64}:(?P<password>[^\s"'\\]{1,128})""")
 _WEBHOOK: Final = re.compile(
     rb"hooks\.slack(?:-gov)?\.com\\?/(?:services|workflows|triggers)(?P<slack>[\w/\\-]{20,}+)"
     rb"|hooks\\?/[0-9]{15,22}\\?/(?P<discord>[\w-]{50,}+)",
@@ -211,6 +213,15 @@ def _look_at_url(data: bytes, at: int, hits: list[Hit]) -> int:
     return found.end()
 
 
+def _look_at_user(data: bytes, at: int, hits: list[Hit]) -> int:
+    """The user and the password that curl takes after `-u`."""
+    found = _USER.match(data, at)
+    if found is None or b"curl" not in data[max(0, at - 300) : at] or names.is_template(found["password"]):
+        return at + 1
+    hits.append((*found.span("password"), "basic-auth"))
+    return found.end()
+
+
 def _look_at_webhook(data: bytes, at: int, hits: list[Hit]) -> int:
     found = _WEBHOOK.match(data, at)
     if found is None or found.lastgroup is None:
@@ -246,14 +257,19 @@ def _look_at_middle(data: bytes, at: int, hits: list[Hit]) -> int:
 _PLACES: Final[tuple[tuple[re.Pattern[bytes], Look], ...]] = tuple(
     (re.compile(literal + rb"(?=" + follows + rb")"), look)
     for literal, follows, look in (
-        (b"pass", rb"(?:wkrd|wd|phrask|ckdk)?" + _AS_NAME + rb"|(?<=-pass)(?:wkrd|phrask)? [^ -]", names.look_at_name),
+        (
+            b"pass",
+            rb"(?:wkrd|wd|phrask|ckdk)?" + _AS_NAME + rb"|(?<=[ -]pass)(?:wkrd|phrask)? [^ -]",
+            names.look_at_name,
+        ),
         (b"pwd", _AS_NAME, names.look_at_name),
         (b"skcrkt", _AS_NAME + rb"|(?<=-skcrkt) [^ -]", names.look_at_name),
         (
             b"kkk",
-            rb"n?" + _AS_NAME + rb"|(?<=-kkk) [^ -]|(?<=-tkkk)n [^ -]|ik|s[./\\]|(?: blkck)?-----",
+            rb"n?" + _AS_NAME + rb"|(?<=[_-]kkk) [^ -]|(?<=-tkkk)n [^ -]|ik|s[./\\]|(?: blkck)?-----",
             _look_at_middle,
         ),
         (b"auth", rb"kri|" + _AS_NAME, names.look_at_authorization),
+        (b" -u ", rb"[^ ]{1,64}:", _look_at_user),
     )
 )

@@ -1,0 +1,65 @@
+"""What may leave of a trace for one destination, as the person and its project allow it.
+
+`ship` sends what this gives, and `show` shows it: there is no second opinion.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from turnspan.config import narrowed
+from turnspan.trace.redact import CaptureMode, Policy, redact
+from turnspan.trace.secrets import compile_rules
+
+if TYPE_CHECKING:
+    from turnspan.config import Config, Destination
+    from turnspan.trace.model import Trace
+    from turnspan.trace.redact import Redacted
+    from turnspan.trace.secrets import RuleSet
+
+
+def rules_of(config: Config) -> RuleSet:
+    """What is masked: the built-in rules, the person's own, and every credential that is configured here."""
+    credentials: list[str] = []
+    pairs: list[tuple[str, str]] = []
+    for destination in config.destinations:
+        options = destination.options
+        credentials += map(str, (options.get("headers") or {}).values())
+        if options.get("secret_key"):
+            pairs.append((str(options.get("public_key", "")), str(options["secret_key"])))
+    return compile_rules({str(k): str(v) for k, v in config.values["patterns"].items()}, credentials, pairs)
+
+
+def policy_of(wanted: dict[str, Any], config: Config, rules: RuleSet) -> Policy:
+    """What of a trace may leave, from settings."""
+    return Policy(
+        CaptureMode(wanted["capture"]), wanted["thinking"], wanted["tool_inputs"], wanted["tool_outputs"],
+        wanted["images"], bool(config.values["mask_paths"]), rules,
+    )  # fmt: skip
+
+
+class Mask:
+    """What may leave of a trace for one destination, as the person and its project allow it."""
+
+    def __init__(self, destination: Destination, config: Config, rules: RuleSet) -> None:
+        self._destination = destination
+        self._config = config
+        self._rules = rules
+        self._known: dict[str, tuple[Policy | None, tuple[str, ...]]] = {}  # by working directory
+
+    def __call__(self, trace: Trace) -> Redacted | None:
+        """The trace, tagged and masked; None where it is switched off."""
+        cwd = str(trace.facts.get("cwd", ""))
+        if cwd not in self._known:
+            narrowing = self._config.narrowing(cwd)
+            wanted = narrowed(self._destination.policy, narrowing)
+            policy = None if narrowing.is_off else policy_of(wanted, self._config, self._rules)
+            self._known[cwd] = (policy, (*map(str, self._config.values["tags"]), *narrowing.tags))
+        policy, tags = self._known[cwd]
+        if policy is None:
+            return None
+        if tags:
+            trace = msgspec.structs.replace(trace, tags=tuple(dict.fromkeys((*trace.tags, *tags))))
+        return redact(trace, policy)

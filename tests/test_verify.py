@@ -1,0 +1,393 @@
+"""What is missing is found, whoever lost it, and put back: exactly that."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+import pytest
+from backends.servers import OK, HttpServer, reply
+from rows import Writer
+
+from turnspan import state
+from turnspan.backends.local import read_spans
+from turnspan.config import load_config
+from turnspan.holdings import JaegerHoldings, open_holdings
+from turnspan.plan import peek
+from turnspan.reading import Ending
+from turnspan.retention import cleanup_days, expiring
+from turnspan.sessions import all_sessions
+from turnspan.ship import ship
+from turnspan.targets import open_target
+from turnspan.verify import check, repair
+
+GENERATOR = Path(__file__).parent.parent / "benchmarks" / "generate.py"
+START = """
+from turnspan import cli, commands_backfill
+for name in ("backfill", "verify", "retention"):
+    if name not in cli.frame.commands:
+        cli.frame.command(name)(getattr(commands_backfill, name))
+cli.main()
+"""
+SEED = 20
+DAY_S = 86400
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """A made archive of a few sessions."""
+    out = tmp_path_factory.mktemp("archive") / "claude"
+    command = [sys.executable, GENERATOR, out, "--megabytes", "0.6", "--sessions", "5", "--seed", "11"]
+    subprocess.run(command, check=True, capture_output=True)
+    return out
+
+
+@pytest.fixture
+def claude(made, tmp_path):
+    """A Claude home of its own that holds the archive."""
+    shutil.copytree(made / "projects", tmp_path / "claude" / "projects")
+    return tmp_path / "claude"
+
+
+def environment(claude, **more):
+    """Nothing of this machine's settings, and where Claude's files are."""
+    ours = ("TURNSPAN_", "LANGFUSE_", "CC_LANGFUSE_", "CLAUDE_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return {**kept, "CLAUDE_CONFIG_DIR": str(claude), **more}
+
+
+def turnspan(claude, *arguments, **more):
+    """Run a command; its exit code and what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", START, *arguments], env=environment(claude, **more), capture_output=True, text=True,
+        check=False, timeout=120,
+    )  # fmt: skip
+    return done.returncode, done.stdout
+
+
+class Place:
+    """One destination, what is sent there, and what is asked about it."""
+
+    def __init__(self, claude, *, query_url=None, **more):
+        self.config = load_config(environment(claude, **more))
+        self.target = open_target(self.config.destinations[0], self.config)
+        if query_url is not None:
+            options = {**self.target.destination.options, "query_url": query_url}
+            destination = msgspec.structs.replace(self.target.destination, options=options)
+            self.target = msgspec.structs.replace(self.target, destination=destination)
+        self.sessions = list(all_sessions(claude / "projects"))
+
+    def ask(self):
+        """What can be asked, without waiting long for an answer."""
+        return open_holdings(self.target, self.config, sleep=lambda _: None)
+
+    def ship(self, session, **ending):
+        """Send a session."""
+        return ship(session, self.target, self.config, Ending(**(ending or {"is_over": True})), time.time)
+
+    def check(self):
+        """Every session, compared."""
+        holdings = self.ask()
+        return [check(session, self.target, self.config, holdings, time.time_ns()) for session in self.sessions]
+
+    def repair(self):
+        """Put back what is missing, everywhere; how many spans were sent."""
+        holdings = self.ask()
+        done = [repair(session, self.target, self.config, holdings) for session in self.sessions]
+        return sum(shipped.spans for one in done for shipped in one)
+
+
+def spans_of(server):
+    """Every span that a server was sent, in order."""
+    return [span for request in server.requests if request.method == "POST" for span in request.spans]
+
+
+def stored(directory):
+    """The ids in the local files."""
+    return {(span["trace_id"], span["span_id"]) for span in read_spans(directory)}
+
+
+def delete_from_files(directory, lost):
+    """Take spans out of the local files, as somebody with an editor would."""
+    for path in sorted(directory.glob("*.jsonl")):
+        kept = []
+        for line in path.read_bytes().splitlines():
+            request = json.loads(line)
+            for block in request["resourceSpans"]:
+                for scope in block["scopeSpans"]:
+                    scope["spans"] = [s for s in scope["spans"] if (s["traceId"], s["spanId"]) not in lost]
+            if any(scope["spans"] for block in request["resourceSpans"] for scope in block["scopeSpans"]):
+                kept.append(json.dumps(request).encode() + b"\n")
+        path.write_bytes(b"".join(kept))
+
+
+def test_every_deletion_from_the_files_is_found_and_put_back(claude):
+    """Whatever spans are taken out of the files, verify names exactly those, and --repair puts back exactly those."""
+    traces = claude / "turnspan" / "traces"
+    assert turnspan(claude, "backfill")[0] == 0
+    whole = stored(traces)
+    code, out = turnspan(claude, "verify")
+    assert code == 0
+    assert "all of 5 sessions" in out
+    lost = set(random.Random(SEED).sample(sorted(whole), len(whole) // 7))
+    delete_from_files(traces, lost)
+    code, out = turnspan(claude, "verify", "--json")
+    told = json.loads(out)
+    named = {span for difference in told["differences"] for span in difference["lost"]}
+    assert code == 1
+    assert named == {span for _, span in lost}
+    assert told["destinations"]["local"]["missing_spans"] == len(lost)
+    assert told["destinations"]["local"]["expected"] == told["destinations"]["local"]["acknowledged"]
+    assert told["destinations"]["local"]["stored"] != told["destinations"]["local"]["expected"]
+    assert turnspan(claude, "verify", "--repair")[0] == 0
+    assert stored(traces) == whole
+    assert sum(line.count('"spanId"') for path in traces.glob("*.jsonl") for line in path.open()) == sum(
+        len(span["links"]) + 1 for span in read_spans(traces)
+    ), "a span stands in the files twice"
+    assert turnspan(claude, "verify")[0] == 0
+
+
+def test_a_session_that_was_never_sent_is_missing_until_it_is_repaired(claude):
+    """Verify is about all transcripts: what nobody has sent yet is missing, too."""
+    code, out = turnspan(claude, "verify", "--json")
+    told = json.loads(out)
+    assert code == 1
+    assert len(told["differences"]) == 5
+    assert all(difference["unsent"] and not difference["lost"] for difference in told["differences"])
+    code, out = turnspan(claude, "verify", "--repair")
+    assert code == 0
+    assert "sent now" in out
+    assert turnspan(claude, "verify")[0] == 0
+
+
+class Langfuse:
+    """A stand-in that keeps what it is sent and says what it holds; `version` 3 does not know the newer question."""
+
+    def __init__(self, version):
+        self.version = version
+        self.held = {}  # trace id → span ids
+        self.is_down = False
+
+    def __call__(self, connection, request):
+        """Answer a request."""
+        url = urlsplit(request.path)
+        if request.method == "POST":
+            for span in request.spans:
+                self.held.setdefault(span["trace_id"], set()).add(span["span_id"])
+            return connection.sendall(OK)
+        asked = parse_qs(url.query)
+        is_newer = url.path == "/api/public/v2/observations"
+        if self.is_down or (is_newer and self.version == 3):
+            return connection.sendall(reply(503 if self.is_down else 404, b"{}", "application/json"))
+        assert not is_newer or asked["fields"] == ["core"]
+        ids = sorted(self.held.get(asked["traceId"][0], ()))
+        body = {"data": [{"id": one, "type": "SPAN"} for one in ids], "meta": {"totalPages": 1}}
+        return connection.sendall(reply(200, json.dumps(body).encode(), "application/json"))
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_langfuse_is_asked_what_it_holds(claude, version):
+    """What Langfuse lost is found through its API, of either version, and only that is sent again."""
+    langfuse = Langfuse(version)
+    with HttpServer(langfuse) as server:
+        place = Place(
+            claude, LANGFUSE_BASE_URL=server.url, LANGFUSE_PUBLIC_KEY="pk-lf-test", LANGFUSE_SECRET_KEY="sk-lf-test"
+        )
+        for session in place.sessions:
+            assert place.ship(session).is_complete
+        assert all(found.is_complete and found.stored == found.expected for found in place.check())
+        whole = {trace: set(spans) for trace, spans in langfuse.held.items()}
+        everything = sorted((trace, span) for trace, spans in whole.items() for span in spans)
+        lost = set(random.Random(SEED).sample(everything, 9))
+        for trace, span in lost:
+            langfuse.held[trace].discard(span)
+        found = {span.hex() for one in place.check() for span in one.lost}
+        assert found == {span for _, span in lost}
+        sent = len(spans_of(server))
+        assert place.repair() == 9
+        assert {(span["trace_id"], span["span_id"]) for span in spans_of(server)[sent:]} == lost
+        assert langfuse.held == whole
+
+
+def test_a_backend_that_does_not_answer_is_not_taken_for_empty(claude):
+    """No answer means that nobody knows: it is said, nothing is sent, and it is not asked about every trace."""
+    langfuse = Langfuse(4)
+    with HttpServer(langfuse) as server:
+        place = Place(
+            claude, LANGFUSE_BASE_URL=server.url, LANGFUSE_PUBLIC_KEY="pk-lf-test", LANGFUSE_SECRET_KEY="sk-lf-test"
+        )
+        for session in place.sessions:
+            place.ship(session)
+        langfuse.is_down = True
+        posts = len(spans_of(server))
+        found = place.check()
+        assert all(one.is_unknown and not one.is_complete and one.stored is None for one in found)
+        assert place.repair() == 0
+        assert len(spans_of(server)) == posts
+        questions = [request for request in server.requests if request.method == "GET"]
+        assert len(questions) <= 60
+
+
+class Jaeger:
+    """A stand-in for Jaeger: it takes OTLP and answers its own pages' question."""
+
+    def __init__(self):
+        self.held = {}
+
+    def __call__(self, connection, request):
+        """Answer a request."""
+        if request.method == "POST":
+            for span in request.spans:
+                self.held.setdefault(span["trace_id"], set()).add(span["span_id"])
+            return connection.sendall(OK)
+        spans = self.held.get(request.path.removeprefix("/jaeger/api/traces/"))
+        if not spans:
+            return connection.sendall(reply(404, b'{"data":null,"errors":[]}', "application/json"))
+        # Older servers leave out leading zeros.
+        body = {"data": [{"traceID": "x", "spans": [{"spanID": span.lstrip("0"), "tags": []} for span in spans]}]}
+        return connection.sendall(reply(200, json.dumps(body).encode(), "application/json"))
+
+
+def test_jaeger_is_asked_what_it_holds(claude):
+    """What Jaeger lost, single spans and whole traces, is found through its query service and put back."""
+    jaeger = Jaeger()
+    with HttpServer(jaeger) as server:
+        place = Place(claude, query_url=f"{server.url}/jaeger", TURNSPAN_OTLP_ENDPOINT=server.url)
+        assert isinstance(place.ask()._asked, JaegerHoldings)
+        for session in place.sessions:
+            place.ship(session)
+        assert all(one.is_complete and one.stored is not None for one in place.check())
+        whole = {trace: set(spans) for trace, spans in jaeger.held.items()}
+        dice = random.Random(SEED)
+        first, second = dice.sample(sorted(whole), 2)
+        lost = {(first, span) for span in jaeger.held.pop(first)} | {(second, sorted(whole[second])[0])}
+        jaeger.held[second].discard(sorted(whole[second])[0])
+        assert {span.hex() for one in place.check() for span in one.lost} == {span for _, span in lost}
+        assert place.repair() == len(lost)
+        assert jaeger.held == whole
+
+
+def test_a_destination_that_only_takes_is_judged_by_what_it_acknowledged(claude):
+    """A plain collector cannot be asked: what it acknowledged counts, and what it has not is sent by a repair."""
+    with HttpServer() as server:
+        place = Place(claude, TURNSPAN_OTLP_ENDPOINT=server.url)
+        for session in place.sessions[1:]:
+            place.ship(session)
+        found = place.check()
+        assert place.ask() is None
+        assert [one.is_complete for one in found] == [False, True, True, True, True]
+        assert len(found[0].unsent) == found[0].spans
+        assert found[0].acknowledged.turns == 0 < found[0].expected.turns
+        assert place.repair() == found[0].spans
+        assert all(one.is_complete for one in place.check())
+
+
+def test_what_a_destination_refused_is_missing(tmp_path):
+    """A span that was quarantined is named as refused; it is not taken for sent."""
+    session = Writer()
+    for number in range(3):
+        session.turn(f"question {number}", "poison" if number == 1 else "answer")
+    session.save(tmp_path / "claude" / "projects" / "-home-ada-loom")
+
+    def picky(connection, request):
+        is_bad = any("poison" in str(span["attributes"]) for span in request.spans)
+        connection.sendall(reply(400, b"bad span") if is_bad else OK)
+
+    with HttpServer(picky) as server:
+        place = Place(tmp_path / "claude", TURNSPAN_OTLP_ENDPOINT=server.url)
+        place.ship(place.sessions[0])
+        (found,) = place.check()
+        assert not found.is_complete
+        assert found.refused
+        assert not found.unsent
+        assert not found.lost
+        assert found.missing == len(found.refused) < found.spans
+
+
+def test_the_turn_that_was_sent_a_moment_ago_is_verified_too(tmp_path):
+    """A hook sends a turn at once: verify knows that it has ended, and finds it when it is lost."""
+    claude = tmp_path / "claude"
+    session = Writer()
+    session.now = datetime.now(UTC)
+    session.turn("just now", "done")
+    session.save(claude / "projects" / "-home-ada-loom")
+    place = Place(claude)
+    place.ship(place.sessions[0], is_stopped=True)
+    assert [one.expected.turns for one in place.check()] == [1]
+    whole = stored(claude / "turnspan" / "traces")
+    delete_from_files(claude / "turnspan" / "traces", whole)
+    assert [len(one.lost) for one in place.check()] == [len(whole)]
+    before = peek(claude / "turnspan", session.session).destinations[place.target.identity].progress
+    place.repair()
+    assert stored(claude / "turnspan" / "traces") == whole
+    assert peek(claude / "turnspan", session.session).destinations[place.target.identity].progress == before
+
+
+def test_lost_state_is_no_reason_to_send_anything_again(claude):
+    """Where the backend can be asked, its word counts: all is there, and a repair sends nothing."""
+    jaeger = Jaeger()
+    with HttpServer(jaeger) as server:
+        place = Place(claude, query_url=f"{server.url}/jaeger", TURNSPAN_OTLP_ENDPOINT=server.url)
+        for session in place.sessions:
+            place.ship(session)
+            state.state_path(place.config.home, session.session_id).unlink()
+        assert all(one.is_complete for one in place.check())
+        trace = min(jaeger.held)
+        lost = jaeger.held.pop(trace)
+        assert place.repair() == len(lost)
+        assert len(jaeger.held[trace]) == len(lost)
+
+
+# ---- what goes soon
+
+
+def test_what_goes_soon_and_was_not_sent_is_named(tmp_path):
+    """Claude Code deletes by age: of two old sessions the unsent one is in danger, a young one is not."""
+    claude = tmp_path / "claude"
+    now_s = time.time()
+    for number, days in ((1, 27), (2, 28), (3, 2)):
+        session = Writer(f"5e55104a-0000-4000-8000-{number:012}", tag=f"t{number}")
+        session.turn("hello", "hello")
+        path = session.save(claude / "projects" / "-home-ada-loom")
+        os.utime(path, (now_s - days * DAY_S,) * 2)
+    place = Place(claude)
+    place.ship(place.sessions[1])
+    config = place.config
+    (found,) = expiring(config, config.destinations, 7, int(now_s * 1e9))
+    assert found.session == place.sessions[0]
+    assert 2.9 < found.days_left < 3.1
+    assert found.unsent["local"].turns == 1
+    assert list(expiring(config, config.destinations, 1, int(now_s * 1e9))) == []
+    code, out = turnspan(claude, "retention", "--json")
+    assert code == 1
+    assert [one["session_id"] for one in json.loads(out)["expiring"]] == [found.session.session_id]
+    place.ship(place.sessions[0])
+    assert turnspan(claude, "retention") == (
+        0, "nothing unsent goes within 7 days; Claude Code deletes transcripts after 30 days\n",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "days"),
+    [
+        ('{"cleanupPeriodDays": 99999}', 99999),
+        ('{"cleanupPeriodDays": 0}', 0),
+        ('{"cleanupPeriodDays": "7"}', 30),
+        ('{"cleanupPeriodDays": true}', 30),
+        ("{", 30),
+        ("[]", 30),
+        (None, 30),
+    ],
+)
+def test_how_long_transcripts_live_is_in_claude_codes_settings(tmp_path, settings, days):
+    """Its settings say so; what they do not say, or nobody can read, is 30 days."""
+    if settings is not None:
+        (tmp_path / "settings.json").write_text(settings)
+    assert cleanup_days(tmp_path) == days
