@@ -30,7 +30,7 @@ from turnspan.plan import Selection, age_warning, make_plan, peek
 from turnspan.reading import Ending
 from turnspan.sessions import all_sessions, session_at
 from turnspan.ship import ship
-from turnspan.targets import open_target
+from turnspan.targets import Target
 
 GENERATOR = Path(__file__).parent.parent / "benchmarks" / "generate.py"
 START = """
@@ -237,7 +237,7 @@ def test_what_was_sent_live_is_completed_and_not_repeated(claude):
     lines = path.read_bytes().splitlines(keepends=True)
     with HttpServer() as server:
         orders = orders_for(claude, TURNSPAN_OTLP_ENDPOINT=server.url)
-        target = open_target(orders.destinations[0], orders.config)
+        target = Target(orders.destinations[0], orders.config)
         for cut in (len(lines) // 4, len(lines) // 2):
             path.write_bytes(b"".join(lines[:cut]))
             ship(session_at(path), target, orders.config, Ending(is_stopped=True), time.time)

@@ -25,7 +25,7 @@ from turnspan.reading import Ending
 from turnspan.retention import cleanup_days, expiring
 from turnspan.sessions import all_sessions
 from turnspan.ship import ship
-from turnspan.targets import open_target
+from turnspan.targets import Target
 from turnspan.verify import check, repair
 
 GENERATOR = Path(__file__).parent.parent / "benchmarks" / "generate.py"
@@ -77,11 +77,11 @@ class Place:
 
     def __init__(self, claude, *, query_url=None, **more):
         self.config = load_config(environment(claude, **more))
-        self.target = open_target(self.config.destinations[0], self.config)
+        self.target = Target(self.config.destinations[0], self.config)
         if query_url is not None:
+            assert self.target.backend  # opened without a setting that only asking needs
             options = {**self.target.destination.options, "query_url": query_url}
-            destination = msgspec.structs.replace(self.target.destination, options=options)
-            self.target = msgspec.structs.replace(self.target, destination=destination)
+            self.target.destination = msgspec.structs.replace(self.target.destination, options=options)
         self.sessions = list(all_sessions(claude / "projects"))
 
     def ask(self):

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from turnspan.crew import Desk
     from turnspan.plan import Job, Plan
     from turnspan.reading import Progress
-    from turnspan.targets import Target
 
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0

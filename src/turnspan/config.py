@@ -75,8 +75,9 @@ OPTIONS: Final[dict[str, dict[str, type]]] = {
     "langfuse": {
         "base_url": str, "public_key": str, "secret_key": str, "certificate": str, "client_certificate": str,
         "client_key": str, "proxy": str, "proxy_from_env": bool, "timeout_s": float, "max_request_bytes": int,
+        "headers": dict, "compression": str, "release": str,
     },
-    "local": {"directory": str, "max_file_bytes": int, "max_files": int},
+    "local": {"directory": str, "max_file_bytes": int, "max_files": int, "max_request_bytes": int},
 }  # fmt: skip
 _OTLP_ENV: Final = {
     "endpoint": "TURNSPAN_OTLP_ENDPOINT", "headers": "TURNSPAN_OTLP_HEADERS", "protocol": "TURNSPAN_OTLP_PROTOCOL",

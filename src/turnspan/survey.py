@@ -17,16 +17,13 @@ from turnspan.crew import Crew, Done, Lost
 from turnspan.errors import TurnspanError
 from turnspan.listing import Tally, tally_of
 from turnspan.plan import is_outdated_copy, peek
-from turnspan.preview import prices_of
 from turnspan.reading import Ending, Progress, Reading
-from turnspan.leaving import Mask, rules_of
-from turnspan.targets import identity_of
+from turnspan.targets import Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from turnspan.backfill import Orders
-    from turnspan.config import Destination
     from turnspan.crew import Desk
     from turnspan.plan import Job, Plan
 
@@ -84,27 +81,25 @@ class Surveyor:
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
-        self._prices = prices_of(orders.config)
-        rules = rules_of(orders.config)
-        self._masks = {destination.name: Mask(destination, orders.config, rules) for destination in orders.destinations}
+        self._targets = [Target(destination, orders.config) for destination in orders.destinations]
 
     def __call__(self, desk: Desk, job: Job) -> Surveyed:
         """What would be sent of one session."""
         shares: dict[str, Share] = {}
         project = ""
         try:
-            for destination in self._orders.destinations:
+            for target in self._targets:
                 if not desk.is_stopping:
-                    shares[destination.name], cwd = self._look(job, destination)
+                    shares[target.destination.name], cwd = self._look(job, target)
                     project = project or cwd
         except TurnspanError as error:
             return Surveyed(project or job.session.project, shares, str(error))
         return Surveyed(project or job.session.project, shares)
 
-    def _look(self, job: Job, destination: Destination) -> tuple[Share, str]:
+    def _look(self, job: Job, target: Target) -> tuple[Share, str]:
         config = self._orders.config
         known = peek(config.home, job.session.session_id)
-        cursor = known.destinations.get(identity_of(destination))
+        cursor = known.destinations.get(target.identity)
         progress = cursor.progress if cursor is not None and not self._orders.is_resend else Progress()
         share, cwd = Share(), ""
         if known.is_off:
@@ -113,12 +108,12 @@ class Surveyor:
         if not self._orders.is_resend and is_outdated_copy(job.session, known, cursor):
             return share, cwd
         arrived = frozenset(cursor.arrived) if cursor is not None and not self._orders.is_resend else frozenset[str]()
-        reading = Reading(job.session, progress, Ending(now_ns=time.time_ns()), self._prices)
+        reading = Reading(job.session, progress, Ending(now_ns=time.time_ns()), target.prices)
         for piece in reading.pieces():
             share.copied += piece.copied
             for trace in piece.traces:
                 cwd = cwd or str(trace.facts.get("cwd", ""))
-                redacted = self._masks[destination.name](trace)
+                redacted = target.mask(trace)
                 if redacted is None:
                     share.off += 1
                     continue

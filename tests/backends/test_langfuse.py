@@ -53,7 +53,7 @@ def test_a_generation_has_model_usage_cost_and_first_token():
         "input": 3,
         "output": 70,
         "cache_read_input_tokens": 1000,
-        "cache_creation_input_tokens": 200,
+        "input_cache_creation_5m": 200,
         "input_cache_creation_1h": 50,
     }
     assert json.loads(attributes["langfuse.observation.cost_details"]) == {"total": 0.0625}

@@ -19,7 +19,7 @@ RULES = compile_rules()
 PIECES = (
     "password", "token", "secret", "api_key", "key", "pwd", "pass", "auth", "Authorization", "Bearer ", "cookie",
     "sid=", "=", ": ", '"', "'", '\\"', "\\n", "\n", " ", "://", "@", ",", "{", "}", "[", "]", "(", ";", "$", "--",
-    "is ", "value", ">", "</", "\\", "\\u0067", "\\u003d", "%3D", "é", "\ud800", "\0", "hunter2", "user:pw",
+    "is ", "value", ">", "</", "\\", "\\u0067", "\\u003d", "%3D", "é", "→", "“", "\ud800", "\0", "hunter2", "user:pw",
     "[redacted:token]", "[redacted:", "-----", "BEGIN RSA PRI" + "VATE KEY", "END RSA PRI" + "VATE KEY", "AK" + "IA",
     "ey" + "J", ".", "sk" + "-", "gh" + "p_", "x" * 20, "Aa1" * 8, "hooks.slack.com", "/services/", "export ",
     "QUJD" * 12,

@@ -7,7 +7,7 @@ Rules:
 
 - Content is ChatML, the only form in which Langfuse draws tool calls, thinking and markdown.
 - What describes the trace stands on every span: Langfuse keeps no trace apart from its observations.
-- Usage and cost are JSON texts; `input` and `cache_creation_input_tokens` never include what another key counts.
+- Usage and cost are JSON texts; no key counts what another one counts.
 - After an answer that got lost, `stored` says which spans of a trace have arrived, so that only the rest is sent.
 """
 
@@ -134,7 +134,7 @@ def _put_generation(out: Bounded, span: Span) -> None:
             "input": usage.input,
             "output": usage.output,
             "cache_read_input_tokens": usage.cache_read,
-            "cache_creation_input_tokens": usage.cache_write_5m,
+            "input_cache_creation_5m": usage.cache_write_5m,
             "input_cache_creation_1h": usage.cache_write_1h,
         }
         out.attributes["langfuse.observation.usage_details"] = _encode(details).decode()

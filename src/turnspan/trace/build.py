@@ -390,7 +390,7 @@ class _Builder:
         start = happening.time_ns if happening.time_ns is not None else _bounds(turn)[0]
         facts: Facts = {"event": happening.kind, **happening.facts}
         if happening.kind == "late_result":
-            parent = ids.span_id(self._trace_id, Kind.TOOL, happening.key)
+            parent = ids.span_id(self._trace_id, Kind.TOOL, str(happening.facts["tool_call_id"]))
         self._spans.append(
             Span(
                 span_id=self._unique(Kind.EVENT, f"{happening.kind}:{happening.key}"),

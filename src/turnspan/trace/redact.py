@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -61,8 +60,7 @@ class CaptureMode(StrEnum):
     METADATA = "metadata"
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True):
     """What of a trace may leave for one destination."""
 
     capture: CaptureMode = CaptureMode.REDACTED
@@ -71,7 +69,7 @@ class Policy:
     tool_outputs: bool = True
     images: bool = True
     paths: bool = False  # whether home directories are masked, too
-    rules: RuleSet = field(default_factory=RuleSet)
+    rules: RuleSet = RuleSet()
 
 
 class Redacted(NamedTuple):

@@ -268,16 +268,17 @@ _AUTHORIZATION: Final = re.compile(
     + _QUOTE
     + rb"""
     (?:(?P<scheme>bearer|basic|token|bot|api-?key|key|splunk|negotiate|ntlm|digest|hawk|aws4-hmac-sha256)[ \t]{1,4})?
-    (?P<value>[^\s"'`\\,;<>()]{6,2048})""",
+    (?P<value>[^\s"'`\\,;<>()]{6,512})""",
     re.IGNORECASE | re.VERBOSE,
 )
-_TO_LINE_END: Final = re.compile(rb"[^\r\n\\`']*+")
+_REST: Final = re.compile(rb"""[^\s"'`\\,;<>()]*+""")
+_REST_OF_LINE: Final = re.compile(rb"[^\r\n\\`']*+")
 _DOCKER_AUTH: Final = re.compile(
     rb"auth" + _QUOTE + rb"[ \t]{0,4}[:=][ \t]{0,4}" + _QUOTE + rb"(?P<value>[A-Za-z0-9+/]{8,512}={0,2})", re.IGNORECASE
 )
 _COOKIE: Final = re.compile(
     rb"cookie" + _QUOTE + rb"\]?(?:[ \t]{0,4}[:=,]|(?<=--cookie)[ ])[ \t]{0,4}" + _QUOTE
-    + rb"""(?P<value>[\w.!-]{1,80}=[^\s"'`\\;,]{4,4096}[^\r\n"'`\\]{0,4096})""",
+    + rb"""(?P<value>[\w.!-]{1,80}=[^\s"'`\\;,]{4,512}[^\r\n"'`\\]*+)""",
     re.IGNORECASE,
 )  # fmt: skip
 
@@ -292,9 +293,10 @@ def look_at_authorization(data: bytes, at: int, hits: list[Hit]) -> int:
     elif not _authorizes(found["scheme"], found["value"]):
         return at + 4
     start, end = found.span("value")
-    if (found.groupdict().get("scheme") or b"").lower() in {b"digest", b"hawk", b"aws4-hmac-sha256"}:
-        line = _TO_LINE_END.match(data, end)  # several values, some of them in quotes
-        end = line.end() if line is not None else end
+    # Some schemes have several values, some of them in quotes.
+    has_many = (found.groupdict().get("scheme") or b"").lower() in {b"digest", b"hawk", b"aws4-hmac-sha256"}
+    rest = (_REST_OF_LINE if has_many else _REST).match(data, end)
+    end = rest.end() if rest is not None else end
     hits.append((start, end, "authorization"))
     return end
 

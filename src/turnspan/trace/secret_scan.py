@@ -6,7 +6,7 @@ Rules:
   a few literals stands. Both are found by searches that run in C.
 - What is tried at one place and fails looks at a few hundred bytes; what succeeds is not looked at again. So the scan
   is linear, and a `Meter` that counts its steps bounds it.
-- Positions are bytes of UTF-8. Every hit begins and ends at an ASCII character, so no character is torn.
+- Positions are bytes of UTF-8. Every hit begins and ends next to an ASCII character, so no character is torn.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ _ATTEMPT: Final = 400  # what trying a rule at one place costs, in characters sc
 _BASE64_MIN, _BASE64_MAX = 40, 350_000  # characters of base64 worth a look inside
 _BASE64_DEPTH: Final = 2
 _PRIVATE_KEY_MAX: Final = 16_384  # from BEGIN to END
-
 
 Look: TypeAlias = "Callable[[bytes, int, list[Hit]], int]"  # adds the hits at a place, answers where to go on
 
@@ -157,11 +156,12 @@ _PRINTABLE: Final = bytes([*range(0x20, 0x7F), 9, 10, 13])
 # ---- private keys, URLs, webhooks
 
 # What may stand in a key that was cut: its letters, escapes, headers, and the line numbers Claude Code writes (1→).
-_KEY_LIKE: Final = re.compile(rb"[A-Za-z0-9+/=\s\\:,>|#\xe2\x86\x92]*+")
+_KEY_LIKE: Final = re.compile(rb"(?:[A-Za-z0-9+/=\s\\:,>|#]|\xe2\x86\x92)*+")
+_KEY_LIKE_BACKWARDS: Final = re.compile(rb"(?:[A-Za-z0-9+/=\s\\:,>|#]|\x92\x86\xe2)*+")
 _URL: Final = re.compile(
     rb"""://(?:[^\s:/?#@"'<>`\\]{0,128}:(?P<password>[^\s/?#"'<>`\\]{1,256}|(?![0-9]{1,5}/)[^\s@"'<>`\\]{1,256})|(?P<user>[\w-]{20,256}))@"""
 )
-_USER: Final = re.compile(rb""" -u ["']?[^\s:"']{1,64}:(?P<password>[^\s"'\\]{1,128})""")
+_USER: Final = re.compile(rb""" -u ["']?[^\s:"']{1,64}:(?P<password>[^\s"'\\]++)""")
 _WEBHOOK: Final = re.compile(
     rb"hooks\.slack(?:-gov)?\.com\\?/(?:services|workflows|triggers)(?P<slack>[\w/\\-]{20,}+)"
     rb"|hooks\\?/[0-9]{15,22}\\?/(?P<discord>[\w-]{50,}+)",
@@ -194,7 +194,7 @@ def _look_at_key(data: bytes, at: int, hits: list[Hit]) -> int:
         return end
     if data.startswith(b"-----END ", begin):  # the beginning was cut off
         since = max(hits[-1][1] if hits and hits[-1][1] <= begin else 0, begin - _PRIVATE_KEY_MAX)
-        body = _KEY_LIKE.match(data[since:begin][::-1])
+        body = _KEY_LIKE_BACKWARDS.match(data[since:begin][::-1])
         hits.append((begin - (body.end() if body is not None else 0), head, "private-key"))
     return head
 

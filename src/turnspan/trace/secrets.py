@@ -16,10 +16,11 @@ import base64
 import json
 import re
 from bisect import bisect_right
-from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote
+
+import msgspec
 
 from turnspan.errors import ConfigError
 from turnspan.trace.secret_names import Style, is_secret, rule_of_name
@@ -46,21 +47,23 @@ class Masked(NamedTuple):
     counts: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class RuleSet:
+class RuleSet(msgspec.Struct, frozen=True):
     """What is masked: the built-in rules, a person's own patterns, and our own credentials in every spelling."""
 
     patterns: tuple[tuple[str, re.Pattern[str]], ...] = ()
-    credentials: tuple[bytes, ...] = field(default=(), repr=False)
+    credentials: tuple[bytes, ...] = ()
     has_builtin: bool = True
+
+    def __repr__(self) -> str:
+        return f"RuleSet({len(self.patterns)} patterns, {len(self.credentials)} credentials)"  # never what they are
 
     def credentials_only(self) -> RuleSet:
         """The rules that hold even where everything may leave."""
-        return replace(self, patterns=(), has_builtin=False)
+        return msgspec.structs.replace(self, patterns=(), has_builtin=False)
 
     def with_pattern(self, name: str, pattern: re.Pattern[str]) -> RuleSet:
         """These rules and one more pattern."""
-        return replace(self, patterns=(*self.patterns, (name, pattern)))
+        return msgspec.structs.replace(self, patterns=(*self.patterns, (name, pattern)))
 
 
 def compile_rules(

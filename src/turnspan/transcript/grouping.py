@@ -367,7 +367,9 @@ class Grouper:
                 kind = "late_result" if ref is not None else "stray_result"
                 turn = self._open if ref is None and self._is_own(entry) else None
                 turn = turn or self._part_of(ref or self._ref(entry), entry, place)
-                turn.happenings.append(Happening(kind, block.tool_use_id or "", moment, answer))
+                call_id = block.tool_use_id or ""
+                key = f"{_key(entry)}/{call_id}"
+                turn.happenings.append(Happening(kind, key, moment, answer, {"tool_call_id": call_id}))
             elif call.result is None:
                 call.result = Result(
                     answer,

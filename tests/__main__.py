@@ -1,0 +1,25 @@
+"""`python -m tests`: everything a change must pass, in the order that fails fastest."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+CHECKS = (
+    (sys.executable, "-m", "ruff", "check", "."),
+    (sys.executable, "-m", "mypy"),
+    (sys.executable, "-m", "pytest", *sys.argv[1:]),
+)
+
+
+def main() -> int:
+    """Run each check; the first that fails decides."""
+    for command in CHECKS:
+        print("$", *command[1:], flush=True)  # noqa: T201  it is what a person reads here
+        if (code := subprocess.run(command, check=False).returncode) != 0:  # noqa: S603
+            return code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
