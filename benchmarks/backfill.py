@@ -1,0 +1,253 @@
+"""A whole archive into local files and into an OTLP server, next to `json.loads` over the same bytes.
+
+    python benchmarks/backfill.py                         makes its archives: 200 MB, and twice that
+    python benchmarks/backfill.py --megabytes 1000 --sessions 3000
+    python benchmarks/backfill.py ARCHIVE…                directories that hold `projects`
+    … --jobs 1 2 --rounds 3 --capture full --json
+
+- What is timed is the command a person runs, with an empty state each time: start-up, processes and syncs included.
+- CPU seconds are those of all its processes; wall seconds depend on who else uses the machine. `x json` compares CPU with
+  CPU; with more than one job `wall x` says how much faster it was than with the first.
+- The server is a process of its own that reads requests and acknowledges them; what it costs is not counted.
+- Peak memory is that of the largest process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GOAL = 0.5  # times as fast as json.loads, on one core, with everything captured
+GOAL_TWO = 1.8  # times that, on two
+START = "from turnspan.cli import main; main()"
+JSON_LOADS = """
+import json, pathlib, sys
+for path in sorted(pathlib.Path(sys.argv[1]).rglob("*.jsonl")):
+    with path.open("rb") as lines:
+        for line in lines:
+            json.loads(line)
+"""
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Length: 0\r\n\r\n"
+
+
+class Run(NamedTuple):
+    """What a command took."""
+
+    wall_s: float
+    cpu_s: float
+    peak_mb: float
+    out: str
+
+
+def timed(command: list[str], env: dict[str, str]) -> Run:
+    """Run a command; what it and its processes took."""
+    with tempfile.TemporaryFile() as out:
+        began = time.perf_counter()
+        process = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.DEVNULL)
+        _, status, used = os.wait4(process.pid, 0)
+        wall_s = time.perf_counter() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            sys.exit(f"{command} ended with code {process.returncode}")
+        out.seek(0)
+        said = out.read().decode()
+    peak_mb = used.ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)  # macOS counts bytes, Linux KB
+    return Run(wall_s, used.ru_utime + used.ru_stime, peak_mb, said)
+
+
+# ---------------------------------------------------------------- the server
+
+
+def serve() -> None:
+    """The server's side: say the port, then take whatever comes."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(listener.getsockname()[1], flush=True)
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    while True:
+        connection, _ = listener.accept()
+        threading.Thread(target=_take, args=(connection,), daemon=True).start()
+
+
+def _leave_with_parent() -> None:
+    sys.stdin.read()
+    os._exit(0)
+
+
+def _take(connection: socket.socket) -> None:
+    with connection, connection.makefile("rb") as stream:
+        while stream.readline():
+            size = 0
+            while (line := stream.readline().strip()) != b"":
+                name, _, value = line.partition(b":")
+                if name.lower() == b"content-length":
+                    size = int(value)
+            stream.read(size)
+            connection.sendall(ANSWER)
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """The URL of a server in a process of its own."""
+    process = subprocess.Popen(
+        [sys.executable, __file__, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process:
+        yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
+        process.stdin.close()
+
+
+# ---------------------------------------------------------------- measuring
+
+
+def measure(archive: Path, jobs: list[int], rounds: int, capture: str) -> dict[str, Any]:
+    """All of it over one archive, interleaved round by round."""
+    files = list((archive / "projects").rglob("*.jsonl"))
+    size = sum(path.stat().st_size for path in files)
+    runs: dict[str, list[Run]] = {}
+    with server() as url:
+        for _ in range(rounds):
+            runs.setdefault("json.loads", []).append(
+                timed([sys.executable, "-c", JSON_LOADS, str(archive)], dict(os.environ))
+            )
+            for target in ("local", "otlp"):
+                for count in jobs:
+                    name = f"{target}, {count} job{'s' if count > 1 else ''}"
+                    runs.setdefault(name, []).append(backfill(archive, count, capture, url if target == "otlp" else ""))
+    base = min(run.cpu_s for run in runs["json.loads"])
+    rows = []
+    for name, done in runs.items():
+        best = min(done, key=lambda run: run.cpu_s)
+        fastest = min(run.wall_s for run in done)
+        first = min(run.wall_s for run in runs.get(f"{name.partition(',')[0]}, 1 job", done))
+        told = json.loads(best.out) if best.out else {}
+        rows.append(
+            {
+                "task": name,
+                "cpu_s": best.cpu_s,
+                "wall_s": fastest,
+                "mb_per_cpu_s": size / 1e6 / best.cpu_s,
+                "mb_per_wall_s": size / 1e6 / fastest,
+                "times_json_loads": base / best.cpu_s,
+                "times_one_job": first / fastest,
+                "turns_per_s": told.get("turns", 0) / fastest,
+                "turns": told.get("turns"),
+                "spans": told.get("spans"),
+                "peak_mb": max(run.peak_mb for run in done),
+            }
+        )
+    return {
+        "path": str(archive),
+        "bytes": size,
+        "files": len(files),
+        "capture": capture,
+        "rounds": rounds,
+        "rows": rows,
+    }
+
+
+def backfill(archive: Path, jobs: int, capture: str, url: str) -> Run:
+    """One backfill, with nothing sent before."""
+    ours = ("TURNSPAN_", "LANGFUSE_", "CC_LANGFUSE_", "CLAUDE_")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    with tempfile.TemporaryDirectory() as home:
+        env |= {"CLAUDE_CONFIG_DIR": home, "TURNSPAN_CAPTURE": capture}
+        env |= {"TURNSPAN_OTLP_ENDPOINT": url} if url else {}
+        command = [sys.executable, "-c", START, "backfill", str(archive), "--jobs", str(jobs), "--json"]
+        return timed(command, env)
+
+
+def table(result: dict[str, Any]) -> str:
+    head = f"{'':15} {'CPU s':>8} {'wall s':>8} {'MB/CPU s':>9} {'MB/s':>7} {'x json':>7} {'wall x':>7}"
+    lines = [
+        f"{result['path']}: {result['bytes'] / 1e6:,.0f} MB in {result['files']:,} files, capture {result['capture']}, "
+        f"best of {result['rounds']}",
+        f"{head} {'turns/s':>8} {'turns':>8} {'spans':>9} {'peak MB':>8}",
+    ]
+    for row in result["rows"]:
+        figures = (
+            f"{row['task']:15} {row['cpu_s']:8.2f} {row['wall_s']:8.2f} {row['mb_per_cpu_s']:9.1f} "
+            f"{row['mb_per_wall_s']:7.1f} {row['times_json_loads']:7.2f} {row['times_one_job']:7.2f}"
+        )
+        if row["turns"] is None:
+            lines.append(f"{figures} {'-':>8} {'-':>8} {'-':>9} {row['peak_mb']:8.0f}")
+            continue
+        verdict = ""
+        if row["task"].endswith("1 job"):
+            verdict = f"  goal {GOAL} x json: {'met' if row['times_json_loads'] >= GOAL else 'MISSED'}"
+        elif row["task"].endswith("2 jobs"):
+            verdict = f"  goal {GOAL_TWO} x one job: {'met' if row['times_one_job'] >= GOAL_TWO else 'MISSED'}"
+        lines.append(
+            f"{figures} {row['turns_per_s']:8.0f} {row['turns']:8,} {row['spans']:9,} {row['peak_mb']:8.0f}{verdict}"
+        )
+    return "\n".join(lines)
+
+
+def doubling(results: list[dict[str, Any]]) -> str:
+    """How the time grows with the archive, from the first to each further one."""
+    lines = []
+    first = results[0]
+    for other in results[1:]:
+        times = other["bytes"] / first["bytes"]
+        for before, after in zip(first["rows"], other["rows"], strict=True):
+            growth = after["cpu_s"] / before["cpu_s"]
+            lines.append(f"{times:.2f} times the bytes: {after['task']:15} {growth:5.2f} times the CPU seconds")
+    return "\n".join(lines)
+
+
+def made(below: Path, megabytes: float, sessions: int) -> Path:
+    """An archive, made in a process of its own: what a child holds at its start counts as its memory."""
+    out = below / f"{megabytes:g}-mb"
+    generator = Path(__file__).with_name("generate.py")
+    command = [sys.executable, str(generator), str(out), "--megabytes", str(megabytes), "--sessions", str(sessions)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("archives", type=Path, nargs="*", help="directories that hold `projects`")
+    parser.add_argument(
+        "--megabytes", type=float, default=200, help="size of the archive to make; another is twice that"
+    )
+    parser.add_argument("--sessions", type=int, default=600)
+    parser.add_argument("--jobs", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--capture", default="full", choices=("full", "redacted", "metadata"))
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve()
+    below = Path(tempfile.mkdtemp())
+    try:
+        archives = options.archives or [
+            made(below, options.megabytes * times, options.sessions * times) for times in (1, 2)
+        ]
+        results = []
+        for archive in archives:
+            results.append(measure(archive, options.jobs, options.rounds, options.capture))
+            if not options.json:
+                print(table(results[-1]), end="\n\n", flush=True)
+    finally:
+        shutil.rmtree(below)
+    print(json.dumps(results, indent=1) if options.json else doubling(results))
+
+
+if __name__ == "__main__":
+    main()
