@@ -6,8 +6,8 @@
     … --jobs 1 2 --rounds 3 --capture full --json
 
 - What is timed is the command a person runs, with an empty state each time: start-up, processes and syncs included.
-- CPU seconds are those of all its processes; wall seconds depend on who else uses the machine. `x json` compares CPU with
-  CPU; with more than one job `wall x` says how much faster it was than with the first.
+- CPU seconds are those of all its processes; wall seconds depend on who else uses the machine. `x json` compares CPU
+  with CPU; `wall x` says how much faster it was than with one job.
 - The server is a process of its own that reads requests and acknowledges them; what it costs is not counted.
 - Peak memory is that of the largest process.
 """
@@ -174,9 +174,9 @@ def backfill(archive: Path, jobs: int, capture: str, url: str) -> Run:
 
 def table(result: dict[str, Any]) -> str:
     head = f"{'':15} {'CPU s':>8} {'wall s':>8} {'MB/CPU s':>9} {'MB/s':>7} {'x json':>7} {'wall x':>7}"
+    made_of = f"{result['bytes'] / 1e6:,.0f} MB in {result['files']:,} files"
     lines = [
-        f"{result['path']}: {result['bytes'] / 1e6:,.0f} MB in {result['files']:,} files, capture {result['capture']}, "
-        f"best of {result['rounds']}",
+        f"{result['path']}: {made_of}, capture {result['capture']}, best of {result['rounds']}",
         f"{head} {'turns/s':>8} {'turns':>8} {'spans':>9} {'peak MB':>8}",
     ]
     for row in result["rows"]:

@@ -171,7 +171,7 @@ def test_everything_arrives_once_and_a_second_run_finds_nothing_to_do(claude):
     assert lines_on_disk(claude) == first
 
 
-def test_killed_at_random_moments_into_local_files(claude, tmp_path):
+def test_killed_at_random_moments_into_local_files(claude):
     """Killed again and again, and started again: in the end the files hold what one clean run gives, nothing twice."""
     whole = sorted(expected(claude / "projects"))
     dice = random.Random(SEED)

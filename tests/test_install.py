@@ -565,9 +565,13 @@ def test_what_cannot_be_read_is_said(place):
     assert all("cannot be read" in sentence for sentence in said)
 
 
-def test_the_home_directory_as_a_project(place):
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_the_home_directory_as_a_project(place, tmp_path, is_linked):
     """Started at home, the project's settings are the person's own: one file, one registration."""
     place.project = place.claude.parent
+    if is_linked:
+        place.project = tmp_path / "link"
+        place.project.symlink_to(place.claude.parent)
     place.install()
     assert place.plan().notices == ()
     assert len(registrations(read_sources(place.env, place.project))) == len(EVENTS)

@@ -373,11 +373,13 @@ def _check_turns(case: Case, known: list[Row]) -> None:
 
 def _check_roots(case: Case, traces: dict[str, set[str]]) -> None:
     roots = {s.id[0]: s for s in case.spans.values() if s.parent is None}
-    failed = {t["turn"] for t in _last_requests(case) if t["http_status"] != 200}
+    last = {t["turn"]: t for t in _last_requests(case)}
+    failed = {turn for turn, t in last.items() if t["http_status"] != 200}
+    cut = {turn for turn, t in last.items() if t.get("stop_reason") == "max_tokens"}  # old clients call that an error
     for turn, root in ((turn, roots[trace]) for turn, held in traces.items() for trace in held if trace in roots):
         if turn in case.meta["prompts"] and not _holds(root, case.meta["prompts"][turn]["text"]):
             case.blame("turn_input_missing", f"{turn}: {str(root.attributes.get('input.value'))[:80]!r}")
-        if root.is_error != (turn in failed):
+        if root.is_error != (turn in failed) and turn not in cut:
             case.blame("turn_error_wrong", f"{turn}: status {root.row['status']}")
 
 

@@ -317,7 +317,9 @@ def test_a_result_that_nobody_asked_for_is_told():
     writer.result(call, "what?")
     writer.say("Done.")
     (turn,) = grouped(writer)
-    assert [(event.kind, event.text) for event in turn.happenings] == [("stray_result", "what?")]
+    assert [(event.kind, event.text, event.facts) for event in turn.happenings] == [
+        ("late_result", "what?", {"unknown_call_id": "t9"})
+    ]
 
 
 def test_an_agent_is_named_by_agent_calls_alone():

@@ -389,7 +389,7 @@ class _Builder:
     def _add_happening(self, turn: Turn, happening: Happening, parent: bytes) -> None:
         start = happening.time_ns if happening.time_ns is not None else _bounds(turn)[0]
         facts: Facts = {"event": happening.kind, **happening.facts}
-        if happening.kind == "late_result":
+        if happening.kind == "late_result" and "tool_call_id" in happening.facts:
             parent = ids.span_id(self._trace_id, Kind.TOOL, str(happening.facts["tool_call_id"]))
         self._spans.append(
             Span(

@@ -2,8 +2,7 @@
 
 Rules:
 
-- One walk (`_walk`) knows every string: names, ids, keys and values of facts, each part of each message, JSON. It runs
-  twice, first to collect, then to replace, so that no string is looked at but not replaced, or the other way round.
+- A first walk over the trace (`strings`) collects its strings, a second one replaces them.
 - The distinct strings are scanned together in long batches; only those that a rule touched are masked one by one.
 - JSON stays JSON: its strings and keys are masked decoded, because an escape may hide a secret, and with their names.
 - What cannot be masked, because it costs too much or fails, is withheld: `[withheld: …]`, never the text itself.
@@ -13,24 +12,23 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
 from turnspan.trace import secrets
-from turnspan.trace.model import Json, Media, Message, Reasoning, Span, Text, ToolCall, ToolResult, Trace
 from turnspan.trace.secret_names import rule_of_name
 from turnspan.trace.secret_scan import OverBudget
 from turnspan.trace.secrets import Masked
+from turnspan.trace.strings import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from turnspan.trace.model import Content, Facts, Part, Scalar
+    from turnspan.trace.model import Facts, Scalar, Trace
     from turnspan.trace.secret_scan import Meter
     from turnspan.trace.secrets import RuleSet
 
-T = TypeVar("T")
 Tree: TypeAlias = "dict[str, Tree] | list[Tree] | str | int | float | bool | None"
 
 _BATCH: Final = 250_000  # characters scanned together
@@ -46,12 +44,12 @@ def withheld(what: str) -> str:
 def masked_trace(trace: Trace, rules: RuleSet, meter: Meter) -> tuple[Trace, dict[str, int]]:
     """The trace without its secrets, how many there were of each rule, and how many texts had to be withheld."""
     seen = _Seen()
-    _walk(trace, seen)
+    walk(trace, seen)
     suspects, unread = seen.scan(rules, meter)
     if not suspects and not unread:
         return trace, {}
     masks = _Masks(rules, meter, suspects, unread)
-    return _walk(trace, masks), masks.counts
+    return walk(trace, masks), masks.counts
 
 
 class _Seen:
@@ -274,113 +272,3 @@ def _has_surrogates(text: str) -> bool:
     except UnicodeEncodeError:
         return True
     return False
-
-
-# ---- every string of a trace
-
-
-class _Strings(Protocol):
-    """What is done with each string of a trace."""
-
-    def text(self, text: str) -> str: ...
-
-    def document(self, text: str) -> str:
-        """JSON."""
-
-    def facts(self, facts: Facts) -> Facts:
-        """Names and values of details."""
-
-    def joined(self, parts: list[str]) -> str | None:
-        """Texts that stand next to each other; an answer replaces all of them."""
-
-
-def _walk(trace: Trace, strings: _Strings) -> Trace:
-    text = strings.text
-    return Trace(
-        trace_id=trace.trace_id,
-        name=text(trace.name),
-        session_id=text(trace.session_id),
-        client_version=text(trace.client_version),
-        tags=tuple([text(tag) for tag in trace.tags]),
-        facts=strings.facts(trace.facts),
-        spans=tuple([_walk_span(span, strings) for span in trace.spans]),
-    )
-
-
-def _walk_span(span: Span, strings: _Strings) -> Span:
-    text = strings.text
-    name = text(span.name)
-    model = span.model and text(span.model)
-    error = span.error and text(span.error)
-    message = span.error_message and text(span.error_message)
-    facts = strings.facts(span.facts)
-    went_in, came_out = _walk_content(span.input, strings), _walk_content(span.output, strings)
-    if came_out is not span.output and isinstance(span.output, str) and span.output.startswith(span.error_message):
-        # The message is the beginning of the output, cut somewhere: perhaps inside a secret.
-        message = str(came_out)[: len(span.error_message)]
-    if (
-        went_in is span.input and came_out is span.output and facts is span.facts
-        and name is span.name and model is span.model and error is span.error and message is span.error_message
-    ):  # fmt: skip
-        return span
-    return msgspec.structs.replace(
-        span, name=name, model=model, error=error, error_message=message, facts=facts, input=went_in, output=came_out
-    )
-
-
-def _walk_content(content: Content | None, strings: _Strings) -> Content | None:
-    if content is None:
-        return None
-    if isinstance(content, str):
-        return strings.text(content)
-    if isinstance(content, Json):
-        text = strings.document(content.text)
-        return content if text is content.text else Json(text)
-    return _same(content, tuple([_walk_message(message, strings) for message in content]))
-
-
-def _walk_message(message: Message, strings: _Strings) -> Message:
-    parts = _same(message.parts, tuple([_walk_part(part, strings) for part in message.parts]))
-    if len(parts) > 1:
-        parts = _same(parts, tuple(_walk_neighbours(parts, strings)))
-    role = strings.text(message.role)
-    reason = message.finish_reason and strings.text(message.finish_reason)
-    if parts is message.parts and role is message.role and reason is message.finish_reason:
-        return message
-    return Message(role, parts, reason)
-
-
-def _walk_part(part: Part, strings: _Strings) -> Part:
-    text = strings.text
-    if isinstance(part, Text | Reasoning):
-        words = text(part.text)
-        return part if words is part.text else type(part)(words)
-    if isinstance(part, ToolResult):
-        return _same(part, ToolResult(text(part.id), text(part.result)))
-    if isinstance(part, ToolCall):
-        return _same(part, ToolCall(text(part.id), text(part.name), strings.document(part.arguments)))
-    return _same(part, Media(text(part.mime), part.bytes))
-
-
-def _same(old: T, new: T) -> T:
-    """The old value if the new one is equal: what did not change is not built again."""
-    return old if new == old else new
-
-
-def _walk_neighbours(parts: tuple[Part, ...], strings: _Strings) -> Iterable[Part]:
-    """Words that were cut into several parts are looked at together: half a secret is no secret to any rule."""
-    at = 0
-    while at < len(parts):
-        end = at + 1
-        first = parts[at]
-        if isinstance(first, Text | Reasoning):
-            while end < len(parts) and type(parts[end]) is type(first):
-                end += 1
-        if end - at > 1:
-            whole = strings.joined([part.text for part in parts[at:end] if isinstance(part, Text | Reasoning)])
-            if whole is not None:
-                yield Text(whole) if isinstance(first, Text) else Reasoning(whole)
-                at = end
-                continue
-        yield from parts[at:end]
-        at = end

@@ -364,12 +364,12 @@ class Grouper:
             turn, call = self._call(block.tool_use_id or "")
             if turn is None or call is None:
                 ref = self._waiting(block.tool_use_id or "")
-                kind = "late_result" if ref is not None else "stray_result"
                 turn = self._open if ref is None and self._is_own(entry) else None
                 turn = turn or self._part_of(ref or self._ref(entry), entry, place)
                 call_id = block.tool_use_id or ""
                 key = f"{_key(entry)}/{call_id}"
-                turn.happenings.append(Happening(kind, key, moment, answer, {"tool_call_id": call_id}))
+                fact = "tool_call_id" if ref is not None else "unknown_call_id"
+                turn.happenings.append(Happening("late_result", key, moment, answer, {fact: call_id}))
             elif call.result is None:
                 call.result = Result(
                     answer,

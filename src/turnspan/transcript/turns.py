@@ -92,7 +92,7 @@ class Response(msgspec.Struct):
 class Happening(msgspec.Struct, frozen=True):
     """Something that happened in a turn and is neither a response nor a tool call."""
 
-    kind: str  # "compaction", "retry", "steering", "interruption", "late_result", "stray_result"
+    kind: str  # "compaction", "retry", "steering", "interruption", "late_result"
     key: str
     time_ns: int | None
     text: str = ""
