@@ -3,6 +3,7 @@
 import json
 
 from reads import project_dirs, read
+
 from turnspan.sessions import sessions_in
 from turnspan.transcript.entries import Noticed, parse, parse_time
 from turnspan.transcript.grouping import Grouper

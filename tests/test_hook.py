@@ -271,15 +271,6 @@ def test_unknown_arguments_do_not_hurt(office, way):
     assert office.payload() == EVENT
 
 
-@pytest.mark.parametrize("value", ["0", "false", "No", "OFF"])
-@both
-def test_switched_off_means_nothing_is_started(office, way, value):
-    """`TURNSPAN_ENABLED=0` ends the hook before anything begins."""
-    office.call(way, env={"TURNSPAN_ENABLED": value})
-    office.call(way, b"{}", env={"TURNSPAN_ENABLED": "1"})
-    assert office.payload() == b"{}"
-
-
 @both
 def test_nothing_in_the_current_directory_is_imported(office, way):
     """Modules named like the standard library's in a project, and a `PYTHONPATH` that leads to them, run nothing."""

@@ -100,7 +100,9 @@ def test_titles_come_from_the_index_too(project):
     """`sessions-index.json` has names for sessions; a broken one has none."""
     index = project / "sessions-index.json"
     assert sessions.indexed_titles(project) == {}
-    index.write_text(json.dumps({"version": 1, "entries": [{"sessionId": "a", "summary": "Weaving"}, {"sessionId": "b"}]}))
+    index.write_text(
+        json.dumps({"version": 1, "entries": [{"sessionId": "a", "summary": "Weaving"}, {"sessionId": "b"}]})
+    )
     assert sessions.indexed_titles(project) == {"a": "Weaving"}
     for rubbish in ("[]", '{"entries": 5}', "{", "\0"):
         index.write_text(rubbish)
@@ -123,7 +125,12 @@ def test_agents_are_found_in_every_layout(project):
     session = SessionFile(path.stem, path)
     found = sessions.agent_files(session)
     assert set(found) == {"a1", "a2"}
-    assert (found["a1"].type, found["a1"].tool_use_id, found["a1"].depth, found["a1"].is_finished) == ("Explore", "t", 2, False)
+    assert (found["a1"].type, found["a1"].tool_use_id, found["a1"].depth, found["a1"].is_finished) == (
+        "Explore",
+        "t",
+        2,
+        False,
+    )
     assert [file.agent_id for file in sessions.flat_agent_files(session)] == ["a3"]
     assert sessions.flat_agent_file(session, "a3").path.name == "agent-a3.jsonl"
     assert list(sessions.flat_agent_files(SessionFile(OTHER, path))) == []
@@ -178,7 +185,10 @@ def test_an_origin_that_goes_on_after_the_copy_is_not_lost(project, version, whi
     """The origin of copied turns tells them, also when it was written to after the copy was."""
     main = Writer(version=version)
     main.turn("One.", "First.")
-    mark = {"forkedFrom": lambda row: {"sessionId": main.session, "messageUuid": row["uuid"]}, "sessionId": lambda _: OTHER}
+    mark = {
+        "forkedFrom": lambda row: {"sessionId": main.session, "messageUuid": row["uuid"]},
+        "sessionId": lambda _: OTHER,
+    }
     fork = copied(main, **(mark if version == "2.1.123" else {}))
     fork.turn("Two.", "Second.")
     main.turn("Three.", "Third.")
@@ -195,7 +205,9 @@ def test_an_unmarked_fork_is_told_by_its_first_row(project):
     main.turn("One.", "First.")
     fork = copied(main, sessionId=lambda _: OTHER)
     fork.wait(60)
-    fork.rows.insert(0, {"type": "queue-operation", "operation": "dequeue", "timestamp": fork.stamp(), "sessionId": OTHER})
+    fork.rows.insert(
+        0, {"type": "queue-operation", "operation": "dequeue", "timestamp": fork.stamp(), "sessionId": OTHER}
+    )
     fork.turn("Two.", "Second.")
     paths = main.save(project), fork.save(project)
     os.utime(paths[0], (2e9, 2e9))
@@ -210,7 +222,9 @@ def test_a_long_first_prompt_does_not_hide_a_copy(project):
     main.turn("y" * 200_000, "Second.")
     fork = copied(main, sessionId=lambda _: OTHER)
     fork.wait(60)
-    fork.rows.insert(0, {"type": "queue-operation", "operation": "dequeue", "timestamp": fork.stamp(), "sessionId": OTHER})
+    fork.rows.insert(
+        0, {"type": "queue-operation", "operation": "dequeue", "timestamp": fork.stamp(), "sessionId": OTHER}
+    )
     fork.turn("Three.", "Third.")
     main.save(project)
     assert told(fork.save(project)) == ["Turn 3", "  said Third."]
@@ -237,7 +251,9 @@ def test_a_forks_first_turn_points_to_the_turn_before_it(project):
         asked = main.turn("One.", "First.")
         fork = copied(main, **mark)
         fork.wait(60)
-        fork.rows.insert(0, {"type": "queue-operation", "operation": "dequeue", "timestamp": fork.stamp(), "sessionId": OTHER})
+        fork.rows.insert(
+            0, {"type": "queue-operation", "operation": "dequeue", "timestamp": fork.stamp(), "sessionId": OTHER}
+        )
         fork.turn("Two.", "Second.")
         main.save(project)
         (turn,) = spans(read(fork.save(project))[0], "turn")
@@ -285,7 +301,12 @@ def test_a_fifo_in_the_project_keeps_nobody_waiting(project):
     path = main.save(project)
     folder = project / main.session / "subagents"
     folder.mkdir(parents=True)
-    for pipe in (project / f"{OTHER}.jsonl", project / "agent-p1.jsonl", folder / "agent-p2.jsonl", folder / "agent-p2.meta.json"):
+    for pipe in (
+        project / f"{OTHER}.jsonl",
+        project / "agent-p1.jsonl",
+        folder / "agent-p2.jsonl",
+        folder / "agent-p2.meta.json",
+    ):
         os.mkfifo(pipe)
     found = []
     thread = threading.Thread(target=lambda: found.append(told(path)), daemon=True)
@@ -301,7 +322,10 @@ def test_times_of_files_make_no_difference(project):
     main.call("Task", {"prompt": "Measure it.", "subagent_type": "Explore"})
     agent = agent_writer(main, "abc123")
     agent.turn("Measure it.", "Ninety.")
-    path, file = main.save(project), save_agent(agent, project, "abc123", flat=True)  # killed: no result names the agent
+    path, file = (
+        main.save(project),
+        save_agent(agent, project, "abc123", flat=True),
+    )  # killed: no result names the agent
     before = sent(read(path)[0])
     for moment in (0, 4e9):
         os.utime(path, (moment, moment))

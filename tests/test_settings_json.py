@@ -193,7 +193,9 @@ PLAIN = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=6,
 )
-COMMANDS = st.sampled_from(["echo", "turnspan status", "turnspan hook && x", "/x/notify 'a b'"]) | st.text()
+COMMANDS = st.sampled_from(["echo", "turnspan hook && x", "/x/notify 'a b'"]) | st.text().filter(
+    lambda command: not is_ours({"command": command})
+)
 ENTRIES = st.fixed_dictionaries({"type": st.just("command"), "command": COMMANDS}, optional={"timeout": st.integers()})
 GROUPS = st.fixed_dictionaries({"hooks": st.lists(ENTRIES, max_size=2)}, optional={"matcher": st.text()})
 HOOKS = st.dictionaries(
@@ -206,11 +208,9 @@ LAYOUTS = st.sampled_from([None, 0, 1, 2, 4, "\t"])
 def settings_texts(draw):
     """Settings files of all kinds."""
     table = draw(st.dictionaries(st.text(), PLAIN, max_size=4))
+    table.pop("hooks", None)
     if draw(st.booleans()):
-        items = [*table.items(), ("hooks", draw(HOOKS))]
-        table = dict(draw(st.permutations(items)))
-    else:
-        table.pop("hooks", None)
+        table = dict(draw(st.permutations([*table.items(), ("hooks", draw(HOOKS))])))
     separators = draw(st.sampled_from([None, (",", ":"), (" ,  ", " : ")]))
     text = json.dumps(table, indent=draw(LAYOUTS), ensure_ascii=draw(st.booleans()), separators=separators)
     if draw(st.booleans()):

@@ -1,4 +1,4 @@
-"""One directory in `fixtures/` is one story: transcripts as clients of all ages write them, and the traces they must give.
+"""One directory in `fixtures/` is one story: transcripts as clients write them, and the traces they must give.
 
 `pytest tests/test_stories.py --update-golden` writes the golden files anew; read the difference before you commit it.
 """
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-
 from reads import one_pass, project_dirs, spans
+
 from turnspan.reading import Ending, Progress, Reading
 from turnspan.sessions import sessions_in
 from turnspan.trace.model import Json, Media, Text
@@ -133,12 +133,14 @@ def test_a_story_is_well_formed(story):
 def test_each_response_of_a_story_is_told_once():
     """No response of any story is told twice, also where the history was copied."""
     for story in STORIES:
-        found = Counter(span.facts["response_id"] for span in spans(one_pass(FIXTURES / story / "projects"), "generation"))
+        found = Counter(
+            span.facts["response_id"] for span in spans(one_pass(FIXTURES / story / "projects"), "generation")
+        )
         assert found.most_common(1)[0][1] == 1, story
 
 
 def test_a_story_knows_every_line_but_in_the_damaged_one():
-    """Nothing that clients write is unknown to us, and nothing had to be repaired, but where the story is about that."""
+    """Nothing that clients write is unknown to us, and nothing had to be repaired, but where that is the story."""
     for story in STORIES:
         for session in json.loads((FIXTURES / story / "golden.json").read_text()).values():
             assert bool(session["noticed"]) == (story == "damaged"), story

@@ -48,7 +48,7 @@ def test_any_cuts_give_the_lines_of_one_pass(tmp_path_factory, lines, data):
     path.write_bytes(whole)
     wanted = lines_of(path)
     found = []
-    for cut in sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=5))) + [len(whole)]:
+    for cut in [*sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=5))), len(whole)]:
         path.write_bytes(whole[:cut])
         place = (found[-1].end, found[-1].number + 1) if found else (0, 0)
         found += lines_of(path, *place)

@@ -152,6 +152,8 @@ def _send_cut(
         delivery.requests += 1
         if verdict.answer in {Answer.TOO_LARGE, Answer.INVALID}:
             continue
+        if verdict.answer is Answer.PARTIAL and verdict.rejected:
+            break
         if verdict.answer in {Answer.ACKNOWLEDGED, Answer.PARTIAL}:
             delivery.sent += 1
             delivery.cut += 1

@@ -26,7 +26,6 @@ PAYLOAD_LIMIT = 8 * 1024 * 1024
 SILENCE_S = 0.7  # with the interpreter's start less than a second, half of what SessionEnd grants all hooks together
 WORKER_SILENCE_S = 2.0  # nobody waits for the worker
 READ_S = 5.0  # for a client that dribbles
-OFF = ("0", "false", "no", "off")
 PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 HOOK_OPTIONS = ("-I", "-S", "-c")
@@ -44,8 +43,7 @@ WORKER_CODE = "import sys; sys.path.append(sys.argv[1]); from turnspan.worker im
 def main() -> None:
     """Hand the event over and exit 0, always."""
     try:
-        if os.environ.get("TURNSPAN_ENABLED", "").strip().lower() not in OFF:
-            hand_over()
+        hand_over()
     except BaseException:  # no failure of ours, not even an interrupt, is Claude Code's problem
         if os.environ.get("TURNSPAN_RAISE") == "1":
             sys.excepthook = sys.__excepthook__

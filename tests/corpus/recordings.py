@@ -1,4 +1,4 @@
-"""Recorded sessions of real clients, each with the truth about what was served: the shape that the corpus tests read."""
+"""Recorded sessions of real clients, each with the truth about what was served, as the corpus tests read them."""
 
 import json
 import os
@@ -52,7 +52,9 @@ class Recording:
     @cached_property
     def prompts(self):
         """Prompt label → the words typed."""
-        return {key: value["text"] for key, value in json.loads((self.path / "meta.json").read_text())["prompts"].items()}
+        return {
+            key: value["text"] for key, value in json.loads((self.path / "meta.json").read_text())["prompts"].items()
+        }
 
     @cached_property
     def hooks(self):

@@ -7,10 +7,10 @@ from collections import Counter, defaultdict
 
 import pytest
 from reads import one_pass, read, sent
-
 from recordings import recordings
-from turnspan.transcript.turns import words_digest
+
 from turnspan.sessions import sessions_in
+from turnspan.transcript.turns import words_digest
 
 # What the recordings themselves get wrong, or could not know. Nothing else is excused.
 NOT_IN_ANY_TRANSCRIPT = {("2.1.29/tui_queue", 11)}  # the response was cut off by /exit before any row of it was written
@@ -18,7 +18,7 @@ NOT_IN_ANY_TRANSCRIPT = {("2.1.29/tui_queue", 11)}  # the response was cut off b
 ONE_REQUEST_TWO_PROMPTS = {(f"{version}/tui_error", "p1") for version in ("1.0.128", "2.0.76", "2.1.29", "2.1.128")} | {
     (f"{version}/tui_error", "p1") for version in ("2.1.207", "2.1.325")
 }
-# The client offered a prompt of its own and the person took it: a turn, which the API could not tell from the one before.
+# The client offered a prompt and the person took it: a turn, which the API could not tell from the one before.
 SUGGESTION_TAKEN = {("2.1.29/tui_plan_clear", "plan-exec"), ("2.1.29/tui_queue", "p1")}
 # The client was quitting: it stamped the row 424 ms after the last byte.
 STAMPED_LATE = {("2.1.325/tui_bg_quit", 2)}
@@ -147,8 +147,7 @@ def test_each_tool_call_is_told_once(told, report):
             if "[image]" not in result["text"]:  # images are described, not repeated
                 wanted = ADDED_FOR_THE_MODEL.sub("", result["text"]).strip()
                 assert wanted[:2000] in ADDED_FOR_THE_MODEL.sub("", span.output).strip() + "\n", where
-        known = {tool_use_id for tool_use_id in recording.calls}
-        assert set(found.calls) <= known, recording.name
+        assert found.calls.keys() <= recording.calls.keys(), recording.name
     report(f"{count} tool calls once, {failed} of them failed")
 
 
@@ -203,7 +202,7 @@ def test_turns_are_the_right_ones(told, report):
 
 
 def test_generations_are_timed_as_they_were_served(told, report):
-    """Where the client recorded its requests, start and end are the real ones; elsewhere the start says it is inferred."""
+    """Where the client recorded its requests, start and end are the real ones; elsewhere the start says inferred."""
     recorded = defaultdict(list)
     for recording, found in told:
         for row in recording.responses:
@@ -286,7 +285,7 @@ def lived(recording, projects, *, is_curious):
 
 @pytest.mark.parametrize("is_curious", [False, True], ids=["its own events", "every event for all"])
 def test_live_equals_one_pass(told, is_curious, tmp_path, report):
-    """Events say when a turn leaves, never what is in it: read live, hook by hook, every span has the same bytes, once."""
+    """Events say when a turn leaves, never what is in it: read hook by hook, every span has the same bytes, once."""
     spans = hooks = 0
     for number, (recording, found) in enumerate(told):
         live = sent(lived(recording, tmp_path / str(number), is_curious=is_curious))

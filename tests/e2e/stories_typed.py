@@ -115,8 +115,7 @@ def typed_commands(stage: Stage) -> None:
     """A local command, which asks nothing of the model, and a custom one."""
     client = stage.terminal()
     stage.finished(client.type("{hello} first"), 0)
-    client.enter("/status")
-    client.wait_shows("Session ID")
+    client.enter("/status", until=lambda: client.shows("Session ID"))
     _press_until(client, "Escape", lambda: not client.shows("Session ID"))
     stage.finished(client.type("/x with arguments"), 0)
     client.quit()

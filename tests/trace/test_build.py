@@ -44,7 +44,12 @@ def test_a_turn_becomes_a_tree():
     trace = build_turn(turn(said("m1", done, at=102), said("m2", "Woven.", at=104)))
     root, first, tool, second = trace.spans
     assert [span.kind for span in trace.spans] == [Kind.TURN, Kind.GENERATION, Kind.TOOL, Kind.GENERATION]
-    assert [root.parent_id, first.parent_id, tool.parent_id, second.parent_id] == [None, root.span_id, first.span_id, root.span_id]
+    assert [root.parent_id, first.parent_id, tool.parent_id, second.parent_id] == [
+        None,
+        root.span_id,
+        first.span_id,
+        root.span_id,
+    ]
     assert trace.trace_id == trace_of(TurnRef("s", "p", 1, 1))
     assert root.span_id == root_of(trace.trace_id)
     assert (trace.name, root.name, first.name, tool.name) == ("Turn 1", "Turn 1", MODEL, "Bash")
@@ -53,7 +58,9 @@ def test_a_turn_becomes_a_tree():
 def test_only_the_first_generation_carries_the_prompt():
     """The first generation has the prompt as input, later ones the results that triggered them."""
     done = call(result=Result("ok", False, 102 * S))
-    _, first, tool, second = build_turn(turn(said("m1", Said("thinking", "hm"), done, at=102), said("m2", "Woven."))).spans
+    _, first, tool, second = build_turn(
+        turn(said("m1", Said("thinking", "hm"), done, at=102), said("m2", "Woven."))
+    ).spans
     assert first.input == (Message("user", (Text("Weave."),)),)
     assert first.output == (Message("assistant", (Reasoning("hm"), ToolCall("t", "Bash", "{}")), "stop"),)
     assert second.input == (Message("tool", (ToolResult("t", "ok"),)),)
@@ -142,7 +149,9 @@ def test_a_tool_lasts_from_its_call_to_its_result():
 def test_a_turn_without_any_time_is_still_a_turn():
     """No time at all is no reason to fail, nor to look at the clock."""
     nothing = turn(said("m", call("t"), first_ns=None, last_ns=None, trigger_ns=None), prompt=None, times=[])
-    assert {(span.start_ns, span.end_ns) for span in build_turn(nothing).spans if span.kind is not Kind.TOOL} == {(0, 0)}
+    assert {(span.start_ns, span.end_ns) for span in build_turn(nothing).spans if span.kind is not Kind.TOOL} == {
+        (0, 0)
+    }
 
 
 # ---- usage and cost
@@ -161,7 +170,7 @@ def test_a_turn_without_any_time_is_still_a_turn():
     ],
 )
 def test_usage_is_what_the_api_counted(recorded, usage):
-    """Input never includes cached tokens; cache writes are split by lifetime, whichever field has them; absurd counts are none."""
+    """Input never includes cached tokens; cache writes are split by lifetime; absurd counts are none."""
     assert build_turn(turn(said("m", "x", usage=recorded))).spans[1].usage == usage
 
 
@@ -178,7 +187,7 @@ def test_usage_is_what_the_api_counted(recorded, usage):
     ],
 )
 def test_a_placeholder_is_not_passed_off_as_a_count(version, stop, output, text, is_incomplete):
-    """Output counts that the client wrote down before the stream had ended are marked, by version and by what they can be."""
+    """Output counts that the client wrote down before the stream had ended are marked as such."""
     response = said("m", text, stop_reason=stop, usage=e.Usage(1, output))
     response.version = version
     assert build_turn(turn(response)).spans[1].usage.is_incomplete is is_incomplete
@@ -206,7 +215,7 @@ def test_an_unknown_model_makes_the_total_unknown():
 
 
 def test_cost_follows_the_model_that_was_asked_for_and_its_advisors():
-    """The client pays for the model it asked for, an advisor's tokens on top; a response it cut off costs nothing known."""
+    """The client pays for the model it asked for, an advisor's tokens on top; for a response it cut off, nothing."""
     asked = build_turn(turn(said("m", "x", requested_model="claude-haiku-4-5"))).spans[1]
     assert asked.cost_usd == pytest.approx(10 * 1e-6 + 5 * 5e-6)
     advice = e.Iteration("advisor_message", "claude-haiku-4-5", 1000, 100)
@@ -295,7 +304,11 @@ def test_what_happened_is_an_event():
     ]
     trace = build_turn(turn(said("m", call("t")), happenings=happenings))
     steering, compaction, late, stray, retry = by_kind(trace, Kind.EVENT)
-    assert (steering.input, steering.start_ns, steering.end_ns) == ((Message("user", (Text("hurry"),)),), 101 * S, 101 * S)
+    assert (steering.input, steering.start_ns, steering.end_ns) == (
+        (Message("user", (Text("hurry"),)),),
+        101 * S,
+        101 * S,
+    )
     assert compaction.facts == {"event": "compaction", "trigger": "auto"}
     assert late.parent_id == by_kind(trace, Kind.TOOL)[0].span_id
     assert (late.name, late.output) == ("late result", "at last")
@@ -335,13 +348,16 @@ def test_an_agent_that_holds_its_own_call_is_no_endless_way():
 
 
 def test_inline_agents_are_found_by_their_prompt():
-    """Before 2.0.28 an agent stands in its parent's file; its first words are the call's. One that nobody called is kept."""
+    """Before 2.0.28 an agent stands in its parent's file and begins with the call's words. One nobody called is kept."""
     calls = [call("t1", "Task", '{"prompt":"A.","subagent_type":"Explore"}'), call("t2", "Task", '{"prompt":"B."}')]
     agents = [InlineAgent("r2", "B. ", [turn(said("b", "x"))]), InlineAgent("r1", "A.", [turn(said("a", "x"))]),
               InlineAgent("r3", "C.", [turn(said("c", "x"))])]  # fmt: skip
     trace = build_turn(turn(said("m", *calls), agents=agents))
     parents = {span.span_id: span for span in trace.spans}
-    above = [(span.facts["agent_id"], parents[span.parent_id].facts.get("tool_call_id")) for span in by_kind(trace, Kind.AGENT)]
+    above = [
+        (span.facts["agent_id"], parents[span.parent_id].facts.get("tool_call_id"))
+        for span in by_kind(trace, Kind.AGENT)
+    ]
     assert above == [("r1", "t1"), ("r2", "t2"), ("r3", None)]
     assert [span.name for span in by_kind(trace, Kind.AGENT)] == ["Explore", "agent", "agent"]
 
@@ -389,11 +405,19 @@ def test_a_trace_knows_its_session():
 def test_a_generation_knows_its_request():
     """Ids, effort, limits, tier, speed and thinking time of a response are facts; a finish reason is always there."""
     usage = e.Usage(1, 2, service_tier="standard", speed="fast")
-    known = said("m", call(), request_id="r", effort="high", max_tokens=9, thinking_ms=70.5, usage=usage, stop_reason="tool_use")
+    known = said(
+        "m", call(), request_id="r", effort="high", max_tokens=9, thinking_ms=70.5, usage=usage, stop_reason="tool_use"
+    )
     facts = build_turn(turn(known)).spans[1].facts
     assert facts == {
         "response_id": "m", "request_id": "r", "request_model": MODEL, "effort": "high", "max_tokens": 9, "speed": "fast",
         "stop_reason": "tool_use", "service_tier": "standard", "thinking_ms": 70.5, "finish_reason": "tool_call", "time.inferred": "start",
     }  # fmt: skip
-    for stop, finish in (("end_turn", "stop"), ("max_tokens", "length"), ("refusal", "content_filter"), ("new", "new"), (None, "stop")):
+    for stop, finish in (
+        ("end_turn", "stop"),
+        ("max_tokens", "length"),
+        ("refusal", "content_filter"),
+        ("new", "new"),
+        (None, "stop"),
+    ):
         assert build_turn(turn(said("m", "x", stop_reason=stop))).spans[1].facts["finish_reason"] == finish

@@ -3,7 +3,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnspan.trace.model import Json, Kind, Media, Message, Part, Reasoning, Span, Text, ToolCall, ToolResult, Trace, Usage
+from turnspan.trace.model import (
+    Json,
+    Kind,
+    Media,
+    Message,
+    Part,
+    Reasoning,
+    Span,
+    Text,
+    ToolCall,
+    ToolResult,
+    Trace,
+    Usage,
+)
 
 COUNTS = st.builds(Usage, *[st.integers(0, 2**40)] * 6, st.booleans())
 
@@ -30,6 +43,12 @@ def test_values_are_frozen():
     """A span that was built is never changed."""
     span = Span(span_id=b"x" * 8, parent_id=None, kind=Kind.TOOL, name="Bash", start_ns=1, end_ns=2)
     trace = Trace(trace_id=b"y" * 16, name="Turn 1", session_id="s", client_version="2.1.0", spans=(span,))
-    for value, name in ((span, "name"), (trace, "name"), (Usage(), "input"), (Message("user", ()), "role"), (Json("{}"), "text")):
+    for value, name in (
+        (span, "name"),
+        (trace, "name"),
+        (Usage(), "input"),
+        (Message("user", ()), "role"),
+        (Json("{}"), "text"),
+    ):
         with pytest.raises(AttributeError):
             setattr(value, name, "other")

@@ -85,7 +85,7 @@ def test_a_record_glued_to_one_that_is_skipped_is_read():
 
 def test_the_records_of_a_glued_line_have_places():
     """Where one record ends and the next begins is known to the byte, also with noise between; torn ones stay together."""
-    first, second = json.dumps(PROMPT).encode(), json.dumps({**PROMPT, "uuid": "}{\"", "x": "\xe9}"}).encode()
+    first, second = json.dumps(PROMPT).encode(), json.dumps({**PROMPT, "uuid": '}{"', "x": "\xe9}"}).encode()
     for between in (b"", b"  ", b"\0\0"):
         line = first + between + second + between + first
         assert [line[start:end] for start, end in entries.records(line)] == [first, second, first]
@@ -156,7 +156,14 @@ def test_json_that_is_no_record_is_counted(line):
 @pytest.mark.parametrize("inside", [b"1", b'"\\ud83d"'])
 def test_deep_nesting_is_survived(depth, bracket, inside):
     """A line that nests ten thousand deep is read or counted, never a crash, whatever else is wrong with it."""
-    line = json.dumps(PROMPT).encode()[:-1] + b',"toolUseResult":' + bracket[0] * depth + inside + bracket[1] * depth + b"}"
+    line = (
+        json.dumps(PROMPT).encode()[:-1]
+        + b',"toolUseResult":'
+        + bracket[0] * depth
+        + inside
+        + bracket[1] * depth
+        + b"}"
+    )
     found, noticed = read(line)
     assert len(found) + noticed.unreadable == 1
 
@@ -168,7 +175,11 @@ def test_a_field_of_the_wrong_type_is_dropped_alone():
         "gitBranch": 7,
         "isMeta": "no",
         "timestamp": {},
-        "message": {"role": "user", "content": [{"type": "text", "text": "Weave."}, 5, {"type": "text", "text": []}], "usage": []},
+        "message": {
+            "role": "user",
+            "content": [{"type": "text", "text": "Weave."}, 5, {"type": "text", "text": []}],
+            "usage": [],
+        },
     }
     (entry,), noticed = read(row)
     assert (entry.uuid, entry.git_branch, entry.is_meta, entry.timestamp) == ("u1", None, None, None)
@@ -176,7 +187,9 @@ def test_a_field_of_the_wrong_type_is_dropped_alone():
     assert noticed.misshapen >= 5
 
 
-@pytest.mark.parametrize("value", [10**30, -(10**30), 2**63, 1e308, float("nan"), float("inf"), -0.0, True, "5", None, [], {}])
+@pytest.mark.parametrize(
+    "value", [10**30, -(10**30), 2**63, 1e308, float("nan"), float("inf"), -0.0, True, "5", None, [], {}]
+)
 def test_absurd_numbers_are_no_counts(value):
     """Counts that are no counts are dropped, and the line is kept."""
     row = Writer().say("Done.", usage={"input_tokens": value, "output_tokens": 3})
@@ -186,8 +199,12 @@ def test_absurd_numbers_are_no_counts(value):
 
 
 ROWS = Writer(version="2.1.325")
-ROWS.prompt([{"type": "text", "text": "Look."}, {"type": "image", "source": {"media_type": "image/png", "data": "aGk="}}])
-CALL = ROWS.call("Read", {"file_path": "/a"}, usage={"cache_creation": {"ephemeral_5m_input_tokens": 3}, "iterations": [{}]})
+ROWS.prompt(
+    [{"type": "text", "text": "Look."}, {"type": "image", "source": {"media_type": "image/png", "data": "aGk="}}]
+)
+CALL = ROWS.call(
+    "Read", {"file_path": "/a"}, usage={"cache_creation": {"ephemeral_5m_input_tokens": 3}, "iterations": [{}]}
+)
 ROWS.result(CALL, [{"type": "text", "text": "a"}], is_error=True, outcome={"agentId": "x", "durationMs": 3})
 ROWS.row("system", subtype="compact_boundary", compactMetadata={"trigger": "auto", "preTokens": 5}, content="x")
 ROWS.row("attachment", attachment={"type": "queued_command", "prompt": "and?"})
@@ -272,7 +289,9 @@ def test_times_are_read_in_every_form(stamp, moment):
     assert parse_time(stamp) == int(moment.timestamp() * 1000) * 1_000_000
 
 
-@pytest.mark.parametrize("stamp", ["", "soon", "2026-13-01", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59Z", -5, 0, 1e300, None])
+@pytest.mark.parametrize(
+    "stamp", ["", "soon", "2026-13-01", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59Z", -5, 0, 1e300, None]
+)
 def test_what_is_no_time_is_none(stamp):
     """A time we cannot read, or that no span could have, is no time: never now, never 1970."""
     assert parse_time(stamp) is None
@@ -287,7 +306,10 @@ def test_no_time_can_hurt_us(stamp):
 
 def test_a_command_has_a_name_and_arguments():
     """A slash command is told from a person's words by its tags."""
-    assert entries.command_of("<command-name>/weave</command-name>\n<command-args>two yards</command-args>") == ("/weave", "two yards")
+    assert entries.command_of("<command-name>/weave</command-name>\n<command-args>two yards</command-args>") == (
+        "/weave",
+        "two yards",
+    )
     assert entries.command_of("<command-message>x</command-message><command-name> /x </command-name>") == ("/x", "")
     assert entries.command_of("tell me about commands") is None
 
@@ -327,4 +349,6 @@ def test_the_outcome_is_read_only_as_far_as_needed():
 
 def test_plain_text_leaves_out_what_is_no_text():
     """Only text blocks are a person's words."""
-    assert entries.plain_text([Block(type="text", text="a"), Block(type="image"), Block(type="text", text="b")]) == "a\nb"
+    assert (
+        entries.plain_text([Block(type="text", text="a"), Block(type="image"), Block(type="text", text="b")]) == "a\nb"
+    )

@@ -26,7 +26,9 @@ def grouped(writer, **options):
         return parse(data[offset : offset + length].rstrip(b"\n"), Noticed())[0]
 
     grouper = Grouper(writer.session, None, recall, **options)
-    turns = [turn for entry, place in entries_of(writer) for sealed in grouper.feed(entry, place) for turn in sealed.turns]
+    turns = [
+        turn for entry, place in entries_of(writer) for sealed in grouper.feed(entry, place) for turn in sealed.turns
+    ]
     last = grouper.seal()
     return turns + (last.turns if last is not None else [])
 
@@ -111,7 +113,11 @@ def test_a_command_that_got_a_reply_is_a_turn():
     writer.prompt("Weave what is asked for.", isMeta=True)
     writer.say("Woven.")
     (turn,) = grouped(writer)
-    assert (turn.prompt.text, turn.prompt.command, turn.prompt.expansion) == ("/weave a yard", "/weave", "Weave what is asked for.")
+    assert (turn.prompt.text, turn.prompt.command, turn.prompt.expansion) == (
+        "/weave a yard",
+        "/weave",
+        "Weave what is asked for.",
+    )
     assert turn.local_commands == ("/cost",)
 
 
@@ -203,7 +209,9 @@ def test_a_compaction_inside_a_turn_does_not_end_it():
     summary = writer.prompt("So far so good.", isCompactSummary=True)
     writer.say("Done.")
     (turn,) = grouped(writer)
-    assert [(event.kind, event.facts) for event in turn.happenings] == [("compaction", {"trigger": "auto", "tokens_before": 9})]
+    assert [(event.kind, event.facts) for event in turn.happenings] == [
+        ("compaction", {"trigger": "auto", "tokens_before": 9})
+    ]
     assert turn.responses[1].trigger_ns == turn.responses[1].first_ns - 10**9
     assert summary["type"] == "user"
 
@@ -264,7 +272,12 @@ def test_what_surrounds_a_turn_is_what_stood_before_its_last_row():
     first, second = grouped(writer)
     assert (first.titles, first.tag, first.permission_mode) == ({"ai-title": "A name"}, "", "plan")
     assert second.titles == {"ai-title": "A name", "custom-title": "A better name"}
-    assert (second.tag, second.pull_request, second.slug, second.entrypoint) == ("red", "https://example.org/1", "s", "cli")
+    assert (second.tag, second.pull_request, second.slug, second.entrypoint) == (
+        "red",
+        "https://example.org/1",
+        "s",
+        "cli",
+    )
 
 
 # ---- rows that come late, or from elsewhere
@@ -368,7 +381,9 @@ def test_what_is_remembered_is_small_and_without_content():
     grouper, sizes = Grouper(writer.session), []
     for entry, place in entries_of(writer):
         for sealed in grouper.feed(entry, place):
-            kept = json.dumps(sealed.carry, default=lambda value: {k: getattr(value, k) for k in value.__struct_fields__})
+            kept = json.dumps(
+                sealed.carry, default=lambda value: {k: getattr(value, k) for k in value.__struct_fields__}
+            )
             assert "secret" not in kept
             sizes.append(len(kept))
     assert max(sizes[10:]) < 8000

@@ -1,0 +1,135 @@
+"""Imports point inwards: the table of what each room may import, held by reading the code itself."""
+
+import ast
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "turnspan"
+MODULES = {
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in SOURCE.rglob("*.py")
+}
+
+# A room, and the rooms it may import besides itself. What is not named here joins the others and may import them all.
+MAY_IMPORT = {
+    "errors": set(),
+    "transcript": set(),
+    "trace": {"transcript", "errors"},
+    "tail": {"errors"},
+    "sessions": {"tail", "transcript", "errors"},
+    "reading": {"sessions", "tail", "trace", "transcript", "errors"},
+    "home": {"errors"},
+    "backends": {"trace", "errors", "home"},  # home: how a private file is opened and replaced
+    "deliver": {"backends", "trace"},
+    "hook": set(),
+}
+# Libraries that not everybody may load, and who may: an event does not pay for a progress bar.
+ONLY_IN = {
+    "click": ("cli", "commands_", "terminal", "watching"),
+    "rich": ("cli", "commands_", "terminal", "watching"),
+    "filelock": ("home",),
+    "opentelemetry": ("backends",),
+    "grpc": ("backends",),
+    "langfuse": ("backends", "verify", "holdings", "doctor", "forget"),
+    "genai_prices": (),
+}
+
+
+@cache
+def tree(module):
+    """Return a module's code."""
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+
+
+@cache
+def imports(module):
+    """Return (our own modules, others) that a module imports anywhere, for types too."""
+    own, others = set(), set()
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: a relative import hides where it points"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if name.split(".")[0] != "turnspan":
+                others.add(name)
+                continue
+            inside = name.removeprefix("turnspan").removeprefix(".")
+            while inside and inside not in MODULES:
+                inside = inside.rpartition(".")[0]
+            own.add(inside)
+    return own, others
+
+
+def room(module):
+    """Return the room a module is in."""
+    return module.split(".")[0]
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_imports_point_inwards(module):
+    """A module imports its own room and the rooms further in, nothing else of ours."""
+    allowed = MAY_IMPORT.get(room(module))
+    if allowed is None:
+        return
+    found = {room(name) for name in imports(module)[0] if name}  # the package itself only says its version
+    assert found <= allowed | {room(module)}
+
+
+def test_the_table_names_rooms_that_are_there():
+    """Every room of the table exists."""
+    assert MAY_IMPORT.keys() <= {room(module) for module in MODULES}
+
+
+def test_nobody_imports_the_commands():
+    """Only the program's own start imports the commands: everything else works without a terminal."""
+    for module in MODULES:
+        if room(module) != "__main__":
+            assert "cli" not in imports(module)[0], module
+
+
+def test_the_hook_stands_alone():
+    """The hook is loaded for every event: it imports the standard library alone, at first what is loaded anyway."""
+    own, others = imports("hook")
+    assert own == set()
+    assert {name.split(".")[0] for name in others} <= sys.stdlib_module_names
+    first = [node for node in tree("hook").body if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert {alias.name for node in first for alias in node.names} <= {"os", "sys"}
+
+
+@pytest.mark.parametrize("library", sorted(ONLY_IN))
+def test_libraries_are_loaded_where_they_are_needed(library):
+    """A heavy library is imported only by the modules that exist for it."""
+    users = {m for m in MODULES if any(name.split(".")[0] == library for name in imports(m)[1])}
+    assert all(module.startswith(ONLY_IN[library]) for module in users), users
+
+
+def test_the_core_needs_one_library():
+    """From the file to the trace only msgspec is needed besides the standard library."""
+    for module in MODULES:
+        if room(module) in {"transcript", "trace", "tail", "sessions", "reading", "errors"}:
+            foreign = {name.split(".")[0] for name in imports(module)[1]} - sys.stdlib_module_names
+            assert foreign <= {"msgspec"}, module
+
+
+def test_transcripts_and_traces_are_pure():
+    """What a transcript says and what we make of it depends on no clock, no chance, no network and no environment."""
+    for module in MODULES:
+        if room(module) not in {"transcript", "trace"}:
+            continue
+        others = {name.split(".")[0] for name in imports(module)[1]}
+        assert not others & {"os", "time", "random", "secrets", "socket", "subprocess", "uuid", "threading"}, module
+        named = {node.attr for node in ast.walk(tree(module)) if isinstance(node, ast.Attribute)}
+        assert not named & {"now", "today", "utcnow", "environ"}, module
+
+
+def test_reading_asks_no_clock():
+    """Whoever reads a session says what time it is."""
+    for module in ("tail", "sessions", "reading"):
+        assert "time" not in {name.split(".")[0] for name in imports(module)[1]}, module
