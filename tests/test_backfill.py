@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from backends.servers import OK, HttpServer, reply
-from reads import one_pass
+from reads import one_pass, read
 from rows import Writer
 
 from turnspan import state
@@ -27,7 +27,7 @@ from turnspan.config import Destination, load_config
 from turnspan.crew import Crew, Desk, Done, Lost
 from turnspan.errors import TranscriptError
 from turnspan.plan import Selection, age_warning, make_plan, peek
-from turnspan.reading import Ending
+from turnspan.reading import Ending, Progress, Reading
 from turnspan.sessions import all_sessions, session_at
 from turnspan.ship import ship
 from turnspan.targets import Target
@@ -143,6 +143,13 @@ def send_here(claude, *paths, orders=None, **selection):
     return {job.session.session_id: sender(Desk(inbox, outbox), Task(job)) for job in plan.jobs}
 
 
+def send_one(claude, orders=None):
+    """Send the only session there is; what became of it."""
+    (sent,) = send_here(claude, orders=orders).values()
+    (shipped,) = sent.shipped
+    return shipped
+
+
 def planned(claude, *paths, **selection):
     """The ids of the sessions in a plan, in order."""
     config = load_config(environment(claude))
@@ -233,16 +240,19 @@ def test_killed_at_random_moments_into_a_server(claude):
 
 def test_what_was_sent_live_is_completed_and_not_repeated(claude):
     """A session that its hook sent in part is completed: no span comes twice, and all are those of one clean pass."""
-    path = max((s.path for s in all_sessions(claude / "projects")), key=lambda p: p.stat().st_size)
-    lines = path.read_bytes().splitlines(keepends=True)
+    path = max((s.path for s in all_sessions(claude / "projects")), key=lambda p: len(read(p)[0]))
+    data = path.read_bytes()
+    ends = [
+        piece.progress.main.offset for piece in Reading(session_at(path), Progress(), Ending(is_over=True)).pieces()
+    ]
     with HttpServer() as server:
         orders = orders_for(claude, TURNSPAN_OTLP_ENDPOINT=server.url)
         target = Target(orders.destinations[0], orders.config)
-        for cut in (len(lines) // 4, len(lines) // 2):
-            path.write_bytes(b"".join(lines[:cut]))
+        for end in (ends[len(ends) // 4], ends[len(ends) // 2]):
+            path.write_bytes(data[:end])
             ship(session_at(path), target, orders.config, Ending(is_stopped=True), time.time)
         live = len(received(server))
-        path.write_bytes(b"".join(lines))
+        path.write_bytes(data)
         code, _, _ = backfill(claude, TURNSPAN_OTLP_ENDPOINT=server.url)
         everything = [json.loads(span) for span in received(server)]
     assert code == 0
@@ -314,7 +324,7 @@ def test_a_dry_run_says_all_and_does_nothing(claude, tmp_path):
         WITNESS=str(log), TURNSPAN_OTLP_ENDPOINT="http://127.0.0.1:9",
     )  # fmt: skip
     assert code == 0
-    suspicious = [line for line in log.read_text().splitlines() if "/dev/null" not in line and "mp-" not in line]
+    suspicious = [line for line in log.read_text().splitlines() if "/dev/null" not in line]
     assert suspicious == []
     assert {path: path.stat().st_mtime_ns for path in claude.rglob("*")} == before
     total = told["destinations"]["otlp"]["total"]
@@ -331,12 +341,11 @@ def test_a_dry_run_names_what_would_be_masked(tmp_path):
     session = writer(1)
     session.turn("my key is AKIA" + "Q7ZXW2MB4KPL9TRN", "I will not repeat it")
     session.save(tmp_path / "claude" / "projects" / "-home-ada-loom")
-    _, told, _ = backfill(tmp_path / "claude", "--dry-run")
+    code, told, _ = backfill(tmp_path / "claude", "--dry-run")
     share = told["destinations"]["local"]["projects"]["/home/ada/loom"]
-    assert share["turns"] == 1
+    assert (code, share["turns"]) == (0, 1)
     assert sum(share["masked"].values()) > 0
-    _, sent, _ = backfill(tmp_path / "claude")
-    assert sent["masked"] == share["masked"]
+    assert send_one(tmp_path / "claude").masked == share["masked"]
 
 
 # ---- sessions that are alive
@@ -349,8 +358,8 @@ def test_only_turns_that_have_ended_are_sent_of_a_live_session(tmp_path):
     session.prompt("second")
     session.call("Bash", {"command": "make"})
     session.save(tmp_path / "claude" / "projects" / "-home-ada-loom")
-    code, told, _ = backfill(tmp_path / "claude")
-    assert (code, told["turns"], told["open"], told["is_complete"]) == (0, 1, 1, True)
+    shipped = send_one(tmp_path / "claude")
+    assert (shipped.turns, shipped.has_unsealed, shipped.is_complete) == (1, True, True)
 
 
 def test_a_session_that_its_hook_has_is_come_back_to(tmp_path):
@@ -408,8 +417,8 @@ def test_a_destination_that_asks_for_time_gets_it(tmp_path):
         connection.sendall(reply(429, Retry_After="2") if len(times) == 1 else OK)
 
     with HttpServer(answer) as server:
-        code, told, _ = backfill(tmp_path / "claude", TURNSPAN_OTLP_ENDPOINT=server.url)
-    assert (code, told["is_complete"]) == (0, True)
+        shipped = send_one(tmp_path / "claude", orders_for(tmp_path / "claude", TURNSPAN_OTLP_ENDPOINT=server.url))
+    assert shipped.is_complete
     assert len(times) == 2
     assert times[1] - times[0] >= 2
 
@@ -432,10 +441,9 @@ def test_a_rate_is_kept(tmp_path):
     for number in range(20):
         session.turn(f"question {number}", "answer")
     session.save(tmp_path / "claude" / "projects" / "-home-ada-loom")
-    code, told, _ = backfill(tmp_path / "claude", "--rate", "40", "--jobs", "1")
-    assert code == 0
-    assert told["spans"] == 40
-    assert told["seconds"] >= 40 / 40
+    began_s = time.monotonic()
+    assert send_one(tmp_path / "claude", orders_for(tmp_path / "claude", rate=40)).spans == 40
+    assert time.monotonic() - began_s >= 40 / 40
 
 
 def test_a_warning_comes_before_old_spans_go_where_they_are_not_shown():

@@ -158,10 +158,9 @@ def test_no_transcript_can_hurt_us(data, tmp_path_factory):
         for _ in range(data.draw(st.integers(0, 3))):
             at, to = (data.draw(st.integers(0, len(lines) - 1)) for _ in range(2))
             cut = data.draw(st.integers(0, len(lines[at])))
-            lines[at] = data.draw(
-                st.sampled_from([b"", lines[at] * 2, lines[to], lines[at][:cut], lines[at].rstrip(), b"\0" * 9 + lines[at],
-                                 lines[at][:cut] + b"\xff" + lines[at][cut:], lines[at][:cut] + lines[to]])
-            )  # fmt: skip
+            line, other = lines[at], lines[to]
+            torn = [line[:cut], line[:cut] + other, line[:cut] + b"\xff" + line[cut:]]
+            lines[at] = data.draw(st.sampled_from([b"", line * 2, other, line.rstrip(), b"\0" * 9 + line, *torn]))
         (directory / name).write_bytes(b"".join(lines))
     for session in life.answered:
         seen = set()

@@ -4,10 +4,10 @@ Rules:
 
 - One source names a destination as a whole. A key from a file never travels to an endpoint from the environment: a
   destination in the environment replaces the one of the same name in the file.
-- A destination with anything wrong in it is not used: a misspelt `base_url` must not send its keys, and everything else,
-  to the default one.
+- A destination with anything wrong in it is not used: a misspelt `base_url` must not send its keys, and everything
+  else, to the default one.
 - A project's files may switch off, tag and narrow, nothing else. What a project's own settings put into a hook's
-  environment is not taken from there.
+  environment is not taken from there. What the person's own do counts on the command line as well.
 - A wrong setting is a sentence that names the setting, its value and what is allowed. It never stops a worker: what is
   still right is used, and the sentence goes to the log and to the command line.
 """
@@ -110,28 +110,23 @@ class _Loading:
 
 def load_config(env: Mapping[str, str], flags: Mapping[str, Any] | None = None, project: Path | None = None) -> Config:
     """The settings in force for an environment; `project` is where a hook runs, whose own settings name nothing."""
-    env = _without_project_env(env, project)
+    variables = _Variables(_without_project_env(env, project))
     home = turnspan_home(env)
     loading = _Loading()
     file = read_toml(home / CONFIG_NAME, is_ours=True)
-    for key, value in file.table.items():
-        if key == "destinations":
-            continue
-        if key in SETTING:
-            loading.take(SETTING[key], value, str(file.path), file.at("", key))
-        else:
-            loading.problems.append(f"{file.at('', key)}: there is no setting {key!r}{_like(key, SETTING)}")
+    _take_file(file, loading)
     for setting in SETTINGS:
         for name in setting.env:
-            if env.get(name):
-                loading.take(setting, from_text(setting, env[name]), f"${name}", f"${name}")
+            if variables[name]:
+                label = variables.label(name)
+                loading.take(setting, from_text(setting, variables[name]), label, label)
     if file.problem:  # after the environment: it cannot overrule what cannot be read
         loading.switch_off(str(file.path), file.problem)
     for key, value in (flags or {}).items():
         loading.values[key] = checked(SETTING[key], value)
         loading.sources[key] = f"--{key.replace('_', '-')}"
     found = {destination.name: destination for destination in _in_file(file, loading)}
-    for name, destination in _in_environment(env, loading).items():
+    for name, destination in _in_environment(variables, loading).items():
         found.pop(name, None)
         if destination is not None:
             found[name] = destination
@@ -140,6 +135,14 @@ def load_config(env: Mapping[str, str], flags: Mapping[str, Any] | None = None, 
     return Config(
         home, claude_home(env), loading.values, loading.sources, tuple(found.values()), tuple(loading.problems)
     )
+
+
+def _take_file(file: TomlFile, loading: _Loading) -> None:
+    for key, value in file.table.items():
+        if key in SETTING:
+            loading.take(SETTING[key], value, str(file.path), file.at("", key))
+        elif key != "destinations":
+            loading.problems.append(f"{file.at('', key)}: there is no setting {key!r}{_like(key, SETTING)}")
 
 
 # ---- destinations
@@ -154,11 +157,9 @@ def _in_file(file: TomlFile, loading: _Loading) -> Iterator[Destination]:
         table = f"destinations.{name}"
         kind = raw.get("type", name) if isinstance(raw, dict) else None
         if not isinstance(kind, str):
-            loading.problems.append(
-                f"{file.at(table)}: [{table}] must be a table with a type: {', '.join(TYPES)}, or one that a package brings"
-            )
+            allowed = f"{', '.join(TYPES)}, or one that a package brings"
+            loading.problems.append(f"{file.at(table)}: [{table}] must be a table with a type: {allowed}")
             continue
-        known = {option.name: option for option in OPTIONS.get(kind, ())}
         options: dict[str, Any] = {}
         policy: dict[str, Any] = {}
         wrong: list[str] = []
@@ -166,61 +167,66 @@ def _in_file(file: TomlFile, loading: _Loading) -> Iterator[Destination]:
             try:
                 if key in POLICY:
                     policy[key] = checked(SETTING[key], value)
-                elif key in known:
-                    options[key] = checked(known[key], value)
-                elif kind not in OPTIONS and key != "type":
-                    options[key] = value  # somebody else's backend checks its own
                 elif key != "type":
-                    raise ConfigError(f"there is no option {key!r}{_like(key, (*known, *POLICY))}")
+                    options[key] = _option(kind, key, value)
             except ConfigError as error:
                 wrong.append(f"{file.at(table, key)}: [{table}] {error}; nothing is sent to {name} until it is right")
-        if wrong:
-            loading.problems += wrong
-        else:
+        loading.problems += wrong
+        if not wrong:
             yield Destination(name, kind, options, _policy(loading.values, policy), str(file.path))
 
 
-def _in_environment(env: Mapping[str, str], loading: _Loading) -> dict[str, Destination | None]:
+def _option(kind: str, key: str, value: object) -> Any:  # noqa: ANN401 - of the option's kind
+    if kind not in OPTIONS:
+        return value  # somebody else's backend checks its own
+    for option in OPTIONS[kind]:
+        if option.name == key:
+            return checked(option, value)
+    names = (*(option.name for option in OPTIONS[kind]), *POLICY)
+    raise ConfigError(f"there is no option {key!r}{_like(key, names)}")
+
+
+def _in_environment(variables: _Variables, loading: _Loading) -> dict[str, Destination | None]:
     """The destinations that the environment names; None for one that it names wrongly."""
     found: dict[str, Destination | None] = {}
     for prefix in ("", _PLUGIN):  # what was set for the plugin counts least
-        for name, options, source, wrong in (_otlp(env, prefix), _langfuse(env, prefix)):
+        for name, options, source, wrong in (_otlp(variables, prefix), _langfuse(variables, prefix)):
             if name in found or not (options or wrong):
                 continue
             loading.problems += [f"{problem}; nothing is sent to {name} until it is right" for problem in wrong]
             policy = _policy(loading.values, {})
-            found[name] = None if wrong else Destination(name, name, options, policy, f"${source}")
+            found[name] = None if wrong else Destination(name, name, options, policy, variables.label(source))
     return found
 
 
 _Named = tuple[str, dict[str, Any], str, list[str]]  # a destination's name, its options, their source, what is wrong
 
 
-def _otlp(env: Mapping[str, str], prefix: str) -> _Named:
+def _otlp(variables: _Variables, prefix: str) -> _Named:
     options: dict[str, Any] = {}
     wrong: list[str] = []
     source = f"{prefix}TURNSPAN_OTLP_ENDPOINT"
-    for option in OPTIONS["otlp"] if env.get(source) else ():
+    for option in OPTIONS["otlp"] if variables[source] else ():
         name = f"{prefix}{option.env[0]}" if option.env else ""
-        if name and env.get(name):
+        if name and variables[name]:
             try:
-                options[option.name] = checked(option, from_text(option, env[name]))
+                options[option.name] = checked(option, from_text(option, variables[name]))
             except ConfigError as error:
-                wrong.append(f"${name}: {error}")
+                wrong.append(f"{variables.label(name)}: {error}")
     return "otlp", options, source, wrong
 
 
-def _langfuse(env: Mapping[str, str], prefix: str) -> _Named:
+def _langfuse(variables: _Variables, prefix: str) -> _Named:
     """Both keys from one place: those made for Claude Code before those that a shell may have for other programs."""
     places = (prefix,) if prefix else ("CC_", "")
     for place in places:
-        keys = {key: env.get(f"{place}LANGFUSE_{key.upper()}", "") for key in ("public_key", "secret_key")}
+        keys = {key: variables[f"{place}LANGFUSE_{key.upper()}"] for key in ("public_key", "secret_key")}
         if not any(keys.values()):
             continue
         missing = [f"{place}LANGFUSE_{key.upper()}" for key, value in keys.items() if not value]
         wrong = [f"${name} is not set, and Langfuse needs both keys" for name in missing]
         urls = (f"{other}LANGFUSE_{name}" for other in (place, *places) for name in ("BASE_URL", "HOST"))
-        url = next((env[name] for name in urls if env.get(name)), "")
+        url = next((variables[name] for name in urls if variables[name]), "")
         options = {**keys, **({"base_url": url} if url else {})}
         return "langfuse", options, f"{place}LANGFUSE_PUBLIC_KEY", wrong
     return "langfuse", {}, "", []
@@ -230,7 +236,28 @@ def _policy(values: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
     return {name: own.get(name, values[name]) for name in POLICY}
 
 
-# ---- a project's environment
+# ---- the environment
+
+
+class _Variables:
+    """The environment, and behind it what the person's own Claude Code settings will add to a hook's."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._env = env
+        self._directory = claude_home(env)
+        self._added = {
+            name: value
+            for name, value in _env_in(self._directory / "settings.json").items()
+            if name.startswith(_OURS) and not name.startswith(_PLUGIN) and isinstance(value, str)
+        }
+
+    def __getitem__(self, name: str) -> str:
+        """A variable; empty if it is not set."""
+        return self._env.get(name) or self._added.get(name, "")
+
+    def label(self, name: str) -> str:
+        """Where a variable comes from."""
+        return f"${name}" if self._env.get(name) else f"{name} in {self._directory / 'settings.json'}"
 
 
 def _without_project_env(env: Mapping[str, str], project: Path | None) -> Mapping[str, str]:
@@ -242,26 +269,46 @@ def _without_project_env(env: Mapping[str, str], project: Path | None) -> Mappin
     if project is None:
         return env
     began = env.get("CLAUDE_PROJECT_DIR")
-    planted = {
-        name
-        for directory in ((Path(began), project) if began else (project, *project.parents))
-        for name in _env_of(directory / ".claude", claude_home(env))
-        if name.startswith(_OURS)
-    }
+    planted: set[str] = set()
+    for directory in (Path(began), project) if began else (project, *project.parents):
+        if not _is_same(directory / ".claude", claude_home(env)):
+            for name in ("settings.json", "settings.local.json"):
+                planted |= _planted_in(directory / ".claude" / name)
     if env.get("TURNSPAN_ENABLED", "").strip().lower() in OFF:
         planted.discard("TURNSPAN_ENABLED")  # a project may switch off
     return {name: value for name, value in env.items() if name not in planted}
 
 
-def _env_of(directory: Path, own: Path) -> Iterator[str]:
-    """The variables that the settings in a `.claude` directory set, unless it is the person's own."""
-    for name in ("settings.json", "settings.local.json"):
-        try:
-            raw = read_regular(directory / name, _CLAUDE_SETTINGS_BYTES)
-            if raw is not None and not directory.samefile(own):
-                yield from json.loads(raw.decode("utf-8-sig"))["env"]
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            continue
+def _planted_in(path: Path) -> set[str]:
+    """The variables that a project's settings set for a hook, also as options of a plugin (2.1.197 takes them)."""
+    table = _claude_settings(path)
+    plugins = [_table(plugin).get("options") for plugin in _table(table.get("pluginConfigs")).values()]
+    options = {f"{_PLUGIN}{key.upper()}" for plugin in plugins for key in _table(plugin)}
+    return {name for name in {*_table(table.get("env")), *options} if name.startswith(_OURS)}
+
+
+def _env_in(path: Path) -> dict[str, Any]:
+    """The variables that a settings file of Claude Code sets."""
+    return _table(_claude_settings(path).get("env"))
+
+
+def _claude_settings(path: Path) -> dict[str, Any]:
+    try:
+        return _table(json.loads((read_regular(path, _CLAUDE_SETTINGS_BYTES) or b"{}").decode("utf-8-sig")))
+    except (OSError, ValueError, RecursionError):
+        return {}
+
+
+def _table(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+
+def _is_same(directory: Path, other: Path) -> bool:
+    try:
+        return directory.samefile(other)
+    except OSError:
+        return False
 
 
 # ---- words

@@ -2,7 +2,7 @@
 
 Rules:
 
-- `.claude/turnspan.toml` counts in its directory and below. Where there are several, all of them do: the narrowest wins.
+- `.claude/turnspan.toml` counts in its directory and below. Where there are several all of them do: the narrowest wins.
 - It may switch off, narrow and tag. Whatever else it says is named and has no effect.
 - What cannot be read, or not be understood, is taken as the wish for privacy that it probably is.
 """

@@ -190,7 +190,7 @@ def table() -> Iterator[str]:
 
 def _default(setting: Setting) -> str:
     value = setting.default
-    if value in ("", None) or value == [] or value == {}:
+    if value is None or (not value and isinstance(value, (str, list, dict))):
         return ""
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 

@@ -2,7 +2,7 @@
 
 Rules:
 
-- `read_session` reads and builds; it sends nothing and writes nothing. `ship` walks over its pieces and commits each once
+- A `Reading` reads and builds; it sends nothing and writes nothing. `ship` walks over its pieces and commits each once
   it is acknowledged; `show` only looks at them.
 - The place never passes an unsealed turn. Reading from any committed place gives what one reading from the start gives.
 - A foreground agent leaves with the turn that launched it. A background agent leaves when it has finished, as new spans
@@ -90,8 +90,16 @@ class Piece(msgspec.Struct, frozen=True):
     copied: int = 0
 
 
+class _Making(msgspec.Struct):
+    """A piece in the making: its traces, and how far agents have been read and launched with it."""
+
+    agents: dict[str, Position]
+    launched: dict[str, tuple[Launched, ...]]
+    traces: list[Trace] = []
+
+
 class Reading:
-    """One walk over a session. After it: what was noticed, and whether the file was rewritten or an answer is missing."""
+    """One walk over a session. After it: what was noticed, and whether the file was rewritten or an answer misses."""
 
     def __init__(self, session: SessionFile, progress: Progress, ending: Ending, prices: Prices | None = None) -> None:
         self.session = session
@@ -110,7 +118,16 @@ class Reading:
     # ---- the session's own file
 
     def pieces(self) -> Iterator[Piece]:
-        """The traces that may leave, in the order of the transcript, then those of agents that have finished."""
+        """The traces that may leave, in the order of the transcript, then those of agents that have finished.
+
+        Raises TranscriptError, also when the disk fails in the middle: what was not read is not concluded about.
+        """
+        try:
+            yield from self._pieces()
+        except OSError as error:
+            raise TranscriptError(f"cannot read {str(self.session.path)!r}: {error.strerror or error}") from error
+
+    def _pieces(self) -> Iterator[Piece]:
         descriptor = tail.open_regular(self.session.path)
         try:
             self.size = os.fstat(descriptor).st_size
@@ -178,9 +195,7 @@ class Reading:
         return latest
 
     def _piece(self, descriptor: int, turns: Sequence[Turn], end: Place, carry: Carry) -> Piece:
-        traces: list[Trace] = []
-        agents_read = dict(self._progress.agents)
-        launched = dict(self._progress.launched)
+        making = _Making(dict(self._progress.agents), dict(self._progress.launched))
         is_own, left_out = self._progress.is_own, self._progress.left_out
         copied = 0
         for turn in turns:
@@ -195,12 +210,12 @@ class Reading:
                 turn.previous = sessions.original_ref(turn.previous, self.session)
             is_own = True
             trace_id = ids.trace_id(turn.session_id, turn.key)
-            found = self._launched_by(turn, trace_id, f"Turn {turn.number}", agents_read, launched, traces)
-            traces.append(build_turn(turn, found, prices=self._prices))
+            found = self._launched_by(turn, trace_id, f"Turn {turn.number}", making)
+            making.traces.append(build_turn(turn, found, prices=self._prices))
         fingerprint = tail.fingerprint(descriptor, end.end)
         position = Position(end.line + 1, end.end, fingerprint, carry)
-        self._progress = Progress(position, is_own, agents_read, launched, left_out)
-        return Piece(traces, self._progress, sum(turn.part == 0 for turn in turns) - copied, copied)
+        self._progress = Progress(position, is_own, making.agents, making.launched, left_out)
+        return Piece(making.traces, self._progress, sum(turn.part == 0 for turn in turns) - copied, copied)
 
     # ---- agents
 
@@ -210,18 +225,11 @@ class Reading:
         return self._agents
 
     def _launched_by(
-        self,
-        turn: Turn,
-        trace_id: bytes,
-        name: str,
-        agents_read: dict[str, Position],
-        launched: dict[str, tuple[Launched, ...]],
-        before: list[Trace],
-        depth: int = 1,
+        self, turn: Turn, trace_id: bytes, name: str, making: _Making, depth: int = 1
     ) -> dict[str, list[Agent]]:
-        """The finished foreground agents of a turn, by their call; every launch is noted down in `launched`.
+        """The finished foreground agents of a turn, by their call; every launch is noted down.
 
-        What such an agent did for an earlier call, and has not left yet, leaves now: it goes to `before`.
+        What such an agent did for an earlier call, and has not left yet, leaves now, as a trace before this one.
         """
         found: dict[str, list[Agent]] = {}
         if depth > _MAX_DEPTH:
@@ -231,35 +239,33 @@ class Reading:
                 result = call.result
                 if call.name not in AGENT_TOOLS and (result is None or result.agent_id is None):
                     continue
-                for file in self._files_of(call, turn, agents_read, launched):
+                for file in self._files_of(call, turn, making):
                     span = ids.span_id(trace_id, Kind.TOOL, call.id)
                     launch = Launched(
                         trace_id.hex(), span.hex(), name, agent_type(call), result is not None and result.is_background,
                         call.time_ns or 0,
                     )  # fmt: skip
-                    earlier = launched.get(file.agent_id, ())
-                    launched[file.agent_id] = (*earlier, launch)
+                    earlier = making.launched.get(file.agent_id, ())
+                    making.launched[file.agent_id] = (*earlier, launch)
                     if launch.is_background:
                         continue
                     turns, position, _ = self._agent_turns(
                         file,
-                        agents_read.get(file.agent_id, Position()),
+                        making.agents.get(file.agent_id, Position()),
                         is_over=True,
                         since_ns=launch.since_ns if earlier else 0,
                         until_ns=result.time_ns if result is not None else None,
                     )
-                    agents_read[file.agent_id] = position
+                    making.agents[file.agent_id] = position
                     own = [run for run in turns if not earlier or _started_ns(run) >= launch.since_ns]
                     others = [run for run in turns if earlier and _started_ns(run) < launch.since_ns]
-                    before += self._agent_traces(file, others, agents_read, launched)
+                    self._make_agent(file, others, making)
                     for run in own:
-                        found |= self._launched_by(run, trace_id, name, agents_read, launched, before, depth + 1)
+                        found |= self._launched_by(run, trace_id, name, making, depth + 1)
                     found.setdefault(call.id, []).append(_agent(file, own, launch))
         return found
 
-    def _files_of(
-        self, call: Call, turn: Turn, agents_read: dict[str, Position], launched: dict[str, tuple[Launched, ...]]
-    ) -> list[AgentFile]:
+    def _files_of(self, call: Call, turn: Turn, making: _Making) -> list[AgentFile]:
         """The agents a call launched, by the first of the four ways that tells."""
         known = self._known_agents()
         named = [file for file in known.values() if file.tool_use_id == call.id]
@@ -277,7 +283,7 @@ class Reading:
         if not known and turn.times:
             others = list(sessions.flat_agent_files(self.session, min(turn.times)))
         for file in others:
-            if file.agent_id not in agents_read and file.agent_id not in launched and _first_prompt(file) == prompt:
+            if not {file.agent_id} & (making.agents.keys() | making.launched.keys()) and _first_prompt(file) == prompt:
                 return [file]
         return []
 
@@ -344,27 +350,18 @@ class Reading:
             self.is_answer_missing |= file.agent_id in self._ending.finished_agents
         if not turns:
             return
-        agents_read = {**self._progress.agents, file.agent_id: after}
-        launched = dict(self._progress.launched)
-        traces: list[Trace] = []
+        making = _Making({**self._progress.agents, file.agent_id: after}, dict(self._progress.launched))
         if _is_warmup(turns):
             self.warmups += 1
         else:
-            traces = self._agent_traces(file, turns, agents_read, launched)
-        self._progress = msgspec.structs.replace(self._progress, agents=agents_read, launched=launched)
-        yield Piece(traces, self._progress)
+            self._make_agent(file, turns, making)
+        self._progress = msgspec.structs.replace(self._progress, agents=making.agents, launched=making.launched)
+        yield Piece(making.traces, self._progress)
 
-    def _agent_traces(
-        self,
-        file: AgentFile,
-        turns: Sequence[Turn],
-        agents_read: dict[str, Position],
-        launched: dict[str, tuple[Launched, ...]],
-    ) -> list[Trace]:
+    def _make_agent(self, file: AgentFile, turns: Sequence[Turn], making: _Making) -> None:
         """An agent's turns as traces of their own, each in the trace of the call that it was run for."""
-        traces: list[Trace] = []
         for turn in turns:
-            calls = launched.get(file.agent_id, ())
+            calls = making.launched.get(file.agent_id, ())
             call = next((c for c in reversed(calls) if c.since_ns <= _started_ns(turn)), calls[0] if calls else None)
             agent = _agent(file, turns, call, is_late=True)
             if call is not None:
@@ -373,9 +370,8 @@ class Reading:
             else:
                 launch = None
                 trace_id, name = ids.trace_id(turn.session_id, f"agent:{file.agent_id}"), agent.type or "agent"
-            found = self._launched_by(turn, trace_id, name, agents_read, launched, traces)
-            traces.append(build_agent(agent, turn, launch, found, prices=self._prices))
-        return traces
+            found = self._launched_by(turn, trace_id, name, making)
+            making.traces.append(build_agent(agent, turn, launch, found, prices=self._prices))
 
     def _is_nobodys(self, file: AgentFile) -> bool:
         """Whether no call will ever claim an agent: its id says what it is for, or the session is over."""

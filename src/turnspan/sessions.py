@@ -4,8 +4,8 @@ Rules:
 
 - Ids that become paths are checked; only regular files below the projects directory are opened, links resolved.
 - The slug of a project is never computed: directories are listed.
-- A copied turn belongs to its origin. The newest clients leave no mark on copies: that a prompt's uuid stands in an older
-  transcript of the same project is all that tells.
+- A copied turn belongs to its origin. The newest clients leave no mark on copies: that a prompt's uuid stands in an
+  older transcript of the same project is all that tells.
 """
 
 from __future__ import annotations
@@ -208,7 +208,8 @@ def repeats_itself(turn: Turn, session: SessionFile) -> bool:
         return False
     if turn.prompt_uuid and _stands_in(session.path, turn.prompt_uuid, before=turn.start.offset):
         return True
-    return bool(turn.responses) and all(_stands_in(session.path, r.key, key=b'"id":"', before=turn.start.offset) for r in turn.responses)
+    ids = [response.key for response in turn.responses]
+    return bool(ids) and all(_stands_in(session.path, key, key=b'"id":"', before=turn.start.offset) for key in ids)
 
 
 def _overlapping(turn: Turn, session: SessionFile) -> Iterator[SessionFile]:

@@ -53,6 +53,7 @@ class Shipped(msgspec.Struct):
     held_until_s: float | None = None  # it was on hold and not asked
     is_interrupted: bool = False  # `goes_on` said no
     is_rewritten: bool = False
+    kept_as: str = ""  # the state was rubbish: the name under which it was set aside
     is_answer_missing: bool = False
     has_unsealed: bool = False
     noticed: dict[str, int] = {}
@@ -83,8 +84,9 @@ def ship(
     `goes_on` hears of every commit and says whether to go on. `is_resend`: as if nothing had ever been sent. `only`:
     send these spans of what was acknowledged once more, and move no cursor. `there`: spans known to have arrived.
     """
-    shipped = Shipped(target.identity)
-    loaded = state.load(config.home, session.session_id).checkpoint
+    found = state.load(config.home, session.session_id)
+    loaded = found.checkpoint
+    shipped = Shipped(target.identity, kept_as=found.kept_as)
     cursor = loaded.destinations.get(target.identity, state.Cursor())
     if loaded.is_off:
         shipped.off = 1
@@ -227,7 +229,7 @@ class _Walk:
         shipped.cut += delivery.cut
         shipped.refused += len(delivery.refused)
         changes: dict[str, Any] = {"sent_spans": self._cursor.sent_spans + delivery.sent}
-        if delivery.refused and delivery.stopped is None:
+        if delivery.refused and (delivery.stopped is None or delivery.sent):
             now = self._clock()
             known = {(entry.trace_id, entry.span_id) for entry in self._cursor.quarantined}
             new = [

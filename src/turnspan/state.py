@@ -175,6 +175,34 @@ def load(home: Path, session_id: str) -> Loaded:
     return Loaded(checkpoint, Found.CHECKPOINT)
 
 
+def peek(home: Path, session_id: str) -> Checkpoint | None:
+    """The checkpoint of a session, touching nothing; None if there is none that we understand.
+
+    Raises StateError when it cannot be read.
+    """
+    raw = read_private(state_path(home, session_id), MAX_STATE_BYTES)
+    try:
+        checkpoint = _decode_checkpoint(raw) if raw is not None else None
+    except (ValueError, RecursionError):
+        return None
+    if checkpoint is None or checkpoint.version > VERSION or checkpoint.session_id != session_id:
+        return None
+    return checkpoint if _has_real_places(checkpoint) else None
+
+
+def checkpoints(home: Path) -> Iterator[tuple[str, Checkpoint | None]]:
+    """Every session that has a state, touching nothing; None for one that cannot be read or understood."""
+    try:
+        names = sorted(entry.name for entry in os.scandir(home / "state") if entry.name.endswith(".json"))
+    except OSError:
+        return
+    for session_id in (name.removesuffix(".json") for name in names if not name.startswith(".")):
+        try:
+            yield session_id, peek(home, session_id)
+        except StateError:
+            yield session_id, None
+
+
 def _has_real_places(checkpoint: Checkpoint) -> bool:
     """Whether every place it names could be one in a file."""
     return all(

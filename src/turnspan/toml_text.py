@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _MAX_BYTES: Final = 256 * 1024
 _HEADER: Final = re.compile(r"\s*\[\[?\s*(?P<name>.+?)\s*\]\]?\s*(#.*)?")
+_PLACE: Final = re.compile(r"\(at line (\d+), column \d+\)")
+_QUOTED: Final = re.compile(r"""["'].*["']""")
 _SAFELY: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -52,10 +54,10 @@ def read_toml(path: Path, *, is_ours: bool = False) -> TomlFile:
         text = raw.decode("utf-8-sig")
         return TomlFile(path, text, tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        found = re.search(r"\(at (?:line (\d+), column \d+|end of document)\)", str(error))
-        line = f":{found[1]}" if found and found[1] else ""
-        # The words in quotes are the file's own, and may be part of a key.
-        return TomlFile(path, problem=f"{path}{line} is not valid TOML: {re.sub(r'''["'].*["']''', '…', str(error))}")
+        found = _PLACE.search(str(error))
+        line = f":{found[1]}" if found is not None else ""
+        words = _QUOTED.sub("…", str(error))  # the file's own, perhaps part of a key
+        return TomlFile(path, problem=f"{path}{line} is not valid TOML: {words}")
     except (UnicodeDecodeError, RecursionError):
         return TomlFile(path, problem=f"{path} is not valid TOML: it is no text, or nested too deep")
 

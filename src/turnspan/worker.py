@@ -4,7 +4,9 @@ Rules:
 
 - Nobody waits for it, so it may wait: for the last words to reach the file, and for a backend that says "later".
 - It serves its own session first, then looks through the project for sessions that were left behind, within a budget.
-- Whatever goes wrong is one line in the log and never anybody else's problem: one failing session stops no other.
+- Whatever goes wrong is one line in the log and never anybody else's problem: one failing session stops no other, nor
+  does a destination that cannot be used.
+- Whoever had a session locked looks, after letting go, for events that came meanwhile.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +22,7 @@ import msgspec
 
 from turnspan import log, sessions, state
 from turnspan.config import OFF, load_config
-from turnspan.errors import TurnspanError
+from turnspan.errors import BackendError, ConfigError, TurnspanError
 from turnspan.hook import take_over
 from turnspan.reading import Ending
 from turnspan.ship import ship
@@ -37,10 +40,11 @@ if TYPE_CHECKING:
 
 EVENTS: Final = frozenset({"Stop", "SubagentStop", "StopFailure", "SessionStart", "SessionEnd"})
 _ANSWER_WAIT_S: Final = 2.0
-_SETTLE_WAIT_S: Final = 1.0
 _RETRIES_S: Final = (0.3, 0.7, 1.5, 3.0, 6.0)
 _SWEEP_BUDGET_S: Final = 20.0
 _SWEEP_EVERY_S: Final = 60.0
+_POLL_S: Final = 0.05
+_SWITCHED_OFF: Final = "switched off"
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -93,7 +97,11 @@ def parse_event(raw: bytes) -> Event:
 
 
 def serve(
-    event: Event, env: Mapping[str, str], clock: Callable[[], float], sleep: Callable[[float], None]
+    event: Event,
+    env: Mapping[str, str],
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+    find_targets: Callable[[Config], list[Target]] = targets_of,
 ) -> None:
     """Do everything that one event asks for."""
     project = Path(event.cwd or env.get("CLAUDE_PROJECT_DIR") or "/")
@@ -103,13 +111,13 @@ def serve(
     if event.hook_event_name not in EVENTS:
         raise TurnspanError(f"there is nothing to do for the event {event.hook_event_name[:60]!r}")
     session = _session_of(event, config)
-    if env.get("TURNSPAN_ENABLED", "").lower() in OFF:
+    if env.get("TURNSPAN_ENABLED", "").strip().lower() in OFF:
         # Switched off for this session: remember it, or another session's worker would export it as left behind.
-        _switch_off(config, session)
+        _attend(session, [], config, {"event": _SWITCHED_OFF, "path": str(session.path)}, clock, sleep)
         return
     if not config.is_enabled:
         return
-    targets = targets_of(config)
+    targets = find_targets(config)
     for target in targets:
         since(config, target.identity, clock())
     try:
@@ -118,20 +126,35 @@ def serve(
             facts["words"] = words_digest(event.last_assistant_message)
         if event.agent_id:
             facts["agent"] = event.agent_id
-
-        def work(marks: list[dict[str, Any]], is_locked: bool) -> None:
-            if not is_locked:
-                log.log_line(config.home, "WARN", "lock unavailable", session=session.session_id)
-            _serve_session(session, targets, config, marks, clock, sleep)
-
-        if not state.attend(config.home, session.session_id, facts, work):
-            log.log_line(config.home, "INFO", "busy", session=session.session_id, trigger=event.hook_event_name)
+        _attend(session, targets, config, facts, clock, sleep)
         if config.values["recover"] and _is_sweep_due(config, event, session, clock()):
             sweep(session, targets, config, clock, sleep)
         state.prune(config.home, clock())
     finally:
         for target in targets:
             target.close()
+
+
+def _attend(
+    session: SessionFile,
+    targets: list[Target],
+    config: Config,
+    facts: dict[str, Any],
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> None:
+    """Have an event served, by us or by whoever has its session now."""
+
+    def work(marks: list[dict[str, Any]], is_locked: bool) -> None:
+        if not is_locked:
+            log.log_line(config.home, "WARN", "lock unavailable", session=session.session_id)
+        if any(mark.get("event") == _SWITCHED_OFF for mark in marks):
+            _switch_off(config, session)
+        else:
+            _serve_session(session, targets, config, marks, clock, sleep)
+
+    if not state.attend(config.home, session.session_id, facts, work):
+        log.log_line(config.home, "INFO", "busy", session=session.session_id, trigger=facts["event"])
 
 
 def _session_of(event: Event, config: Config) -> SessionFile:
@@ -147,11 +170,11 @@ def _session_of(event: Event, config: Config) -> SessionFile:
 
 
 def _switch_off(config: Config, session: SessionFile) -> None:
-    with state.lock(config.home, session.session_id, 2.0):
-        checkpoint = state.load(config.home, session.session_id).checkpoint
-        if not checkpoint.is_off:
-            off = msgspec.structs.replace(checkpoint, is_off=True, transcript=str(session.path))
-            state.save(config.home, off)
+    """Note that nothing of a session leaves. The caller holds its lock."""
+    checkpoint = state.load(config.home, session.session_id).checkpoint
+    if not checkpoint.is_off:
+        state.save(config.home, msgspec.structs.replace(checkpoint, is_off=True, transcript=str(session.path)))
+        log.log_line(config.home, "INFO", _SWITCHED_OFF, session=session.session_id)
 
 
 # ---- the session of the event
@@ -171,17 +194,39 @@ def _serve_session(
     if not session.path.exists():
         return  # SessionStart comes before the file does
     waiting = state.marks_length(config.home, session.session_id)
-    for target in targets:
+    for target in list(targets):
         patience = _Patience(sleep)
-        shipped = ship(session, target, config, ending, clock, is_patient=patience)
+        shipped = _ship(session, targets, target, config, ending, clock, patience)
+        if shipped is None:
+            continue
         deadline = clock() + _ANSWER_WAIT_S
-        while shipped.is_answer_missing and shipped.is_complete and clock() < deadline:
+        for _ in range(int(_ANSWER_WAIT_S / _POLL_S)):  # counted too: a clock that steps back must not keep us here
+            if not shipped.is_answer_missing or not shipped.is_complete or clock() >= deadline:
+                break
             if state.marks_length(config.home, session.session_id) > waiting:
                 break  # the session has gone on: whoever came meanwhile is served with the whole
-            sleep(0.05)
+            sleep(_POLL_S)
             again = ship(session, target, config, ending, clock, is_patient=patience)
             shipped = _joined(shipped, again)
         _report(config, session, shipped, marks)
+
+
+def _ship(
+    session: SessionFile,
+    targets: list[Target],
+    target: Target,
+    config: Config,
+    ending: Ending,
+    clock: Callable[[], float],
+    patience: _Patience,
+) -> Shipped | None:
+    """Bring a session to a destination. One that cannot be used is told once and left out; the others go on."""
+    try:
+        return ship(session, target, config, ending, clock, is_patient=patience)
+    except (ConfigError, BackendError) as error:
+        log.log_line(config.home, "ERROR", "setting", destination=target.destination.name, reason=str(error))
+        targets.remove(target)
+        return None
 
 
 def _ending(marks: list[dict[str, Any]]) -> Ending:
@@ -219,10 +264,10 @@ class _Patience:
 
 
 def _wait(is_there: Callable[[], bool], seconds: float, sleep: Callable[[float], None]) -> None:
-    for _ in range(int(seconds / 0.05)):
+    for _ in range(int(seconds / _POLL_S)):
         if is_there():
             return
-        sleep(0.05)
+        sleep(_POLL_S)
 
 
 def _joined(first: Shipped, second: Shipped) -> Shipped:
@@ -230,6 +275,7 @@ def _joined(first: Shipped, second: Shipped) -> Shipped:
     second.turns += first.turns
     second.spans += first.spans
     second.copied += first.copied
+    second.kept_as = first.kept_as
     return second
 
 
@@ -247,7 +293,9 @@ def _is_sweep_due(config: Config, event: Event, session: SessionFile, now_s: flo
     except OSError:
         return False
     if is_due:
-        stamp.touch(mode=0o600)
+        with suppress(OSError):  # then it is looked at again sooner
+            stamp.touch(mode=0o600)
+            os.utime(stamp, (now_s, now_s))
     return is_due
 
 
@@ -267,14 +315,18 @@ def sweep(
             break
         try:
             with state.lock(config.home, session.session_id):
-                for target in targets:
+                for target in list(targets):
                     if _mtime(session) < since(config, target.identity, clock()):
                         continue
                     idle = Ending(now_ns=int(clock() * 1e9))
-                    shipped = ship(session, target, config, idle, clock, is_patient=patience)
+                    shipped = _ship(session, targets, target, config, idle, clock, patience)
+                    if shipped is None:
+                        continue
                     recovered += shipped.turns
-                    if shipped.spans or shipped.stopped is not None or shipped.refused:
+                    if shipped.spans or shipped.stopped is not None or shipped.refused or shipped.kept_as:
                         _report(config, session, shipped, [{"event": "recovered"}])
+            if state.has_marks(config.home, session.session_id):
+                _attend(session, targets, config, {"event": "recovered"}, clock, sleep)
         except state.Busy:
             continue  # its own worker is at it
         except TurnspanError as error:
@@ -290,14 +342,23 @@ def _left_behind(current: SessionFile, targets: list[Target], config: Config) ->
         if not sessions.is_below(session.path, root):
             continue
         try:
-            known = state.load(config.home, session.session_id).checkpoint
+            found = state.load(config.home, session.session_id)
         except TurnspanError:
             continue
-        size = session.path.stat().st_size if session.path.exists() else 0
+        if found.kept_as:
+            log.log_line(config.home, "WARN", "state corrupt", session=session.session_id, kept_as=found.kept_as)
+        known, size = found.checkpoint, _size(session)
         cursors = [known.destinations.get(target.identity) for target in targets]
         if known.is_off or all(cursor is not None and cursor.seen_bytes == size for cursor in cursors):
             continue
         yield session
+
+
+def _size(session: SessionFile) -> int:
+    try:
+        return session.path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _mtime(session: SessionFile) -> float:
@@ -328,6 +389,8 @@ def _report(config: Config, session: SessionFile, shipped: Shipped, marks: list[
     level, event = "INFO", "sent" if shipped.spans else "nothing new"
     if shipped.is_rewritten:
         level, facts["rewritten"] = "WARN", True
+    if shipped.kept_as:
+        level, facts["state_corrupt_kept_as"] = "WARN", shipped.kept_as
     if shipped.is_answer_missing:
         facts["unsealed"] = True
     if shipped.held_until_s is not None:

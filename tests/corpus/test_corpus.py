@@ -4,6 +4,7 @@ import re
 import shutil
 import statistics
 from collections import Counter, defaultdict
+from pathlib import Path
 
 import pytest
 from reads import one_pass, read, sent
@@ -15,8 +16,8 @@ from turnspan.transcript.turns import words_digest
 # What the recordings themselves get wrong, or could not know. Nothing else is excused.
 NOT_IN_ANY_TRANSCRIPT = {("2.1.29/tui_queue", 11)}  # the response was cut off by /exit before any row of it was written
 # The API saw the prompt of a failed turn and the next one in one request; to the client they are two turns.
-ONE_REQUEST_TWO_PROMPTS = {(f"{version}/tui_error", "p1") for version in ("1.0.128", "2.0.76", "2.1.29", "2.1.128")} | {
-    (f"{version}/tui_error", "p1") for version in ("2.1.207", "2.1.325")
+ONE_REQUEST_TWO_PROMPTS = {
+    (f"{version}/tui_error", "p1") for version in ("1.0.128", "2.0.76", "2.1.29", "2.1.128", "2.1.207", "2.1.325")
 }
 # The client offered a prompt and the person took it: a turn, which the API could not tell from the one before.
 SUGGESTION_TAKEN = {("2.1.29/tui_plan_clear", "plan-exec"), ("2.1.29/tui_queue", "p1")}
@@ -26,8 +27,19 @@ STAMPED_LATE = {("2.1.325/tui_bg_quit", 2)}
 WRITES_AFTER_THE_END = {"2.1.29/tui_bg_quit"}
 
 ADDED_FOR_THE_MODEL = re.compile(r"(?s)^\s*<tools-used.*?</tools-used-before-summary>|<system-reminder>.*")
-ORIGINS = {"human": {"human", "sdk", "queued"}, "stop-hook": {"human", "sdk"}, "task-notification": {"task_notification"},
-           "plan-clear-context": {"plan", "auto_continuation"}, "bash-mode": {"bash"}}  # fmt: skip
+# What the API saw of who asked, and what we may call it.
+ORIGINS = {
+    "human": {"human", "sdk", "queued"},
+    "stop-hook": {"human", "sdk"},
+    "task-notification": {"task_notification"},
+    "plan-clear-context": {"plan", "auto_continuation"},
+    "bash-mode": {"bash"},
+}
+
+
+def typed(root):
+    """Return the words that started a turn."""
+    return " ".join(part.text for part in root.input[0].parts if hasattr(part, "text")) if root.input else ""
 
 
 class Told:
@@ -192,12 +204,18 @@ def test_turns_are_the_right_ones(told, report):
             wanted = wanted.union(*(ORIGINS[kind] for kind in kinds[trace_id]))
             assert root.facts["origin"] in wanted, f"{recording.name} {key} {root.facts['origin']}"
             if key in recording.prompts and not is_other and root.facts["origin"] != "queued":
-                typed = " ".join(part.text for part in root.input[0].parts if hasattr(part, "text"))
-                assert recording.prompts[key].split()[-1] in typed, f"{recording.name} {key}"
+                assert recording.prompts[key].split()[-1] in typed(root), f"{recording.name} {key}"
         silent = {trace_id for trace_id in roots if trace_id not in prompts_of}
         for trace_id in silent:  # a prompt that got no response: it failed, or it was interrupted before
             facts = roots[trace_id].facts
             assert roots[trace_id].error or facts.get("interrupted") or facts.get("incomplete"), recording.name
+        answered = {key for keys in prompts_of.values() for key in keys}
+        unanswered = [key for key in recording.prompts if key not in answered]
+        labels = [
+            next((k for k in unanswered if recording.prompts[k].split()[-1] in typed(roots[t])), "") for t in silent
+        ]
+        assert all(labels), recording.name
+        assert len(set(labels)) == len(labels), recording.name
     report(f"{turns} turns with an answer, none split or merged")
 
 
@@ -243,13 +261,28 @@ def ending_of(payload):
     return {"is_over": True} if event == "SessionEnd" else {"is_stopped": False}
 
 
-def as_it_was(path, size):
-    """Return a file's bytes when it had this size. Only `meta.json` is ever written anew: it had not finished then."""
-    data = path.read_bytes()
-    if path.name.endswith(".meta.json") and size < len(data):
-        data = data.replace(b',"finished":true', b"")
-        assert len(data) == size
-    return data[:size]
+class Copies:
+    """Copies of a recording's files, which grow as the files did."""
+
+    def __init__(self, recording, projects):
+        self.projects = projects
+        self.sizes = {}
+        origin = recording.path / "projects"
+        self.data = {path.relative_to(origin): path.read_bytes() for path in origin.rglob("*") if path.is_file()}
+
+    def grow(self, name, size):
+        """Bring a file to the size it had at a moment."""
+        data, before = self.data.get(name, b""), self.sizes.get(name, 0)
+        if size == before or name not in self.data:
+            return
+        if name.name.endswith(".meta.json"):  # written anew when the agent ends: it had not, at a smaller size
+            data, before = data if size == len(data) else data.replace(b',"finished":true', b""), 0
+            assert len(data) == size
+        path = self.projects / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab" if 0 < before < size else "wb") as file:
+            file.write(data[before if before < size else 0 : size])
+        self.sizes[name] = size
 
 
 def lived(recording, projects, *, is_curious):
@@ -257,7 +290,7 @@ def lived(recording, projects, *, is_curious):
 
     The curious also look at every session of the project at every hook, knowing nothing.
     """
-    progress, written, traces = {}, {}, []
+    copies, progress, traces = Copies(recording, projects), {}, []
 
     def look(path, **ending):
         if path.exists():
@@ -265,18 +298,15 @@ def lived(recording, projects, *, is_curious):
             traces.extend(new)
 
     for payload, sizes in recording.hooks:
-        project = payload["transcript_path"].rpartition("/.claude/projects/")[2].partition("/")[0]
+        project = Path(payload["transcript_path"].rpartition("/.claude/projects/")[2].partition("/")[0])
         for name, size in sizes.items():
-            origin, copy = recording.path / "projects" / project / name, projects / project / name
-            if written.get(copy) != size and origin.exists():
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                copy.write_bytes(as_it_was(origin, size))
-                written[copy] = size
+            copies.grow(project / name, size)
         look(projects / project / f"{payload['session_id']}.jsonl", **ending_of(payload))
         if is_curious:
             for session in list(sessions_in(projects / project)):
                 look(session.path, is_stopped=False)
-    shutil.copytree(recording.path / "projects", projects, dirs_exist_ok=True)
+    for name, data in copies.data.items():
+        copies.grow(name, len(data))
     for project in sorted(projects.iterdir()):
         for session in sessions_in(project):
             look(session.path)

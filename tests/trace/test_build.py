@@ -348,7 +348,7 @@ def test_an_agent_that_holds_its_own_call_is_no_endless_way():
 
 
 def test_inline_agents_are_found_by_their_prompt():
-    """Before 2.0.28 an agent stands in its parent's file and begins with the call's words. One nobody called is kept."""
+    """Before 2.0.28 an agent stands in its parent's file and begins with the call's words. A stray one is kept."""
     calls = [call("t1", "Task", '{"prompt":"A.","subagent_type":"Explore"}'), call("t2", "Task", '{"prompt":"B."}')]
     agents = [InlineAgent("r2", "B. ", [turn(said("b", "x"))]), InlineAgent("r1", "A.", [turn(said("a", "x"))]),
               InlineAgent("r3", "C.", [turn(said("c", "x"))])]  # fmt: skip
@@ -391,13 +391,11 @@ def test_a_call_says_what_agent_it_asks_for():
 
 def test_a_trace_knows_its_session():
     """Title, directory, branch, slug, entry point, tag, pull request and the session before are on the trace."""
-    around = {"titles": {"summary": "old", "ai-title": "new"}, "cwd": "C:\\loom", "git_branch": "main", "slug": "s", "tag": "red",
-              "entrypoint": "cli", "pull_request": "https://example.org/1", "previous_session": "s0"}  # fmt: skip
-    trace = build_turn(turn(said("m", "x"), **around))
-    assert trace.facts == {
-        "title": "new", "cwd": "C:\\loom", "git_branch": "main", "slug": "s", "entrypoint": "cli", "client_version": "2.1.325",
-        "previous_session": "s0", "pull_request": "https://example.org/1",
-    }  # fmt: skip
+    around = {"cwd": "C:\\loom", "git_branch": "main", "slug": "s", "entrypoint": "cli", "previous_session": "s0",
+              "pull_request": "https://example.org/1"}  # fmt: skip
+    titles = {"summary": "old", "ai-title": "new"}
+    trace = build_turn(turn(said("m", "x"), titles=titles, tag="red", **around))
+    assert trace.facts == {**around, "title": "new", "client_version": "2.1.325"}
     assert trace.tags == ("red",)
     assert (trace.session_id, trace.client_version) == ("s", "2.1.325")
 
@@ -410,8 +408,10 @@ def test_a_generation_knows_its_request():
     )
     facts = build_turn(turn(known)).spans[1].facts
     assert facts == {
-        "response_id": "m", "request_id": "r", "request_model": MODEL, "effort": "high", "max_tokens": 9, "speed": "fast",
-        "stop_reason": "tool_use", "service_tier": "standard", "thinking_ms": 70.5, "finish_reason": "tool_call", "time.inferred": "start",
+        "response_id": "m", "request_id": "r", "request_model": MODEL, "effort": "high", "max_tokens": 9,
+        "speed": "fast", "stop_reason": "tool_use",
+        "service_tier": "standard", "thinking_ms": 70.5, "finish_reason": "tool_call",
+        "time.inferred": "start",
     }  # fmt: skip
     for stop, finish in (
         ("end_turn", "stop"),

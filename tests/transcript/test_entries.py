@@ -84,7 +84,7 @@ def test_a_record_glued_to_one_that_is_skipped_is_read():
 
 
 def test_the_records_of_a_glued_line_have_places():
-    """Where one record ends and the next begins is known to the byte, also with noise between; torn ones stay together."""
+    """Where one record ends and the next begins is known to the byte; torn records stay together."""
     first, second = json.dumps(PROMPT).encode(), json.dumps({**PROMPT, "uuid": '}{"', "x": "\xe9}"}).encode()
     for between in (b"", b"  ", b"\0\0"):
         line = first + between + second + between + first

@@ -2,8 +2,8 @@
 
 Rules:
 
-- One turn is one trace: the turn, below it a generation for each response, below that its tool calls, below an Agent call
-  the subagent with its own generations, to any depth.
+- One turn is one trace: the turn, below it a generation for each response, below that its tool calls, below an Agent
+  call the subagent with its own generations, to any depth.
 - A later part of a turn gives the same trace id and only new spans; its generations hang below the turn's span, which
   was sent before.
 - Times are the transcript's own. A start that had to be inferred says so; an end never precedes its start.
@@ -14,22 +14,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from turnspan.trace import ids
 from turnspan.trace.cost import cost_usd
 from turnspan.trace.model import (
-    Facts, Json, Kind, Link, Media, Message, Part, Reasoning, Span, Text, ToolCall, ToolResult, Trace, Usage,
+    Facts,
+    Json,
+    Kind,
+    Link,
+    Media,
+    Message,
+    Part,
+    Reasoning,
+    Span,
+    Text,
+    ToolCall,
+    ToolResult,
+    Trace,
+    Usage,
 )  # fmt: skip
 from turnspan.transcript.entries import exit_code_of
-from turnspan.transcript.turns import AGENT_TOOLS, Call, Said, version_of
+from turnspan.transcript.turns import AGENT_TOOLS, Call, version_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from turnspan.trace.cost import Prices
     from turnspan.transcript import entries as e
     from turnspan.transcript.turns import Happening, Response, Turn, TurnRef
-
-import msgspec
 
 FINISH_REASONS: Final = {
     "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_call",
@@ -193,7 +206,9 @@ class _Builder:
                 costs.merge(cost_below)
         return totals, costs.value
 
-    def _generation(self, turn: Turn, response: Response, parent: bytes, asked: tuple[Message, ...], depth: int) -> Span:
+    def _generation(
+        self, turn: Turn, response: Response, parent: bytes, asked: tuple[Message, ...], depth: int
+    ) -> Span:
         first = response.first_ns if response.first_ns is not None else _bounds(turn)[0]
         recorded = response.request_ns
         trigger = response.trigger_ns
@@ -266,7 +281,9 @@ class _Builder:
                 cost = None if extra is None else cost + extra
         return cost
 
-    def _add_tool(self, call: Call, generation: Span, depth: int) -> tuple[Usage, _Costs]:
+    def _add_tool(  # noqa: C901  what a result can say, case by case
+        self, call: Call, generation: Span, depth: int
+    ) -> tuple[Usage, _Costs]:
         start = call.time_ns if call.time_ns is not None else generation.end_ns
         result = call.result
         end = start
@@ -310,9 +327,7 @@ class _Builder:
         )
         self._spans.append(span)
         totals, costs = Usage(), _Costs()
-        agents = () if f"agents of {call.id}" in self._built else self._agents.get(call.id, ())
-        self._built.add(f"agents of {call.id}")  # in a broken file an agent may hold the call that launched it
-        for agent in (*agents, *self._inline(call)):
+        for agent in (*self._launched(call), *self._inline(call)):
             below, cost_below = self._add_agent_turns(agent, span.span_id, depth)
             totals += below
             costs.merge(cost_below)
@@ -328,6 +343,13 @@ class _Builder:
                 facts[name] = msgspec.json.decode(value, type=str)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return
+
+    def _launched(self, call: Call) -> Sequence[Agent]:
+        """The agents that a call launched, once: in a broken file an agent may hold its own call."""
+        name = f"agents of {call.id}"
+        agents = self._agents.get(call.id, ()) if name not in self._built else ()
+        self._built.add(name)
+        return agents
 
     def _inline(self, call: Call) -> list[Agent]:
         """Agents inside the parent's file: the root's text is the call's prompt."""
@@ -442,7 +464,8 @@ _REJECTED: Final = ("The user doesn't want to proceed", "Permission to use", "Cl
 _CUT_SHORT: Final = "[Request interrupted by user"
 _ARGUMENT_FACTS: Final = {
     "Read": ("file_path", "file_path"), "Write": ("file_path", "file_path"), "Edit": ("file_path", "file_path"),
-    "MultiEdit": ("file_path", "file_path"), "NotebookEdit": ("notebook_path", "file_path"), "Skill": ("skill", "skill"),
+    "MultiEdit": ("file_path", "file_path"), "NotebookEdit": ("notebook_path", "file_path"),
+    "Skill": ("skill", "skill"),
 }  # fmt: skip
 
 

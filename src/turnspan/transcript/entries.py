@@ -2,10 +2,10 @@
 
 Rules:
 
-- The list of types and fields is open. What we know is decoded into typed values, what we do not read is skipped without
-  being built, and an unknown type is counted, never an error.
-- Every field is optional and may have the wrong type. A line that does not fit goes through `_salvage`, which keeps what
-  does fit: no line can cost another one.
+- The list of types and fields is open. What we know is decoded into typed values, what we do not read is skipped
+  without being built, and an unknown type is counted, never an error.
+- Every field is optional and may have the wrong type. A line that does not fit goes through `_salvage`, which keeps
+  what does fit: no line can cost another one.
 - Text that leaves this module is valid Unicode: bad bytes and lone surrogates become U+FFFD.
 """
 
@@ -415,7 +415,7 @@ def _drop_at(value: dict[str, Any], complaint: str) -> bool:
     return False
 
 
-def _clean(value: Any) -> Any:
+def _clean(value: Any) -> Any:  # noqa: ANN401  any JSON value
     if isinstance(value, str):
         return _SURROGATE.sub("\ufffd", value)
     if isinstance(value, list):

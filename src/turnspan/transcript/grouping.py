@@ -4,8 +4,9 @@ Rules:
 
 - A turn starts at a line that asked the model to work: a prompt, a task notification, a plan carried over, or a command
   or `!` line that got a reply. A later start seals the turn before it.
-- **What stands between two conversation rows is read together with the second one** (`_Gap`). Titles, attachments, queue
-  operations and system lines never end a turn, so a turn that was sealed early and one that was sealed late are the same.
+- **What stands between two conversation rows is read together with the second one** (`_Gap`). Titles, attachments,
+  queue operations and system lines never end a turn, so a turn that was sealed early and one that was sealed late are
+  the same.
 - An event (Stop, SessionEnd, idleness) only says *when* a turn may leave, never *what* is in it. What comes after a
   sealed turn and belongs to it is a further **part** of the same turn, with new responses only.
 - Responses are merged by message id, even when tool results stand between their lines. Order is position in the file;
@@ -22,7 +23,18 @@ import msgspec
 
 from turnspan.transcript import entries as e
 from turnspan.transcript.turns import (
-    AGENT_TOOLS, Call, Happening, InlineAgent, Place, Prompt, Response, Result, Said, Turn, TurnRef, version_of,
+    AGENT_TOOLS,
+    Call,
+    Happening,
+    InlineAgent,
+    Place,
+    Prompt,
+    Response,
+    Result,
+    Said,
+    Turn,
+    TurnRef,
+    version_of,
     words_digest,
 )  # fmt: skip
 
@@ -172,6 +184,7 @@ class Grouper:
         for turn in turns:
             self._finish(turn)
         rows, context, queued, taken = self._marked
+        pending = [*self._past.pending, *((call.id, turn.number) for turn in turns for call in turn.pending_calls)]
         past = self._past
         numbers = {turn.number for turn in turns}
         kept = [ref for ref in past.recent if ref.number not in numbers]
@@ -182,7 +195,7 @@ class Grouper:
             recent=tuple([*kept, *(turn.ref for turn in turns)][-_REMEMBERED_TURNS:]),
             owners=tuple(self._rows[:rows]),
             responses=tuple([*past.responses, *(r.key for t in turns for r in t.responses)][-_REMEMBERED_RESPONSES:]),
-            pending=tuple([*past.pending, *((c.id, t.number) for t in turns for c in t.pending_calls)][-_REMEMBERED_CALLS:]),
+            pending=tuple(pending[-_REMEMBERED_CALLS:]),
             is_answered=all(turn.has_answer and not turn.has_failed for turn in turns),
             words=turns[-1].last_words,
             high_water_ns=max([past.high_water_ns, *(time for turn in turns for time in turn.times)]),
@@ -216,7 +229,7 @@ class Grouper:
 
     # ---- what stands between
 
-    def _take_between(self, entry: Entry, place: Place) -> None:
+    def _take_between(self, entry: Entry, place: Place) -> None:  # noqa: C901  a table of cases
         kind = entry.type
         gap = self._gap
         if kind in _CONTEXT:
@@ -231,7 +244,7 @@ class Grouper:
                 text = e.plain_text(e.blocks(e.Message(content=entry.attachment.prompt)))
                 gap.happenings.append(Happening("steering", _key(entry), e.time_ns(entry), text))
         elif kind == "system":
-            self._take_system(entry, place)
+            self._take_system(entry)
         elif kind == "fork-context-ref":
             self._is_fork_context = True
         elif kind == "user" and entry.message is not None:
@@ -272,20 +285,13 @@ class Grouper:
             return "", None
         return text, e.time_ns(entry)
 
-    def _take_system(self, entry: Entry, place: Place) -> None:
-        facts: dict[str, str | int | float] = {}
+    def _take_system(self, entry: Entry) -> None:
         if entry.subtype == "compact_boundary":
             meta = entry.compact_metadata or e.CompactMetadata()
-            for name, value in (
-                ("trigger", meta.trigger), ("tokens_before", meta.pre_tokens), ("tokens_after", meta.post_tokens),
-            ):  # fmt: skip
-                if value is not None:
-                    facts[name] = value
+            facts = _known(trigger=meta.trigger, tokens_before=meta.pre_tokens, tokens_after=meta.post_tokens)
             self._gap.happenings.append(Happening("compaction", _key(entry), e.time_ns(entry), "", facts))
         elif entry.subtype == "api_error":
-            for name, number in (("attempt", entry.retry_attempt), ("retry_in_ms", entry.retry_in_ms)):
-                if number is not None:
-                    facts[name] = number
+            facts = _known(attempt=entry.retry_attempt, retry_in_ms=entry.retry_in_ms)
             text = e.raw_text(entry.error)
             self._gap.happenings.append(Happening("retry", _key(entry), e.time_ns(entry), text, facts))
         elif entry.subtype == "stop_hook_summary":
@@ -636,6 +642,10 @@ def _key(entry: Entry) -> str:
     return entry.uuid or "row:" + words_digest(msgspec.json.encode(entry).decode("utf-8", "replace"))
 
 
+def _known(**facts: str | float | None) -> dict[str, str | int | float]:
+    return {name: value for name, value in facts.items() if value is not None}
+
+
 def _origin_of(entry: Entry, text: str) -> str:
     """Who asked: a person, a task notification, a schedule, an SDK, a plan carried over."""
     kind = (entry.origin.kind if entry.origin is not None else None) or entry.turn_origin
@@ -655,7 +665,7 @@ def _answers_queued_version(version: str) -> bool:
     return bool(numbers) and numbers <= QUEUED_OWN_ANSWER_UNTIL
 
 
-def _add_blocks(response: Response, entry: Entry, message: e.Message) -> None:
+def _add_blocks(response: Response, entry: Entry, message: e.Message) -> None:  # noqa: C901  a table of cases
     """One more line of a response."""
     moment = e.time_ns(entry)
     response.last_ns = max(filter(None, (response.last_ns, moment)), default=None)

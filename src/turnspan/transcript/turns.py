@@ -1,7 +1,7 @@
 """What a turn is: one prompt and all that answered it, as plain values.
 
-`grouping` makes them of entries; `turnspan.trace.build` makes traces of them. Nothing here reads a file or decides when a
-turn is sealed.
+`grouping` makes them of entries; `turnspan.trace.build` makes traces of them. Nothing here reads a file or decides when
+a turn is sealed.
 """
 
 from __future__ import annotations

@@ -1,0 +1,359 @@
+"""Where everything stands: what each destination has, what it has not, and why.
+
+Rules:
+
+- It only looks: no file is made, nothing is set aside, and nobody is asked over the network unless `is_asking`.
+- A figure is counted, never guessed: what could not be counted in time says "at least".
+- Pending is what could leave now. What was written before a destination was first used is history, and waits for
+  `backfill`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from turnspan import sessions, state
+from turnspan.errors import StateError, TurnspanError
+from turnspan.home import read_private
+from turnspan.hook_times import HookTimes, hook_times
+from turnspan.listing import written_ns
+from turnspan.logbook import Line, counts_in, read_log
+from turnspan.options import OPTIONS
+from turnspan.reading import Ending, Progress, Reading
+from turnspan.registered import US, read_sources, registrations
+from turnspan.targets import Target, identity_of
+from turnspan.trace import ids
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from turnspan.config import Config, Destination
+    from turnspan.sessions import SessionFile
+
+_COUNTING_S: Final = 2.0
+_USER_IN_URL: Final = re.compile(r"//[^/@]*@")
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where our hooks are registered."""
+
+    scope: str
+    path: str
+    events: tuple[str, ...]
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """What a destination will not take, by the reason it gave."""
+
+    reason: str
+    spans: int
+    session_id: str  # of the latest one
+
+
+class Newest(msgspec.Struct, frozen=True):
+    """The turn that arrived last."""
+
+    session_id: str
+    turn: int
+    trace_id: str
+    at_s: float
+    link: str = ""
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """What could leave now and has not."""
+
+    sessions: int = 0
+    turns: int = 0
+    is_more: bool = False  # there was no time to count them all
+    open: int = 0  # sessions with a turn that goes on
+    history: int = 0  # sessions from before, which wait for `backfill`
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """One destination."""
+
+    name: str
+    type: str
+    where: str
+    source: str
+    capture: str
+    sessions: int = 0
+    turns: int = 0
+    spans: int = 0
+    last_success_s: float | None = None
+    last_error: str = ""
+    held_until_s: float | None = None  # it is left in peace until then
+    pending: Pending = Pending()
+    refused: tuple[Refusal, ...] = ()
+    newest: Newest | None = None
+    answer: str | None = None  # what it answers now; None: it was not asked
+    answer_reason: str = ""
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything."""
+
+    at_s: float
+    home: str
+    is_enabled: bool
+    switched_by: str
+    places: tuple[Place, ...]
+    transcripts: int
+    known: int  # sessions with a state
+    off: int  # of these, switched off
+    unreadable: int  # of these, not understood
+    destinations: tuple[Standing, ...]
+    strangers: tuple[str, ...]  # destinations with a state that are configured no more
+    hook: HookTimes | None
+    masked: dict[str, int]
+    masked_since: str
+    last_trouble: Line | None
+    problems: tuple[str, ...]
+
+
+def take_status(
+    config: Config, env: Mapping[str, str], project: Path | None, *, now_s: float, is_asking: bool = False
+) -> Status:
+    """Look at everything."""
+    known = dict(state.checkpoints(config.home))
+    checkpoints = [checkpoint for checkpoint in known.values() if checkpoint is not None]
+    projects = sessions.projects_dir(config.claude_home)
+    files = list(sessions.all_sessions(projects))
+    since = first_uses(config.home)
+    deadline = time.monotonic() + _COUNTING_S
+    standings = []
+    for destination in config.destinations:
+        identity = identity_of(destination)
+        pending = _pending(files, known, config, identity, since.get(identity), now_s, deadline)
+        standings.append(_standing(destination, checkpoints, config, pending, now_s, is_asking=is_asking))
+    ours = {identity_of(destination) for destination in config.destinations}
+    masked, masked_since, trouble = _from_log(read_log(config.home))
+    return Status(
+        at_s=now_s,
+        home=str(config.home),
+        is_enabled=config.is_enabled,
+        switched_by=config.sources["enabled"],
+        places=places(env, project),
+        transcripts=len(files),
+        known=len(known),
+        off=sum(checkpoint.is_off for checkpoint in checkpoints),
+        unreadable=sum(checkpoint is None for checkpoint in known.values()),
+        destinations=tuple(standings),
+        strangers=tuple(sorted({name for each in checkpoints for name in each.destinations} - ours)),
+        hook=hook_times(projects),
+        masked=masked,
+        masked_since=masked_since,
+        last_trouble=trouble,
+        problems=config.problems,
+    )
+
+
+def places(env: Mapping[str, str], project: Path | None) -> tuple[Place, ...]:
+    """Where Claude Code is told to call us."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for hook in registrations(read_sources(env, project)):
+        if hook.exporter == US:
+            found.setdefault((hook.scope, str(hook.path)), []).append(hook.event)
+    return tuple(Place(scope, path, tuple(dict.fromkeys(events))) for (scope, path), events in found.items())
+
+
+def first_uses(home: Path) -> dict[str, float]:
+    """When each destination was first used here; touching nothing."""
+    try:
+        raw = read_private(home / "since.json", 1 << 20)
+        return msgspec.json.decode(raw, type=dict[str, float]) if raw is not None else {}
+    except (StateError, msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+
+
+def where_of(destination: Destination, home: Path) -> str:
+    """Where a destination leads, without anything secret."""
+    options = destination.options
+    if destination.type == "local":
+        return str(Path(str(options["directory"])).expanduser() if options.get("directory") else home / "traces")
+    defaults = {option.name: option.default for option in OPTIONS.get(destination.type, ())}
+    url = str(options.get("endpoint") or options.get("base_url") or defaults.get("base_url") or "")
+    return _USER_IN_URL.sub("//…@", url)
+
+
+# ---- one destination
+
+
+def _standing(
+    destination: Destination,
+    checkpoints: Sequence[state.Checkpoint],
+    config: Config,
+    pending: Pending,
+    now_s: float,
+    *,
+    is_asking: bool,
+) -> Standing:
+    identity = identity_of(destination)
+    cursors = [(each.session_id, each.destinations[identity]) for each in checkpoints if identity in each.destinations]
+    hold = _hold(config.home, identity)
+    answer, reason = ask(destination, config) if is_asking else (None, "")
+    newest = max(cursors, key=lambda pair: pair[1].last_success_s, default=None)
+    errors = [cursor.last_error for _, cursor in cursors if cursor.last_error]
+    return Standing(
+        name=destination.name,
+        type=destination.type,
+        where=where_of(destination, config.home),
+        source=destination.source,
+        capture=str(destination.policy["capture"]),
+        sessions=sum(cursor.sent_spans > 0 for _, cursor in cursors),
+        turns=sum(cursor.sent_turns for _, cursor in cursors),
+        spans=sum(cursor.sent_spans for _, cursor in cursors),
+        last_success_s=(newest[1].last_success_s or None) if newest is not None else None,
+        last_error=f"{hold.answer}: {hold.reason}" if hold is not None else errors[-1] if errors else "",
+        held_until_s=hold.until_s if hold is not None and hold.until_s > now_s else None,
+        pending=pending,
+        refused=_refusals(cursors),
+        newest=_newest(newest, destination, config.home) if newest is not None else None,
+        answer=answer,
+        answer_reason=reason,
+    )
+
+
+def _hold(home: Path, identity: str) -> state.Hold | None:
+    try:
+        return state.load_hold(home, identity)
+    except StateError:
+        return None
+
+
+def _refusals(cursors: Iterable[tuple[str, state.Cursor]]) -> tuple[Refusal, ...]:
+    spans: Counter[str] = Counter()
+    latest: dict[str, tuple[float, str]] = {}
+    for session_id, cursor in cursors:
+        for entry in cursor.quarantined:
+            spans[entry.reason] += 1
+            latest[entry.reason] = max(latest.get(entry.reason, (0.0, "")), (entry.at_s, session_id))
+    return tuple(Refusal(reason, number, latest[reason][1]) for reason, number in spans.most_common())
+
+
+def _newest(newest: tuple[str, state.Cursor], destination: Destination, home: Path) -> Newest | None:
+    session_id, cursor = newest
+    recent = cursor.progress.main.carry.recent
+    if not recent or not cursor.sent_spans:
+        return None
+    trace_id = ids.trace_id(recent[-1].session_id, recent[-1].key).hex()
+    base = where_of(destination, home).rstrip("/")
+    # Langfuse finds the project of a trace by itself (`/trace/ID`), so that nobody has to be asked for it.
+    link = f"{base}/trace/{trace_id}" if destination.type == "langfuse" else ""
+    return Newest(session_id, recent[-1].number, trace_id, cursor.last_success_s, link)
+
+
+def ask(destination: Destination, config: Config) -> tuple[str, str]:
+    """What a destination answers now, and its reason. An empty request is sent: it stores nothing."""
+    if destination.type == "local":
+        directory = nearest(Path(where_of(destination, config.home)))
+        is_writable = directory.is_dir() and os.access(directory, os.W_OK | os.X_OK)
+        return ("acknowledged", "") if is_writable else ("configuration", f"cannot write to {directory}")
+    target = Target(destination, config)
+    try:
+        verdict = target.backend.send(target.backend.encode([]))
+    except TurnspanError as error:
+        return "configuration", str(error)
+    finally:
+        target.close()
+    # An empty request may be found invalid: it was understood, all the same.
+    is_understood = verdict.answer in {"acknowledged", "partial", "invalid"}
+    return ("acknowledged", "") if is_understood else (str(verdict.answer), verdict.reason)
+
+
+def nearest(path: Path) -> Path:
+    """A directory, or the nearest one above that is there."""
+    return next((each for each in (path, *path.parents) if each.exists()), path)
+
+
+# ---- what is pending
+
+
+def _pending(
+    files: Sequence[SessionFile],
+    known: Mapping[str, state.Checkpoint | None],
+    config: Config,
+    identity: str,
+    since_s: float | None,
+    now_s: float,
+    deadline: float,
+) -> Pending:
+    pending = turns = is_open = history = 0
+    is_more = False
+    for session in files:
+        checkpoint = known.get(session.session_id)
+        if checkpoint is not None and checkpoint.is_off:
+            continue
+        cursor = checkpoint.destinations.get(identity) if checkpoint is not None else None
+        if cursor is None and (since_s is None or written_ns(session.path) < since_s * 1e9):
+            history += 1
+            continue
+        if cursor is not None and cursor.seen_bytes == _size(session.path):
+            continue
+        if time.monotonic() > deadline:
+            is_more = True
+            continue
+        count, goes_on = _unsent(session, cursor, config, int(now_s * 1e9))
+        pending += count is not None
+        turns += count or 0
+        is_open += goes_on
+    return Pending(pending, turns, is_more, is_open, history)
+
+
+def _unsent(session: SessionFile, cursor: state.Cursor | None, config: Config, now_ns: int) -> tuple[int | None, bool]:
+    """How many turns of a session could leave now, None if nothing could; and whether a turn goes on."""
+    progress = cursor.progress if cursor is not None else Progress()
+    reading = Reading(session, progress, Ending(now_ns=now_ns))
+    turns = traces = 0
+    try:
+        for piece in reading.pieces():
+            wanted = [t for t in piece.traces if not config.narrowing(str(t.facts.get("cwd", ""))).is_off]
+            traces += len(wanted)
+            turns += piece.turns if wanted else 0
+    except TurnspanError:  # it cannot be read; `doctor` looks into that
+        return None, False
+    return (turns if traces else None), reading.has_unsealed
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+# ---- how much of one session has arrived
+
+
+def sent_word(checkpoint: state.Checkpoint | None, identities: Sequence[str], turns: int, *, is_off: bool) -> str:
+    """How much of a session has arrived at the destination that has the least of it: all, 3/5, no; or off."""
+    if is_off or (checkpoint is not None and checkpoint.is_off):
+        return "off"
+    cursors = [checkpoint.destinations.get(each) if checkpoint is not None else None for each in identities]
+    least = min((cursor.sent_turns if cursor is not None else 0 for cursor in cursors), default=0)
+    if not least:
+        return "no"
+    return "all" if least >= turns else f"{least}/{turns}"
+
+
+# ---- the log
+
+
+def _from_log(lines: Iterable[Line]) -> tuple[dict[str, int], str, Line | None]:
+    masked: Counter[str] = Counter()
+    since = ""
+    trouble = None
+    for line in lines:
+        since = since or line.at
+        masked.update(counts_in(line.facts.get("masked", "")))
+        if line.level in {"WARN", "ERROR"}:
+            trouble = line
+    return dict(masked), since, trouble
