@@ -246,7 +246,10 @@ def main() -> None:
                 print(table(results[-1]), end="\n\n", flush=True)
     finally:
         shutil.rmtree(below)
-    print(json.dumps(results, indent=1) if options.json else doubling(results))
+    if options.json:
+        print(json.dumps(results, indent=1))
+    elif len(results) > 1:
+        print(doubling(results))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from turnspan import tail
 from turnspan.errors import TranscriptError
-from turnspan.tail import complete_lines, fingerprint, open_regular
+from turnspan.tail import Line, complete_lines, fingerprint, open_regular
 
 
 def lines_of(path, offset=0, number=0, **options):
@@ -23,11 +23,11 @@ def test_every_line_has_its_place(tmp_path):
     """A line comes with its number and the bytes it stands at; half a line stays for later."""
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"one\n\nthree\r\nhalf")
-    assert lines_of(path) == [(b"one", 0, 0, 4), (b"", 1, 4, 5), (b"three\r", 2, 5, 12)]
+    assert lines_of(path) == [Line(b"one", 0, 0, 4), Line(b"", 1, 4, 5), Line(b"three\r", 2, 5, 12)]
     assert lines_of(path, 4, 1) == lines_of(path)[1:]
     with path.open("ab") as file:
         file.write(b" no more\n")
-    assert lines_of(path, 12, 3) == [(b"half no more", 3, 12, 25)]
+    assert lines_of(path, 12, 3) == [Line(b"half no more", 3, 12, 25)]
 
 
 def test_an_empty_file_has_no_lines(tmp_path):

@@ -133,7 +133,7 @@ class Sender:
                 for place, target in enumerate(self._targets):
                     if target.identity not in task.given_up and not desk.is_stopping:
                         shipped.append(self._ship(desk, task.job, target, place / len(self._targets)))
-            _serve_waiting(home, session_id)
+            serve_waiting(home, session_id)
         except Busy:
             return Sent(is_busy=True)
         except TurnspanError as error:
@@ -195,7 +195,7 @@ class Patience:
         return self._pause(pause_s)
 
 
-def _serve_waiting(home: Path, session_id: str) -> None:
+def serve_waiting(home: Path, session_id: str) -> None:
     """Serve the events that came while we had their session: their workers have left them to us."""
     if not state.has_marks(home, session_id):
         return

@@ -6,22 +6,21 @@ Rules:
   command was not understood; a traceback only with `TURNSPAN_DEBUG=1`.
 - A command imports what it needs when it runs: `--version` and completion load none of it.
 - Colour is for terminals only, and never with `NO_COLOR`. A reader that goes away (`| head`) is no error.
-- A new command is a function here and a word in `SECTIONS`.
+- A new command is a function here, or in a module that `_ELSEWHERE` names, and a word in `SECTIONS`.
 """
 
 # ruff: noqa: PLC0415 - the second rule
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import io
 import os
-import shutil
 import sys
 import time
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -29,21 +28,31 @@ from turnspan import __version__
 from turnspan.errors import TranscriptError, TurnspanError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import TracebackType
+    from collections.abc import Iterator, Sequence
+    from types import ModuleType, TracebackType
 
     from click.shell_completion import CompletionItem
 
-    from turnspan.config import Config
+    from turnspan.preview import Leaving
 
 # The order and the headings of `turnspan --help`.
 SECTIONS: Final = {
     "See": ("show", "sessions", "view"),
     "Set up": ("install", "uninstall", "config"),
-    "Bring in": ("backfill", "verify", "forget"),
+    "Bring in": ("backfill", "verify", "retention", "forget"),
     "Check": ("status", "doctor"),
 }
-_PIPE_WIDTH: Final = 120  # where there is no terminal to ask
+_ELSEWHERE: Final = {
+    "install": "commands_install",
+    "uninstall": "commands_install",
+    "backfill": "commands_backfill",
+    "verify": "commands_backfill",
+    "retention": "commands_backfill",
+    "status": "commands_status",
+    "doctor": "commands_status",
+    "config": "commands_status",
+    "forget": "commands_status",
+}
 _INTERRUPTED: Final = 130
 
 
@@ -59,15 +68,29 @@ class _Frame(click.Group):
 
     command_class = _Command
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *_ELSEWHERE})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.commands and cmd_name in _ELSEWHERE:
+            self._add_from(importlib.import_module(f"turnspan.{_ELSEWHERE[cmd_name]}"), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    def _add_from(self, module: ModuleType, name: str) -> None:
+        if hasattr(module, "commands"):  # it makes its commands by itself
+            for command in module.commands(_Command):
+                self.add_command(command)
+        else:
+            self.command(name)(getattr(module, name))
+
     def format_help_text(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         _write_help(self, formatter)
 
-    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for heading, names in SECTIONS.items():
-            known = [(name, self.commands[name].get_short_help_str(68)) for name in names if name in self.commands]
-            if known:
-                with formatter.section(heading):
-                    formatter.write_dl(known)
+            known = [(name, command) for name in names if (command := self.get_command(ctx, name)) is not None]
+            with formatter.section(heading):
+                formatter.write_dl([(name, command.get_short_help_str(68)) for name, command in known])
 
 
 def _write_help(command: click.Command, formatter: click.HelpFormatter) -> None:
@@ -102,18 +125,9 @@ def frame() -> None:
 
 
 def _complete_session(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem
+    from turnspan.completing import session_items
 
-    from turnspan import home, sessions
-
-    if os.sep in incomplete or incomplete.startswith((".", "~")):
-        return [CompletionItem(incomplete, type="file")]
-    projects = sessions.projects_dir(home.claude_home(os.environ))
-    return [
-        CompletionItem(session.session_id, help=session.project)
-        for session in sessions.all_sessions(projects)
-        if session.session_id.startswith(incomplete)
-    ]
+    return session_items(incomplete)
 
 
 @frame.command("show")
@@ -155,31 +169,45 @@ def show_command(session: str | None, turn: int | None, is_full: bool, is_json: 
     web_searches is_incomplete; input does not include the cached tokens.
     A trace_id may come again: what a background agent did leaves when it is done.
     """
+    from turnspan import state
     from turnspan.preview import Preview, destination_named, require_transcript
+    from turnspan.printing import answer, remark, settings_in_force, width, working_directory
     from turnspan.records import line_of, trace_record
-    from turnspan.sessions import find_session, projects_dir
+    from turnspan.sessions import SAFE_ID, find_session, projects_dir
     from turnspan.show import Looks, session_lines
 
-    config = _config()
-    found = find_session(projects_dir(config.claude_home), session, _working_directory())
+    config = settings_in_force()
+    found = find_session(projects_dir(config.claude_home), session, working_directory())
     require_transcript(found.path)
     preview = Preview(found, config, destination_named(config, to))
+    known = state.peek(config.home, found.session_id) if SAFE_ID.fullmatch(found.session_id) else None
+    is_off = known is not None and known.is_off
+    shown = _staying(preview.traces(turn)) if is_off else preview.traces(turn)
     is_anything = False
     if is_json:
-        for leaving in preview.traces(turn):
+        for leaving in shown:
             is_anything = True
-            _print(line_of(trace_record(leaving.trace, leaving.masked)))
+            answer(line_of(trace_record(leaving.trace, leaving.masked)))
     else:
-        looks = Looks(_width(), is_full=is_full, is_wrapped=sys.stdout.isatty())
-        for line in session_lines(preview.traces(turn), str(found.path), looks):
+        looks = Looks(width(), is_full=is_full, is_wrapped=sys.stdout.isatty())
+        for line in session_lines(shown, str(found.path), looks):
             is_anything = True
-            _print(line)
+            answer(line)
     if turn is not None and not is_anything:
         raise TranscriptError(f"session {found.session_id} has no turn {turn}", hint="without --turn you see them all")
     if not is_anything:
-        _remark(f"session {found.session_id} has no turn yet")
+        remark(f"session {found.session_id} has no turn yet")
+    if is_off:
+        remark("this session is switched off: nothing of it leaves")
     for note in preview.notes():
-        _remark(note)
+        remark(note)
+
+
+def _staying(shown: Iterator[Leaving]) -> Iterator[Leaving]:
+    """The traces of a session that is switched off."""
+    from msgspec.structs import replace
+
+    return (replace(leaving, where="nowhere: this session is switched off") for leaving in shown)
 
 
 @frame.command("sessions")
@@ -195,36 +223,59 @@ def sessions_command(project: str | None, limit: int, is_json: bool) -> None:
       turnspan sessions --limit 500 --json | jq -s 'map(.cost_usd) | add'
 
     TOKENS are all tokens, from the cache or not; ≥ says that some were not counted
-    by the client, or that a response has no known price.
+    by the client, or that a response has no known price. SENT is how much has
+    arrived where the least has: all, 3/5 turns, no; off if it never leaves.
 
     --json, a line for each session:
       session_id path title project client_version last_activity
       turns generations tools agents errors
       usage cost_usd is_cost_partial sent
     """
+    from turnspan import state
     from turnspan.listing import newest_sessions, summarise, table_head, table_row, written_ns
-    from turnspan.preview import all_traces, prices_of
+    from turnspan.pending import sent_word
+    from turnspan.preview import all_traces
+    from turnspan.printing import answer, remark, settings_in_force, width
     from turnspan.records import line_of, summary_record
     from turnspan.sessions import indexed_titles, projects_dir
+    from turnspan.targets import identity_of, prices_of
 
-    config = _config()
+    config = settings_in_force()
     projects = projects_dir(config.claude_home)
-    prices, now_ns, width = prices_of(config), time.time_ns(), _width()
+    prices, now_ns, columns = prices_of(config), time.time_ns(), width()
+    identities = [identity_of(destination) for destination in config.destinations]
     titles = cache(indexed_titles)
     found = newest_sessions(projects, limit=limit, project=project)
     if not found:
         whose = f" of {project!r}" if project is not None else ""
-        _remark(f"there are no sessions{whose} below {projects}")
+        remark(f"there are no sessions{whose} below {projects}")
     elif not is_json:
-        _print(click.style(table_head(width), bold=True))
+        answer(click.style(table_head(columns, has_sent=True), bold=True))
     for session in found:
         title = titles(session.path.parent).get(session.session_id, "")
         try:
             summary = summarise(session, all_traces(session, prices), title=title, written_ns=written_ns(session.path))
         except TranscriptError as error:
-            _remark(f"passed over: {error}")
+            remark(f"passed over: {error}")
             continue
-        _print(line_of(summary_record(summary)) if is_json else table_row(summary, width, now_ns=now_ns))
+        is_off = not config.is_enabled or config.narrowing(summary.project).is_off
+        known = state.peek(config.home, session.session_id)
+        sent = sent_word(known, identities, summary.tally.turns, is_off=is_off)
+        if is_json:
+            answer(line_of(summary_record(summary, sent)))
+        else:
+            answer(table_row(summary, columns, now_ns=now_ns, sent=sent))
+
+
+# ---- what Claude Code calls
+
+
+@frame.command("hook", hidden=True)
+def hook_command() -> None:
+    """Take one event from stdin, as Claude Code gives it."""
+    from turnspan.hook import main as hook
+
+    hook()
 
 
 # ---- the frame
@@ -275,58 +326,9 @@ def _confess(kind: type[BaseException], error: BaseException, _where: TracebackT
 
 
 def _complain(sentence: str, hint: str) -> None:
-    from turnspan.terminal import one_line
+    from turnspan.printing import complain
 
-    for label, colour, text in (("error: ", "red", sentence), ("hint: ", "cyan", hint)):
-        if text:
-            _echo(click.style(label, fg=colour) + one_line(text), sys.stderr)
-
-
-def _remark(sentence: str) -> None:
-    """Say something next to the answer: stdout is for the answer alone."""
-    from turnspan.terminal import one_line
-
-    _echo(click.style(one_line(sentence), fg="yellow"), sys.stderr)
-
-
-def _print(line: str) -> None:
-    _echo(line, sys.stdout)
-
-
-def _echo(line: str, stream: TextIO) -> None:
-    from turnspan.terminal import in_ascii
-
-    is_unicode = (stream.encoding or "").lower().startswith("utf")
-    # The stream itself: click would write UTF-8 to one that says it knows only ASCII.
-    click.echo(line if is_unicode else in_ascii(line), file=stream, color=_wants_colour())
-
-
-def _config() -> Config:
-    """The settings in force; what is wrong with them is said, and the rest is used."""
-    from turnspan.config import load_config
-
-    config = load_config(os.environ)
-    for problem in config.problems:
-        _remark(f"warning: {problem}")
-    return config
-
-
-def _width() -> int:
-    return shutil.get_terminal_size((_PIPE_WIDTH, 24)).columns
-
-
-def _working_directory() -> Path | None:
-    try:
-        return Path.cwd()
-    except OSError:  # it was deleted
-        return None
-
-
-def _wants_colour() -> bool | None:
-    """Whether the person says yes or no; None leaves it to the stream."""
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return False
-    return True if os.environ.get("FORCE_COLOR", "0") not in {"", "0"} else None
+    complain(sentence, hint)
 
 
 def _is_debugging() -> bool:

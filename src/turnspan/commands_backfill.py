@@ -280,7 +280,7 @@ def _verified(
 
 
 def _repaired(checked: Checked, target: Target, config: Config, holdings: Holdings | None) -> tuple[bool, str]:
-    from turnspan.backfill import Patience
+    from turnspan.backfill import Patience, serve_waiting
     from turnspan.errors import TurnspanError
     from turnspan.home import Busy
     from turnspan.verify import repair
@@ -292,6 +292,7 @@ def _repaired(checked: Checked, target: Target, config: Config, holdings: Holdin
     patience = Patience(_pause, lambda waiting: _remark(f"waiting {waiting.seconds:.0f} s: {waiting.reason}"))
     try:
         done = repair(checked.session, target, config, holdings, patience)
+        serve_waiting(config.home, checked.session.session_id)
     except Busy:
         return False, "another turnspan has it"
     except TurnspanError as error:

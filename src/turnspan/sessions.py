@@ -14,6 +14,7 @@ import json
 import mmap
 import os
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -81,13 +82,16 @@ def session_at(path: Path) -> SessionFile:
 
 def sessions_in(directory: Path) -> Iterator[SessionFile]:
     """The sessions directly inside one project directory, in the order of their names."""
+    for name in _session_names(directory):
+        yield SessionFile(name[:-6], directory / name)
+
+
+def _session_names(directory: Path) -> list[str]:
     try:
         names = sorted(entry.name for entry in os.scandir(directory) if entry.name.endswith(".jsonl"))
     except OSError:
-        return
-    for name in names:
-        if not name.startswith("agent-") and SAFE_ID.fullmatch(name[:-6]):
-            yield SessionFile(name[:-6], directory / name)
+        return []
+    return [name for name in names if not name.startswith("agent-") and SAFE_ID.fullmatch(name[:-6])]
 
 
 def all_sessions(projects: Path) -> Iterator[SessionFile]:
@@ -215,20 +219,30 @@ def repeats_itself(turn: Turn, session: SessionFile) -> bool:
 def _overlapping(turn: Turn, session: SessionFile) -> Iterator[SessionFile]:
     """The other sessions of the project that were being written when the prompt was, as their own times tell."""
     prompt_ns = turn.prompt.time_ns if turn.prompt is not None else None
-    are_times_kept = version_of(turn.version) > _TIMES_REWRITTEN_UNTIL
-    for other in sessions_in(session.path.parent):
-        if other.session_id == session.session_id:
-            continue
-        if prompt_ns is not None and are_times_kept:
-            first, last = _time_range(other.path)
-            if (first is not None and prompt_ns < first) or (last is not None and last < prompt_ns):
-                continue
-        yield other
+    if prompt_ns is None or version_of(turn.version) <= _TIMES_REWRITTEN_UNTIL:
+        yield from (other for other in sessions_in(session.path.parent) if other.session_id != session.session_id)
+        return
+    for name in _session_names(session.path.parent):
+        path = os.path.join(session.path.parent, name)  # noqa: PTH118  a Path for each of a thousand takes its time
+        first, last = _time_range(path, *_stamp_of(path))
+        is_before = first is not None and prompt_ns < first
+        if name[:-6] != session.session_id and not is_before and not (last is not None and last < prompt_ns):
+            yield SessionFile(name[:-6], Path(path))
 
 
-def _time_range(path: Path) -> tuple[int | None, int | None]:
+def _stamp_of(path: str) -> tuple[int, int]:
+    """Size and time of a file: what was read of it is right as long as they are the same."""
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
+
+
+@lru_cache(maxsize=1 << 15)  # a backfill asks for every session's neighbours
+def _time_range(path: str, _size: int, _written_ns: int) -> tuple[int | None, int | None]:
     """The first and the last time that a transcript's ends show. A long line may hide either: then it is not known."""
-    return min(_times(_read(path, _HEAD_BYTES)), default=None), last_time_ns(path)
+    return min(_times(_read(Path(path), _HEAD_BYTES)), default=None), last_time_ns(Path(path))
 
 
 def last_time_ns(path: Path) -> int | None:

@@ -4,8 +4,6 @@ Rules:
 
 - It only looks: no file is made, nothing is set aside, and nobody is asked over the network unless `is_asking`.
 - A figure is counted, never guessed: what could not be counted in time says "at least".
-- Pending is what could leave now. What was written before a destination was first used is history, and waits for
-  `backfill`.
 """
 
 from __future__ import annotations
@@ -21,12 +19,10 @@ import msgspec
 
 from turnspan import sessions, state
 from turnspan.errors import StateError, TurnspanError
-from turnspan.home import read_private
 from turnspan.hook_times import HookTimes, hook_times
-from turnspan.listing import written_ns
 from turnspan.logbook import Line, counts_in, read_log
 from turnspan.options import OPTIONS
-from turnspan.reading import Ending, Progress, Reading
+from turnspan.pending import Pending, count_pending, first_uses
 from turnspan.registered import US, read_sources, registrations
 from turnspan.targets import Target, identity_of
 from turnspan.trace import ids
@@ -35,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from turnspan.config import Config, Destination
-    from turnspan.sessions import SessionFile
 
 _COUNTING_S: Final = 2.0
 _USER_IN_URL: Final = re.compile(r"//[^/@]*@")
@@ -65,16 +60,6 @@ class Newest(msgspec.Struct, frozen=True):
     trace_id: str
     at_s: float
     link: str = ""
-
-
-class Pending(msgspec.Struct, frozen=True):
-    """What could leave now and has not."""
-
-    sessions: int = 0
-    turns: int = 0
-    is_more: bool = False  # there was no time to count them all
-    open: int = 0  # sessions with a turn that goes on
-    history: int = 0  # sessions from before, which wait for `backfill`
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +117,9 @@ def take_status(
     standings = []
     for destination in config.destinations:
         identity = identity_of(destination)
-        pending = _pending(files, known, config, identity, since.get(identity), now_s, deadline)
+        pending = count_pending(
+            files, known, config, identity, since_s=since.get(identity), now_s=now_s, deadline=deadline
+        )
         standings.append(_standing(destination, checkpoints, config, pending, now_s, is_asking=is_asking))
     ours = {identity_of(destination) for destination in config.destinations}
     masked, masked_since, trouble = _from_log(read_log(config.home))
@@ -163,15 +150,6 @@ def places(env: Mapping[str, str], project: Path | None) -> tuple[Place, ...]:
         if hook.exporter == US:
             found.setdefault((hook.scope, str(hook.path)), []).append(hook.event)
     return tuple(Place(scope, path, tuple(dict.fromkeys(events))) for (scope, path), events in found.items())
-
-
-def first_uses(home: Path) -> dict[str, float]:
-    """When each destination was first used here; touching nothing."""
-    try:
-        raw = read_private(home / "since.json", 1 << 20)
-        return msgspec.json.decode(raw, type=dict[str, float]) if raw is not None else {}
-    except (StateError, msgspec.DecodeError, UnicodeDecodeError):
-        return {}
 
 
 def where_of(destination: Destination, home: Path) -> str:
@@ -272,76 +250,6 @@ def ask(destination: Destination, config: Config) -> tuple[str, str]:
 def nearest(path: Path) -> Path:
     """A directory, or the nearest one above that is there."""
     return next((each for each in (path, *path.parents) if each.exists()), path)
-
-
-# ---- what is pending
-
-
-def _pending(
-    files: Sequence[SessionFile],
-    known: Mapping[str, state.Checkpoint | None],
-    config: Config,
-    identity: str,
-    since_s: float | None,
-    now_s: float,
-    deadline: float,
-) -> Pending:
-    pending = turns = is_open = history = 0
-    is_more = False
-    for session in files:
-        checkpoint = known.get(session.session_id)
-        if checkpoint is not None and checkpoint.is_off:
-            continue
-        cursor = checkpoint.destinations.get(identity) if checkpoint is not None else None
-        if cursor is None and (since_s is None or written_ns(session.path) < since_s * 1e9):
-            history += 1
-            continue
-        if cursor is not None and cursor.seen_bytes == _size(session.path):
-            continue
-        if time.monotonic() > deadline:
-            is_more = True
-            continue
-        count, goes_on = _unsent(session, cursor, config, int(now_s * 1e9))
-        pending += count is not None
-        turns += count or 0
-        is_open += goes_on
-    return Pending(pending, turns, is_more, is_open, history)
-
-
-def _unsent(session: SessionFile, cursor: state.Cursor | None, config: Config, now_ns: int) -> tuple[int | None, bool]:
-    """How many turns of a session could leave now, None if nothing could; and whether a turn goes on."""
-    progress = cursor.progress if cursor is not None else Progress()
-    reading = Reading(session, progress, Ending(now_ns=now_ns))
-    turns = traces = 0
-    try:
-        for piece in reading.pieces():
-            wanted = [t for t in piece.traces if not config.narrowing(str(t.facts.get("cwd", ""))).is_off]
-            traces += len(wanted)
-            turns += piece.turns if wanted else 0
-    except TurnspanError:  # it cannot be read; `doctor` looks into that
-        return None, False
-    return (turns if traces else None), reading.has_unsealed
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return -1
-
-
-# ---- how much of one session has arrived
-
-
-def sent_word(checkpoint: state.Checkpoint | None, identities: Sequence[str], turns: int, *, is_off: bool) -> str:
-    """How much of a session has arrived at the destination that has the least of it: all, 3/5, no; or off."""
-    if is_off or (checkpoint is not None and checkpoint.is_off):
-        return "off"
-    cursors = [checkpoint.destinations.get(each) if checkpoint is not None else None for each in identities]
-    least = min((cursor.sent_turns if cursor is not None else 0 for cursor in cursors), default=0)
-    if not least:
-        return "no"
-    return "all" if least >= turns else f"{least}/{turns}"
 
 
 # ---- the log

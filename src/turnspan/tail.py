@@ -15,7 +15,9 @@ import errno
 import hashlib
 import os
 import stat
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from turnspan.errors import TranscriptError
 
@@ -24,11 +26,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_LINE_BYTES: Final = 32 * 1024 * 1024
-_CHUNK_BYTES: Final = 1024 * 1024
+_CHUNK_BYTES: Final = 256 * 1024
 _FINGERPRINT_BYTES: Final = 4096
 
 
-class Line(NamedTuple):
+class Line(msgspec.Struct, frozen=True, gc=False):
     """One complete line without its newline."""
 
     data: bytes | None  # None: too long to hold
@@ -81,30 +83,29 @@ def complete_lines(
     size = os.fstat(descriptor).st_size if until is None else until
     pending: list[bytes] = []  # the pieces of a line whose newline has not come yet
     pending_bytes = 0
-    is_oversized = False
     position = start = offset
     while position < size:
         chunk = read_at(descriptor, min(_CHUNK_BYTES, size - position), position)
         if not chunk:
             return  # truncated while we read
         position += len(chunk)
-        begin = 0
-        while (newline := chunk.find(b"\n", begin)) >= 0:
-            end = position - len(chunk) + newline + 1
-            if is_oversized or pending_bytes + newline - begin > MAX_LINE_BYTES:
-                yield Line(None, number, start, end)
-            else:
-                piece = chunk[begin:newline]
-                yield Line(b"".join((*pending, piece)) if pending else piece, number, start, end)
+        *ended, rest = chunk.split(b"\n")
+        for piece in ended:
+            data: bytes | None = piece
+            end = start + len(piece) + 1
+            if pending_bytes:
+                end += pending_bytes
+                data = None if end - start - 1 > MAX_LINE_BYTES else b"".join((*pending, piece))
+                pending, pending_bytes = [], 0
+            yield Line(data, number, start, end)
             number += 1
-            start, begin = end, newline + 1
-            pending, pending_bytes, is_oversized = [], 0, False
-        rest = chunk[begin:]
-        pending_bytes += len(rest)
-        if pending_bytes > MAX_LINE_BYTES:
-            pending, is_oversized = [], True
-        elif rest:
-            pending.append(rest)
+            start = end
+        if rest:
+            pending_bytes += len(rest)
+            if pending_bytes > MAX_LINE_BYTES:
+                pending = []
+            else:
+                pending.append(rest)
     if pending and is_whole(last := b"".join(pending)):
         yield Line(last, number, start, position)
 

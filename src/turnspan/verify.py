@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from turnspan.ship import Shipped
     from turnspan.targets import Target
     from turnspan.trace.model import Trace
+
+_BUSY_PATIENCE_S: Final = 10.0
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,8 +125,8 @@ def repair(
     holdings: Holdings | None,
     is_patient: Callable[[Verdict], bool] = lambda _verdict: False,
 ) -> list[Shipped]:
-    """Send what is missing of a session. Raises Busy while someone else has it."""
-    with state.lock(config.home, session.session_id):
+    """Send what is missing of a session. Raises Busy if someone else keeps it; events may wait after it."""
+    with state.lock(config.home, session.session_id, _BUSY_PATIENCE_S):
         now_ns = time.time_ns()
         found = check(session, target, config, holdings, now_ns)  # again: it may have moved on
         if found.is_unknown:

@@ -11,7 +11,9 @@ Rules:
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 import time
 from contextlib import suppress
@@ -21,8 +23,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from turnspan import log, sessions, state
+from turnspan.backends import Answer
 from turnspan.config import OFF, load_config
 from turnspan.errors import BackendError, ConfigError, TurnspanError
+from turnspan.home import Busy
 from turnspan.hook import take_over
 from turnspan.reading import Ending
 from turnspan.ship import ship
@@ -45,6 +49,7 @@ _SWEEP_BUDGET_S: Final = 20.0
 _SWEEP_EVERY_S: Final = 60.0
 _POLL_S: Final = 0.05
 _SWITCHED_OFF: Final = "switched off"
+_RECOVERED: Final = "recovered"
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -56,6 +61,20 @@ class Event(msgspec.Struct, frozen=True):
     cwd: str = ""
     last_assistant_message: str | None = None
     agent_id: str | None = None
+
+
+_TEXT: Final = re.compile(
+    rb'"(%b)"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")' % "|".join(Event.__struct_fields__).encode(), re.DOTALL
+)
+
+
+class Shift(msgspec.Struct, frozen=True):
+    """What a worker has at hand while it serves an event."""
+
+    config: Config
+    targets: list[Target]  # those that can be used, as far as is known
+    clock: Callable[[], float]
+    sleep: Callable[[float], None]
 
 
 def main() -> int:
@@ -88,12 +107,25 @@ def parse_event(raw: bytes) -> Event:
     """The payload of a hook; wrong types are as good as missing."""
     try:
         table = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise TurnspanError("the hook got no JSON object on stdin") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        table = _salvaged(raw) or None
     if not isinstance(table, dict):
         raise TurnspanError("the hook got no JSON object on stdin")
     texts = {key: table[key] for key in Event.__struct_fields__ if isinstance(table.get(key), str)}
+    if "\0" in texts.get("cwd", ""):  # no directory is called so
+        del texts["cwd"]
     return Event(**texts)
+
+
+def _salvaged(raw: bytes) -> dict[str, str]:
+    """What an event says that is no valid JSON: there is half an emoji in it, or its end is missing."""
+    texts: dict[str, str] = {}
+    for name, literal in _TEXT.findall(raw):
+        with suppress(ValueError):
+            text = json.loads(literal.decode("utf-8", "replace"), strict=False)
+            # Half a pair becomes what the transcript's reader makes of it: the last words must be found again.
+            texts.setdefault(name.decode(), text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    return texts
 
 
 def serve(
@@ -113,12 +145,14 @@ def serve(
     session = _session_of(event, config)
     if env.get("TURNSPAN_ENABLED", "").strip().lower() in OFF:
         # Switched off for this session: remember it, or another session's worker would export it as left behind.
-        _attend(session, [], config, {"event": _SWITCHED_OFF, "path": str(session.path)}, clock, sleep)
+        off = {"event": _SWITCHED_OFF, "path": str(session.path)}
+        _attend(Shift(config, [], clock, sleep), session, off)
         return
     if not config.is_enabled:
         return
-    targets = find_targets(config)
-    for target in targets:
+    shift = Shift(config, find_targets(config), clock, sleep)
+    opened = list(shift.targets)
+    for target in opened:
         since(config, target.identity, clock())
     try:
         facts: dict[str, Any] = {"event": event.hook_event_name, "path": str(session.path)}
@@ -126,35 +160,29 @@ def serve(
             facts["words"] = words_digest(event.last_assistant_message)
         if event.agent_id:
             facts["agent"] = event.agent_id
-        _attend(session, targets, config, facts, clock, sleep)
+        _attend(shift, session, facts)
         if config.values["recover"] and _is_sweep_due(config, event, session, clock()):
-            sweep(session, targets, config, clock, sleep)
+            sweep(shift, session)
         state.prune(config.home, clock())
     finally:
-        for target in targets:
+        for target in opened:
             target.close()
 
 
-def _attend(
-    session: SessionFile,
-    targets: list[Target],
-    config: Config,
-    facts: dict[str, Any],
-    clock: Callable[[], float],
-    sleep: Callable[[float], None],
-) -> None:
+def _attend(shift: Shift, session: SessionFile, facts: dict[str, Any]) -> None:
     """Have an event served, by us or by whoever has its session now."""
+    home, session_id = shift.config.home, session.session_id
 
     def work(marks: list[dict[str, Any]], is_locked: bool) -> None:
         if not is_locked:
-            log.log_line(config.home, "WARN", "lock unavailable", session=session.session_id)
+            log.log_line(home, "WARN", "lock unavailable", session=session_id)
         if any(mark.get("event") == _SWITCHED_OFF for mark in marks):
-            _switch_off(config, session)
+            _switch_off(shift.config, session)
         else:
-            _serve_session(session, targets, config, marks, clock, sleep)
+            _serve_session(shift, session, marks)
 
-    if not state.attend(config.home, session.session_id, facts, work):
-        log.log_line(config.home, "INFO", "busy", session=session.session_id, trigger=facts["event"])
+    if not state.attend(home, session_id, facts, work):
+        log.log_line(home, "INFO", "busy", session=session_id, trigger=facts["event"])
 
 
 def _session_of(event: Event, config: Config) -> SessionFile:
@@ -180,52 +208,38 @@ def _switch_off(config: Config, session: SessionFile) -> None:
 # ---- the session of the event
 
 
-def _serve_session(
-    session: SessionFile,
-    targets: list[Target],
-    config: Config,
-    marks: list[dict[str, Any]],
-    clock: Callable[[], float],
-    sleep: Callable[[float], None],
-) -> None:
+def _serve_session(shift: Shift, session: SessionFile, marks: list[dict[str, Any]]) -> None:
     ending = _ending(marks)
     if not session.path.exists() and ending.is_stopped:
-        _wait(lambda: session.path.exists(), _ANSWER_WAIT_S, sleep)
+        _wait(session.path.exists, _ANSWER_WAIT_S, shift.sleep)
     if not session.path.exists():
         return  # SessionStart comes before the file does
-    waiting = state.marks_length(config.home, session.session_id)
-    for target in list(targets):
-        patience = _Patience(sleep)
-        shipped = _ship(session, targets, target, config, ending, clock, patience)
+    home, clock = shift.config.home, shift.clock
+    waiting = state.marks_length(home, session.session_id)
+    for target in list(shift.targets):
+        patience = _Patience(shift.sleep)
+        shipped = _ship(shift, session, target, ending, patience)
         if shipped is None:
             continue
         deadline = clock() + _ANSWER_WAIT_S
         for _ in range(int(_ANSWER_WAIT_S / _POLL_S)):  # counted too: a clock that steps back must not keep us here
             if not shipped.is_answer_missing or not shipped.is_complete or clock() >= deadline:
                 break
-            if state.marks_length(config.home, session.session_id) > waiting:
+            if state.marks_length(home, session.session_id) > waiting:
                 break  # the session has gone on: whoever came meanwhile is served with the whole
-            sleep(_POLL_S)
-            again = ship(session, target, config, ending, clock, is_patient=patience)
+            shift.sleep(_POLL_S)
+            again = ship(session, target, shift.config, ending, clock, is_patient=patience)
             shipped = _joined(shipped, again)
-        _report(config, session, shipped, marks)
+        _report(shift.config, session, shipped, marks)
 
 
-def _ship(
-    session: SessionFile,
-    targets: list[Target],
-    target: Target,
-    config: Config,
-    ending: Ending,
-    clock: Callable[[], float],
-    patience: _Patience,
-) -> Shipped | None:
+def _ship(shift: Shift, session: SessionFile, target: Target, ending: Ending, patience: _Patience) -> Shipped | None:
     """Bring a session to a destination. One that cannot be used is told once and left out; the others go on."""
     try:
-        return ship(session, target, config, ending, clock, is_patient=patience)
+        return ship(session, target, shift.config, ending, shift.clock, is_patient=patience)
     except (ConfigError, BackendError) as error:
-        log.log_line(config.home, "ERROR", "setting", destination=target.destination.name, reason=str(error))
-        targets.remove(target)
+        log.log_line(shift.config.home, "ERROR", "setting", destination=target.destination.name, reason=str(error))
+        shift.targets.remove(target)
         return None
 
 
@@ -299,43 +313,46 @@ def _is_sweep_due(config: Config, event: Event, session: SessionFile, now_s: flo
     return is_due
 
 
-def sweep(
-    current: SessionFile,
-    targets: list[Target],
-    config: Config,
-    clock: Callable[[], float],
-    sleep: Callable[[float], None],
-) -> int:
+def sweep(shift: Shift, current: SessionFile) -> int:
     """Export what sessions of the same project left behind; the number of turns."""
+    config, clock = shift.config, shift.clock
     deadline = clock() + _SWEEP_BUDGET_S
-    patience = _Patience(sleep)
+    patience = _Patience(shift.sleep)
     recovered = 0
-    for session in _left_behind(current, targets, config):
+    for session in _left_behind(shift, current):
         if clock() > deadline:
             break
         try:
             with state.lock(config.home, session.session_id):
-                for target in list(targets):
-                    if _mtime(session) < since(config, target.identity, clock()):
-                        continue
-                    idle = Ending(now_ns=int(clock() * 1e9))
-                    shipped = _ship(session, targets, target, config, idle, clock, patience)
-                    if shipped is None:
-                        continue
-                    recovered += shipped.turns
-                    if shipped.spans or shipped.stopped is not None or shipped.refused or shipped.kept_as:
-                        _report(config, session, shipped, [{"event": "recovered"}])
+                recovered += _recover(shift, session, patience)
             if state.has_marks(config.home, session.session_id):
-                _attend(session, targets, config, {"event": "recovered"}, clock, sleep)
-        except state.Busy:
+                _attend(shift, session, {"event": _RECOVERED})
+        except Busy:
             continue  # its own worker is at it
         except TurnspanError as error:
             log.log_line(config.home, "WARN", "not recovered", session=session.session_id, reason=str(error))
     return recovered
 
 
-def _left_behind(current: SessionFile, targets: list[Target], config: Config) -> Iterator[SessionFile]:
+def _recover(shift: Shift, session: SessionFile, patience: _Patience) -> int:
+    """Export what is left of one session that has fallen silent; the number of turns."""
+    config, now_s = shift.config, shift.clock()
+    turns = 0
+    for target in list(shift.targets):
+        if _mtime(session) < since(config, target.identity, now_s):
+            continue
+        shipped = _ship(shift, session, target, Ending(now_ns=int(now_s * 1e9)), patience)
+        if shipped is None:
+            continue
+        turns += shipped.turns
+        if shipped.spans or shipped.stopped is not None or shipped.refused:
+            _report(config, session, shipped, [{"event": _RECOVERED}])
+    return turns
+
+
+def _left_behind(shift: Shift, current: SessionFile) -> Iterator[SessionFile]:
     """The other sessions of the project that may hold something unsent, the latest first."""
+    config = shift.config
     others = [s for s in sessions.sessions_in(current.path.parent) if s.session_id != current.session_id]
     root = sessions.projects_dir(config.claude_home)
     for session in sorted(others, key=_mtime, reverse=True):
@@ -348,7 +365,7 @@ def _left_behind(current: SessionFile, targets: list[Target], config: Config) ->
         if found.kept_as:
             log.log_line(config.home, "WARN", "state corrupt", session=session.session_id, kept_as=found.kept_as)
         known, size = found.checkpoint, _size(session)
-        cursors = [known.destinations.get(target.identity) for target in targets]
+        cursors = [known.destinations.get(target.identity) for target in shift.targets]
         if known.is_off or all(cursor is not None and cursor.seen_bytes == size for cursor in cursors):
             continue
         yield session
@@ -380,27 +397,38 @@ def _report(config: Config, session: SessionFile, shipped: Shipped, marks: list[
         "turns": shipped.turns,
         "spans": shipped.spans,
     }
-    for name in ("copied", "off", "refused", "cut"):
+    for name in ("copied", "off", "refused", "cut", "kept_as"):
         if getattr(shipped, name):
             facts[name] = getattr(shipped, name)
     for name, counts in (("masked", shipped.masked), ("noticed", shipped.noticed), ("unknown", shipped.unknown)):
         if counts:
             facts[name] = ",".join(f"{key}={count}" for key, count in sorted(counts.items()))
-    level, event = "INFO", "sent" if shipped.spans else "nothing new"
     if shipped.is_rewritten:
-        level, facts["rewritten"] = "WARN", True
-    if shipped.kept_as:
-        level, facts["state_corrupt_kept_as"] = "WARN", shipped.kept_as
+        facts["rewritten"] = True
     if shipped.is_answer_missing:
         facts["unsealed"] = True
-    if shipped.held_until_s is not None:
-        event = "on hold"
-    if shipped.refused:
-        level, event = "ERROR", "quarantined"
     if shipped.stopped is not None:
-        level, event = "WARN" if shipped.stopped.answer == "later" else "ERROR", f"held: {shipped.stopped.answer}"
         facts["reason"] = shipped.stopped.reason
-    log.log_line(config.home, level, event, **facts)
+    log.log_line(config.home, _level(shipped), _said(shipped), **facts)
+
+
+def _level(shipped: Shipped) -> log.Level:
+    stopped = shipped.stopped
+    if shipped.refused or (stopped is not None and stopped.answer is not Answer.LATER):
+        return "ERROR"
+    return "WARN" if stopped is not None or shipped.is_rewritten or shipped.kept_as else "INFO"
+
+
+def _said(shipped: Shipped) -> str:
+    if shipped.stopped is not None:
+        return f"held: {shipped.stopped.answer}"
+    if shipped.refused:
+        return "quarantined"
+    if shipped.kept_as:
+        return "state corrupt"
+    if shipped.held_until_s is not None:
+        return "on hold"
+    return "sent" if shipped.spans else "nothing new"
 
 
 if __name__ == "__main__":

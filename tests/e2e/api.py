@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+FIRST_BYTE_S = 0.12
 BLOCK_S = 0.06
 HELD_DELTA_S = 0.05
 HELD_MAX_S = 30.0
@@ -55,9 +56,8 @@ def usage_of(n: int, reply: Reply) -> dict[str, Any]:
 class Api:
     """The server; use it as a context."""
 
-    def __init__(self, truth: Path, cwd: Path, first_byte_s: float = 0.15, bodies: Path | None = None) -> None:
+    def __init__(self, truth: Path, cwd: Path, bodies: Path | None = None) -> None:
         self.cwd = cwd
-        self._first_byte_s = first_byte_s
         self.seen: list[dict[str, Any]] = []  # requests, responses and tool results, in order
         self._truth = truth.open("a", buffering=1)
         self._bodies = bodies
@@ -154,7 +154,7 @@ class Api:
         message = _message(n, asked, reply, self.cwd) if reply.status == 200 else None
         row = _row(n, t_request, asked, reply, message)
         try:
-            time.sleep(self._first_byte_s)
+            time.sleep(FIRST_BYTE_S)
             row["t_first_byte"] = time.time()
             if message is None:
                 error = {"type": ERROR_TYPES.get(reply.status, "api_error"), "message": reply.error}

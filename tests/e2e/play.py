@@ -19,11 +19,15 @@ import traceback
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .hours import hours_before
 from .judge import judge
 from .scenarios import SCENARIOS
 from .stage import Stage, Typed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 WORKERS = 3  # a story mostly waits for the client: a little more than two cores
 SETTLE_S = 20.0
@@ -40,6 +44,7 @@ class Outcome:
     figures: dict[str, int]
     notes: tuple[str, ...] = ()
     failure: str = ""  # why it could not be played
+    hook_ms: tuple[int, ...] = ()  # how long the client waited for turnspan's Stop hook, by its own clock
 
     @property
     def is_right(self) -> bool:
@@ -115,7 +120,17 @@ def play_one(version: str, name: str, root: Path, with_turnspan: bool = True) ->
         (root / "failure.txt").write_text("".join(traceback.format_exception(exc)))
     judged = judge(root) if with_turnspan and (root / "meta.json").exists() else None
     problems, figures = (judged.problems, dict(judged.figures)) if judged else ({}, {})
-    return Outcome(version, name, time.monotonic() - began, problems, figures, tuple(notes), failure)
+    seconds = time.monotonic() - began
+    return Outcome(version, name, seconds, problems, figures, tuple(notes), failure, tuple(_hook_times(root)))
+
+
+def _hook_times(root: Path) -> Iterator[int]:
+    for path in (root / "projects").rglob("*.jsonl"):
+        for line in path.read_text(errors="replace").splitlines():
+            if '"stop_hook_summary"' in line:
+                for hook in json.loads(line).get("hookInfos") or ():
+                    if "recorder.py" not in hook["command"] and "durationMs" in hook:
+                        yield int(hook["durationMs"])
 
 
 def _keep_screens(stage: Stage) -> None:

@@ -49,9 +49,7 @@ class Stage:
         bodies = root / "bodies" if os.environ.get("TURNSPAN_E2E_BODIES") else None
         if bodies:
             bodies.mkdir(exist_ok=True)
-        # old clients write an answer before its prompt when it comes sooner than any real one does
-        pace_s = 0.15 if version_tuple(version) >= (2, 1, 207) else 0.4
-        self.api = Api(root / "truth.jsonl", self.home.project, pace_s, bodies)
+        self.api = Api(root / "truth.jsonl", self.home.project, bodies)
         self.sink = Sink(root / "sink.jsonl")
         self.second_sink = Sink(root / "backfill.jsonl")  # for what is exported once more, from the files alone
         self.env: dict[str, str] = {}

@@ -13,10 +13,10 @@ import shutil
 import signal
 import struct
 import subprocess
+import tempfile
 import termios
 import threading
 import time
-import uuid
 from pathlib import Path
 from typing import Protocol
 
@@ -91,8 +91,8 @@ class TmuxTerminal:
     """A window of a tmux server of its own."""
 
     def __init__(self, tmux: str, argv: list[str], env: dict[str, str], cwd: Path) -> None:
-        # the socket's path must be short (108 bytes), so it does not lie in the run's directory
-        self._tmux = [tmux, "-f", os.devnull, "-L", f"turnspan-{uuid.uuid4().hex[:12]}"]
+        self._place = Path(tempfile.mkdtemp(prefix="tmux-"))  # a socket's path must be short: not the run's directory
+        self._tmux = [tmux, "-f", os.devnull, "-S", str(self._place / "socket")]
         self._env = {name: env[name] for name in ("PATH", "HOME", "TERM", "LANG")}  # the server is no part of the story
         size = ["-x", str(COLUMNS), "-y", str(ROWS)]
         start = ["env", "-i", *(f"{k}={v}" for k, v in env.items()), *argv]
@@ -126,6 +126,7 @@ class TmuxTerminal:
     def close(self) -> None:
         """End the tmux server."""
         self._ask("kill-server")
+        shutil.rmtree(self._place, ignore_errors=True)
 
 
 class PtyTerminal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 
 import pytest
@@ -47,3 +48,11 @@ def test_the_stories_are_not_empty(played: dict[str, Outcome]):
 def test_what_the_client_counted_is_what_we_counted(played: dict[str, Outcome]):
     """The cost of a session equals the client's own figure, to the last digit, wherever the client gave one."""
     assert sum(o.figures.get("costs compared", 0) for o in played.values()) > 20
+
+
+def test_the_client_hardly_waits(played: dict[str, Outcome]):
+    """The client's own clock says how long our hook held it up, on a machine that is busy with three clients."""
+    waited = [ms for outcome in played.values() for ms in outcome.hook_ms]
+    assert len(waited) > 50
+    assert statistics.median(waited) < 500
+    assert max(waited) < 5000

@@ -15,6 +15,7 @@ import json
 import re
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -33,6 +34,8 @@ KNOWN: Final = SKIPPED | {
 }  # fmt: skip
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_LONGEST_TIME: Final = 64  # characters; nobody writes a longer one
 _MAX_DEPTH: Final = 200  # deeper JSON is nobody's conversation, and our own decoders would refuse it later
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _COMMAND: Final = re.compile(r"<command-name>(.*?)</command-name>", re.DOTALL)
@@ -263,14 +266,17 @@ _decode_outcome = msgspec.json.Decoder(ToolOutcome).decode
 _decode_text = msgspec.json.Decoder(str).decode
 _SEAM: Final = re.compile(rb"(?<=\})[\s\0]*(?=\{\")")
 _HEAD: Final = b'{"type":"'
-_SKIPPED_HEADS: Final = tuple(_HEAD + name.encode() + b'"' for name in sorted(SKIPPED))
+_SKIPPED_NAMES: Final = frozenset(name.encode() for name in SKIPPED)
+_WANTED: Final = KNOWN - SKIPPED
+_PROGRESS: Final = b'"type":"progress"'
 
 
 def parse(line: bytes, noticed: Noticed) -> tuple[Entry, ...]:
     """The entries on one complete line: mostly one, sometimes none or several."""
-    if line.startswith(_SKIPPED_HEADS) and b'}{"' not in line and b"\0" not in line:
-        return ()  # … unless a record that we want is glued to it
-    if b'"type":"progress"' in line[:600]:
+    if line.startswith(_HEAD) and line[len(_HEAD) : line.find(b'"', len(_HEAD))] in _SKIPPED_NAMES:
+        if b'}{"' not in line and b"\0" not in line:
+            return ()  # … unless a record that we want is glued to it
+    elif line.find(_PROGRESS, 0, 600) >= 0:
         # The key may also stand in a nested object: only the line's own type decides.
         try:
             if _decode_type(line).type == "progress":
@@ -281,7 +287,7 @@ def parse(line: bytes, noticed: Noticed) -> tuple[Entry, ...]:
         entry = _decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return tuple(_salvage(line, noticed))
-    return (entry,) if _is_wanted(entry, noticed) else ()
+    return (entry,) if entry.type in _WANTED or _is_wanted(entry, noticed) else ()
 
 
 def records(line: bytes) -> list[tuple[int, int]]:
@@ -436,19 +442,21 @@ def time_ns(entry: Entry) -> int | None:
 def parse_time(stamp: str | float | None) -> int | None:
     """ISO 8601 text, or seconds or milliseconds since 1970, as nanoseconds. A naive time is UTC, on every machine."""
     if isinstance(stamp, str):
-        try:
-            moment = datetime.fromisoformat(stamp)
-        except ValueError:
-            return None
+        return _parse_iso(stamp) if len(stamp) <= _LONGEST_TIME else None
+    if isinstance(stamp, (int, float)) and 0 < stamp < 1e15:
+        ns = round(stamp * 1000 if stamp > 1e11 else stamp * 1_000_000) * 1000
+        return ns if 0 < ns < 2**63 else None
+    return None
+
+
+@lru_cache(maxsize=256)  # a row's time is asked for several times
+def _parse_iso(stamp: str) -> int | None:
+    try:
+        moment = datetime.fromisoformat(stamp)
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
-        try:
-            ns = (moment - _EPOCH) // timedelta(microseconds=1) * 1000
-        except OverflowError:
-            return None
-    elif isinstance(stamp, (int, float)) and 0 < stamp < 1e15:
-        ns = round(stamp * 1000 if stamp > 1e11 else stamp * 1_000_000) * 1000
-    else:
+        ns = (moment - _EPOCH) // _MICROSECOND * 1000
+    except (ValueError, OverflowError):
         return None
     return ns if 0 < ns < 2**63 else None
 

@@ -1,0 +1,44 @@
+"""What the fault suites share: a collector, a world, and the figures at the end."""
+
+import os
+import shutil
+
+import pytest
+from faults import figures
+from faults.sink import Sink
+from faults.world import World
+
+
+def pytest_collection_modifyitems(items):
+    """Leave out the long runs unless they are asked for."""
+    for item in items:
+        if "faults" in item.nodeid and item.get_closest_marker("slow") and not figures.IS_ALL:
+            item.add_marker(pytest.mark.skip(reason="a long run: TURNSPAN_FAULTS=all"))
+
+
+def pytest_terminal_summary(terminalreporter, exitstatus):
+    """Say what was shown, and write it down if that is wanted and all went well."""
+    if not figures.noted():
+        return
+    terminalreporter.section("figures")
+    for key, figure in sorted(figures.noted().items()):
+        terminalreporter.write_line(f"{key}: {figure}")
+    if os.environ.get("TURNSPAN_FIGURES") == "1" and exitstatus == 0:
+        figures.write(figures.PAGE, figures.noted())
+        terminalreporter.write_line(f"written to {figures.PAGE.name}")
+
+
+@pytest.fixture
+def sink():
+    """A collector on loopback."""
+    with Sink() as server:
+        yield server
+
+
+@pytest.fixture
+def world(tmp_path, sink):
+    """A home in which the story is about to happen."""
+    return World(tmp_path, sink)
+
+
+needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")

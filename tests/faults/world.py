@@ -1,0 +1,220 @@
+"""A home in which a story happens, the ways in which turnspan is called there, and the judge of what arrived."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from faults.sink import spans_in
+from faults.story import loom
+
+from turnspan import state
+from turnspan.config import load_config
+from turnspan.hook import HOOK_CODE, HOOK_OPTIONS, PACKAGE_ROOT, WORKER_CODE, WORKER_OPTIONS
+from turnspan.log import LOG_NAME
+from turnspan.reading import read_traces
+from turnspan.sessions import all_sessions
+from turnspan.targets import Target
+from turnspan.worker import parse_event, serve
+
+LAUNCHER = Path(__file__).resolve().parents[2] / "hooks" / "turnspan-hook"
+HOOK = [sys.executable, *HOOK_OPTIONS, HOOK_CODE, PACKAGE_ROOT]
+WORKER = [sys.executable, *WORKER_OPTIONS, WORKER_CODE, PACKAGE_ROOT]
+BY_SHELL = ["/bin/sh", str(LAUNCHER), sys.executable, PACKAGE_ROOT]
+PATIENCE_S = 60.0
+HOOK_BUDGET_S = 5.0  # on a machine that does a dozen other things; benchmarks/ has the real figure
+_numbers = itertools.count()
+
+
+@dataclass
+class Judged:
+    """What the judge found."""
+
+    spans: int = 0
+    repeats: int = 0
+
+
+class World:
+    """A home of its own, with a story that can be lived moment by moment."""
+
+    def __init__(self, base, sink, story=None, **env):
+        self.base = base
+        self.sink = sink
+        self.claude = base / "claude"
+        self.projects = self.claude / "projects"
+        self.home = self.claude / "turnspan"
+        self.story = story or loom()
+        self.token = f"{os.getpid()}-{next(_numbers)}"
+        self.env = {
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(base),
+            "CLAUDE_CONFIG_DIR": str(self.claude),
+            "TURNSPAN_OTLP_ENDPOINT": sink.url,
+            "TURNSPAN_OTLP_TIMEOUT_S": "5",
+            "FAULTS_WORLD": self.token,
+            **env,
+        }
+        self.projects.mkdir(parents=True)
+        self.clock_s = None  # None: the real one
+        self.hook_s: list[float] = []
+
+    # ---- how turnspan is called
+
+    def payload(self, number):
+        """Put the files as they were at a moment, and return what the hook was told then."""
+        self.story.put(self.projects, number)
+        return self.story.moments[number].payload(self.projects)
+
+    def call_hook(self, payload, *, command=HOOK, env=None, cwd=None, **options):
+        """Run the hook as the client does, and hold it to its promise: 0, silent, quick."""
+        began = time.monotonic()
+        done = subprocess.run(
+            [*command], input=payload, capture_output=True, env={**self.env, **(env or {})}, cwd=cwd or self.base,
+            timeout=PATIENCE_S, check=False, **options,
+        )  # fmt: skip
+        self.hook_s.append(time.monotonic() - began)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+        assert self.hook_s[-1] < HOOK_BUDGET_S
+
+    def start_hook(self, payload, *, command=HOOK, env=None):
+        """Start the hook and do not wait for it: several at once."""
+        process = subprocess.Popen(
+            [*command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**self.env, **(env or {})}, cwd=self.base,
+        )  # fmt: skip
+        process.stdin.write(payload)
+        process.stdin.close()
+        return process
+
+    def run_worker(self, payload, *, prefix=(), env=None, **options):
+        """Run a worker to its end; its exit code."""
+        return subprocess.run(
+            [*prefix, *WORKER], input=payload, capture_output=True, env={**self.env, **(env or {})}, cwd=self.base,
+            timeout=PATIENCE_S, check=False, **options,
+        ).returncode  # fmt: skip
+
+    def serve(self, payload):
+        """Do in this process what a worker does."""
+        state._state_directory.cache_clear()  # every worker is a new process
+        serve(parse_event(payload), self.env, self.now, self.sleep)
+
+    def now(self):
+        """Return the time of this world."""
+        return time.time() if self.clock_s is None else self.clock_s
+
+    def sleep(self, seconds):
+        """Let time pass, in this world or really."""
+        if self.clock_s is None:
+            time.sleep(seconds)
+        else:
+            self.clock_s += seconds
+
+    def wait(self):
+        """Wait until no worker of this world is left."""
+        deadline = time.monotonic() + PATIENCE_S
+        while workers := self.workers():
+            assert time.monotonic() < deadline, f"{workers} never end"
+            time.sleep(0.01)
+
+    def workers(self):
+        """Return the processes that are at work here."""
+        mark = f"FAULTS_WORLD={self.token}\0".encode()
+        found = []
+        for directory in Path("/proc").iterdir():
+            if directory.name.isdecimal() and int(directory.name) != os.getpid():
+                try:
+                    if mark in (directory / "environ").read_bytes():
+                        found.append(int(directory.name))
+                except OSError:
+                    continue
+        return found
+
+    # ---- how the story is lived
+
+    def live(self, first=0, last=None):
+        """Serve the moments from one to another, in this process."""
+        for number in range(first, len(self.story.moments) if last is None else last):
+            self.serve(self.payload(number))
+
+    def end(self):
+        """Let every session end cleanly once more: the one clean event after the faults."""
+        self.story.put(self.projects, len(self.story.moments))
+        for session in sorted(self.projects.glob("*/*.jsonl")):
+            self.serve(self.end_of(session))
+
+    def end_of(self, path):
+        """Return what the hook is told when a session ends."""
+        event = {"hook_event_name": "SessionEnd", "session_id": path.stem, "transcript_path": str(path), "cwd": "/"}
+        return str(event).replace("'", '"').encode()
+
+    def keep(self):
+        """Remember how everything is now; the function that is returned brings it back."""
+        kept = self.base / f"kept-{next(_numbers)}"
+        shutil.copytree(self.claude, kept, symlinks=True)
+        stored = list(self.sink.stored)
+
+        def bring_back():
+            shutil.rmtree(self.claude)
+            shutil.copytree(kept, self.claude, symlinks=True)
+            self.sink.stored[:] = stored
+            self.sink.faults.clear()
+
+        return bring_back
+
+    # ---- what came of it
+
+    @property
+    def log(self):
+        """The lines of the log."""
+        path = self.home / LOG_NAME
+        return path.read_text().splitlines() if path.exists() else []
+
+    def expected(self):
+        """Return what one reading of everything gives: (trace id, span id, start) → bytes."""
+        target = Target(load_config(self.env).destinations[0], load_config(self.env))
+        found = {}
+        for session in all_sessions(self.projects):
+            for trace in read_traces(session.path):
+                masked = target.mask(trace)
+                for key, content in spans_in(target.backend.encode([masked.trace])):
+                    assert key not in found
+                    found[key] = content
+        return found
+
+    def judge(self, *, may_repeat=False):
+        """Nothing lost, nothing changed, nothing invented, and nothing twice but what nobody could know of."""
+        expected = self.expected()
+        stored = self.sink.stored
+        counts = Counter(one.key for one in stored)
+        lost = expected.keys() - counts.keys()
+        assert not lost, f"lost: {sorted(lost)}"
+        spurious = counts.keys() - expected.keys()
+        assert not spurious, f"nobody wrote this: {sorted(spurious)}"
+        changed = [one.key for one in stored if one.content != expected[one.key]]
+        assert not changed, f"arrived differently: {changed}"
+        known = set()
+        for one in stored:
+            assert may_repeat or one.key not in known, f"twice: {one.key}"
+            if one.is_acknowledged:
+                known.add(one.key)
+        assert not [line for line in self.log if " ERROR bug " in line], self.log
+        return Judged(len(expected), len(stored) - len(counts))
+
+    def go_on(self):
+        """See that a new turn of the first session still goes through."""
+        writer = next(iter(self.story._writers.values()))
+        writer.turn("Still there?", "Still here.")
+        self.story.stop(writer)
+        before = {one.key for one in self.sink.stored}
+        self.serve(self.payload(len(self.story.moments) - 1))
+        new = {one.key for one in self.sink.stored} - before
+        assert len(new) == 2, f"{len(new)} spans of a new turn arrived"
+        del writer.rows[-3:]
+        self.story.moments.pop()
