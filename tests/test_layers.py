@@ -26,16 +26,16 @@ MAY_IMPORT = {
     "deliver": {"backends", "trace"},
     "hook": set(),
 }
-# Libraries that not everybody may load, and who may: an event does not pay for a progress bar.
+# Libraries that belong to one room.
 ONLY_IN = {
-    "click": ("cli", "commands_", "terminal", "watching"),
-    "rich": ("cli", "commands_", "terminal", "watching"),
     "filelock": ("home",),
     "opentelemetry": ("backends",),
     "grpc": ("backends",),
-    "langfuse": ("backends", "verify", "holdings", "doctor", "forget"),
+    "langfuse": ("backends", "langfuse"),
     "genai_prices": (),
 }
+# What every event would pay for: a worker that serves one must get by without.
+HEAVY = {"click", "rich", "opentelemetry", "grpc", "langfuse", "requests", "httpx", "asyncio"}
 
 
 @cache
@@ -44,11 +44,10 @@ def tree(module):
     return ast.parse(MODULES[module].read_text(encoding="utf-8"))
 
 
-@cache
-def imports(module):
-    """Return (our own modules, others) that a module imports anywhere, for types too."""
+def names_in(nodes, module):
+    """Return (our own modules, others) that some code imports."""
     own, others = set(), set()
-    for node in ast.walk(tree(module)):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -65,6 +64,18 @@ def imports(module):
                 inside = inside.rpartition(".")[0]
             own.add(inside)
     return own, others
+
+
+@cache
+def imports(module):
+    """Return what a module imports anywhere, also late, also for types."""
+    return names_in(ast.walk(tree(module)), module)
+
+
+@cache
+def loaded(module):
+    """Return what is loaded together with a module."""
+    return names_in(tree(module).body, module)
 
 
 def room(module):
@@ -104,10 +115,24 @@ def test_the_hook_stands_alone():
 
 
 @pytest.mark.parametrize("library", sorted(ONLY_IN))
-def test_libraries_are_loaded_where_they_are_needed(library):
-    """A heavy library is imported only by the modules that exist for it."""
+def test_libraries_are_imported_where_they_belong(library):
+    """A library that belongs to one room is imported in no other."""
     users = {m for m in MODULES if any(name.split(".")[0] == library for name in imports(m)[1])}
     assert all(module.startswith(ONLY_IN[library]) for module in users), users
+
+
+def test_an_event_loads_nothing_heavy():
+    """What a worker loads before it knows where to send anything has no terminal, no server and no SDK in it."""
+    seen, waiting = set(), ["worker"]
+    while waiting:
+        module = waiting.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        own, others = loaded(module)
+        assert not {name.split(".")[0] for name in others} & HEAVY, module
+        waiting += [name for name in own if name]
+    assert {"ship", "reading", "transcript.grouping"} <= seen
 
 
 def test_the_core_needs_one_library():

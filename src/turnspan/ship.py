@@ -103,13 +103,13 @@ def ship(
         reading, target, config, clock=clock, checkpoint=loaded, cursor=cursor, shipped=shipped, only=only, there=there
     )
     for batch in _batches(reading.pieces()):
-        while not walk.send(batch):
+        leaving = walk.leaving(batch)
+        while not walk.send(batch, leaving):
             assert shipped.stopped is not None
             if shipped.stopped.answer is Answer.LATER and is_patient(shipped.stopped):
                 shipped.stopped = None
                 continue
-            if only is None or shipped.stopped.answer is not Answer.INVALID:  # a repair refused holds back nobody
-                walk.hold(shipped.stopped)
+            walk.stop(shipped.stopped)
             break
         shipped.is_interrupted = shipped.stopped is None and not goes_on(shipped, batch[-1].progress)
         if not shipped.is_complete:
@@ -170,13 +170,16 @@ class _Walk:
         self._there = there
         self._is_writable = False
 
-    def send(self, batch: Sequence[Piece]) -> bool:
-        """Send a batch and commit what is settled; False if something stopped it."""
+    def send(self, batch: Sequence[Piece], leaving: Sequence[Trace]) -> bool:
+        """Send what may leave of a batch and commit what is settled; False if something stopped it."""
         only = self._only
         arrived = set(self._there)
         if only is None:
             arrived |= {bytes.fromhex(span) for span in self._cursor.arrived}
-        traces = self._leaving(batch, arrived)
+        traces = [
+            msgspec.structs.replace(trace, spans=tuple(span for span in trace.spans if span.span_id not in arrived))
+            for trace in leaving
+        ]
         if any(trace.spans for trace in traces) and not self._is_writable:
             state.probe_writable(self._config.home)
             self._is_writable = True
@@ -209,18 +212,19 @@ class _Walk:
             self._commit(arrived=tuple(span.hex() for span in arrived)[:_REMEMBERED_SPANS])
         return False
 
-    def _leaving(self, batch: Sequence[Piece], arrived: set[bytes]) -> list[Trace]:
-        """What is to be sent of a batch, masked."""
+    def leaving(self, batch: Sequence[Piece]) -> list[Trace]:
+        """What may leave of a batch, masked once, however often it is sent."""
         only = self._only
         traces: list[Trace] = []
         for trace in (trace for piece in batch for trace in piece.traces):
             if only is not None and only.isdisjoint(span.span_id for span in trace.spans):
                 continue
             masked = self._masked(trace)  # all of it: the same span must not leave with other masks
+            if masked is not None and only is not None:
+                wanted = tuple(span for span in masked.spans if span.span_id in only)
+                masked = msgspec.structs.replace(masked, spans=wanted)
             if masked is not None:
-                wanted = masked.spans if only is None else [span for span in masked.spans if span.span_id in only]
-                left = tuple(span for span in wanted if span.span_id not in arrived)
-                traces.append(msgspec.structs.replace(masked, spans=left))
+                traces.append(masked)
         return traces
 
     def _account(self, delivery: Delivery) -> None:
@@ -250,8 +254,16 @@ class _Walk:
             self._shipped.masked[rule] = self._shipped.masked.get(rule, 0) + count
         return redacted.trace
 
-    def hold(self, verdict: Verdict) -> None:
-        """Leave the destination in peace for a while, longer each time."""
+    def stop(self, verdict: Verdict) -> None:
+        """Note why it stopped, and leave the destination in peace for a while, longer each time.
+
+        What is refused as invalid is this session's own trouble: it holds back no other.
+        """
+        error = f"{verdict.answer}: {verdict.reason}"
+        if verdict.answer is Answer.INVALID:
+            if self._only is None:
+                self._commit(last_error=error)
+            return
         now = self._clock()
         home, identity = self._config.home, self._target.identity
         held = state.load_hold(home, identity)
@@ -260,7 +272,7 @@ class _Walk:
             length = max(length, min(verdict.retry_after_s, _LONGEST_RETRY_AFTER_S))
         hold = state.Hold(until_s=now + length, length_s=length, reason=verdict.reason, answer=verdict.answer)
         state.save_hold(home, identity, hold)
-        self._commit(last_error=f"{verdict.answer}: {verdict.reason}")
+        self._commit(last_error=error)
 
     def _seen(self) -> int:
         """The size of a file of which nothing is left: whoever looks for sessions left behind need not open it."""

@@ -66,7 +66,7 @@ def read_regular(path: Path, limit: int, *, is_ours: bool = False) -> bytes | No
     """A whole file, without waiting for anything; None if there is none. Raises OSError."""
     try:
         descriptor = os.open(path, _SAFELY)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL in the name, so there is none
         return None
     try:
         found = os.fstat(descriptor)

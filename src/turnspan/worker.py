@@ -89,7 +89,7 @@ def main() -> int:
     try:
         event = parse_event(payload)
         serve(event, env, time.time, time.sleep)
-    except TurnspanError as error:
+    except (TurnspanError, OSError) as error:
         log.log_line(home, "ERROR", "failed", reason=str(error), seconds=round(time.time() - started, 3))
     except Exception as error:
         # The last resort: without it a bug here would be silence. Its text may hold content, so only its type is told.
@@ -329,7 +329,7 @@ def sweep(shift: Shift, current: SessionFile) -> int:
                 _attend(shift, session, {"event": _RECOVERED})
         except Busy:
             continue  # its own worker is at it
-        except TurnspanError as error:
+        except (TurnspanError, OSError) as error:
             log.log_line(config.home, "WARN", "not recovered", session=session.session_id, reason=str(error))
     return recovered
 
@@ -360,7 +360,7 @@ def _left_behind(shift: Shift, current: SessionFile) -> Iterator[SessionFile]:
             continue
         try:
             found = state.load(config.home, session.session_id)
-        except TurnspanError:
+        except (TurnspanError, OSError):
             continue
         if found.kept_as:
             log.log_line(config.home, "WARN", "state corrupt", session=session.session_id, kept_as=found.kept_as)

@@ -16,7 +16,7 @@ import re
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -468,7 +468,9 @@ def blocks(message: Message) -> list[Block]:
         return []
     if isinstance(content, str):
         return [Block(type="text", text=content)]
-    return [Block(type="text", text=block) if isinstance(block, str) else block for block in content]
+    if str in map(type, content):
+        content = [Block(type="text", text=block) if isinstance(block, str) else block for block in content]
+    return cast("list[Block]", content)
 
 
 def plain_text(found: list[Block]) -> str:

@@ -91,19 +91,18 @@ class Sealed(msgspec.Struct, frozen=True):
     carry: Carry
 
 
-class _Gap:
+class _Gap(msgspec.Struct):
     """What stands between two conversation rows."""
 
-    def __init__(self) -> None:
-        self.happenings: list[Happening] = []
-        self.requests: dict[str, tuple[int | None, e.RequestParams | None]] = {}
-        self.commands: list[str] = []
-        self.expansion: list[str] = []
-        self.boundary = ""  # "feedback": a hook sent the model on; "stopped": the client recorded a stop
-        self.stopped_ns: int | None = None
-        self.input_ns: int | None = None
-        self.tentative: tuple[Entry, Place] | None = None  # a command: a turn, if it gets a reply
-        self.tentative_rows: set[str] = set()
+    happenings: list[Happening] = []
+    requests: dict[str, tuple[int | None, e.RequestParams | None]] = {}
+    commands: list[str] = []
+    expansion: list[str] = []
+    boundary: str = ""  # "feedback": a hook sent the model on; "stopped": the client recorded a stop
+    stopped_ns: int | None = None
+    input_ns: int | None = None
+    tentative: tuple[Entry, Place] | None = None  # a command: a turn, if it gets a reply
+    tentative_rows: set[str] = set()
 
 
 class Grouper:
@@ -129,6 +128,7 @@ class Grouper:
         self._end = Place(0, 0, 0)
         self._requests: dict[str, tuple[int | None, e.RequestParams | None]] = {}
         self._input_ns: int | None = None
+        self._keys: set[str] = set()  # of the responses in what is open
         self._said: dict[Words, Entry] = {}  # lines already at hand, so that they need not be recalled
         self._inline: dict[str, tuple[InlineAgent, Grouper]] = {}
         self._inline_rows: dict[str, str] = {}
@@ -143,8 +143,8 @@ class Grouper:
     @property
     def unsealed(self) -> list[Turn]:
         """What is open: at most one turn, and later parts of earlier ones."""
-        turns = [turn for turn in (self._open, *self._late.values()) if turn is not None]
-        return sorted(turns, key=lambda turn: turn.start.offset)
+        turns = [self._open] if self._open is not None else []
+        return sorted([*turns, *self._late.values()], key=_start_offset) if self._late else turns
 
     @property
     def is_answered(self) -> bool:
@@ -159,9 +159,10 @@ class Grouper:
             self._between.append((entry, place))
             return []
         self._gap = _Gap()
-        for other, at in self._between:
-            self._take_between(other, at)
-        self._between = []
+        if self._between:
+            for other, at in self._between:
+                self._take_between(other, at)
+            self._between = []
         if entry.is_sidechain and not self._is_agent:
             self._take_sidechain(entry, place)
             sealed = None
@@ -169,9 +170,11 @@ class Grouper:
             sealed = self._take_assistant(entry, place)
         else:
             sealed = self._take_user(entry, place)
-        self._requests.update(self._gap.requests)
-        if self._gap.input_ns is not None and self._input_ns is None:
-            self._input_ns = self._gap.input_ns
+        gap = self._gap
+        if gap.requests:
+            self._requests.update(gap.requests)
+        if gap.input_ns is not None and self._input_ns is None:
+            self._input_ns = gap.input_ns
         self._end = place
         self._marked = (len(self._rows), self._context, self._queued, self._taken)
         return [sealed] if sealed is not None else []
@@ -207,7 +210,7 @@ class Grouper:
         needed = {*self._context.values(), *self._queued, *self._taken, *context.values(), *queued, *taken}
         self._said = {at: entry for at, entry in self._said.items() if at in needed}
         self._open, self._late, self._inline, self._inline_rows = None, {}, {}, {}
-        self._requests, self._input_ns = {}, None
+        self._requests, self._input_ns, self._keys = {}, None, set()
         return Sealed(turns, self._end, self._past)
 
     # ---- which rows make the conversation
@@ -220,8 +223,9 @@ class Grouper:
         if entry.is_sidechain and not self._is_agent:
             return True
         found = e.blocks(entry.message)
-        if any(block.type == "tool_result" for block in found):
-            return True
+        for block in found:
+            if block.type == "tool_result":
+                return True
         if entry.is_meta or entry.is_compact_summary or entry.is_visible_in_transcript_only:
             return False
         text = e.plain_text(found).lstrip()
@@ -430,11 +434,14 @@ class Grouper:
             response = self._new_response(key, entry, message)
             response.is_repeat = turn.part > 0 and key in self._past.responses
             turn.responses.append(response)
+            self._keys.add(key)
         self._row(turn, entry, place)
         _add_blocks(response, entry, message)
         return sealed
 
     def _response(self, key: str) -> tuple[Turn | None, Response | None]:
+        if key not in self._keys:
+            return None, None  # mostly: then a long turn need not be looked through
         for turn in self.unsealed:
             for response in reversed(turn.responses):
                 if response.key == key:
@@ -576,10 +583,12 @@ class Grouper:
     def _settle(self, turn: Turn) -> None:
         """What stood before this row belongs to this turn."""
         gap = self._gap
-        # Words taken from the queue are mostly repeated by an attachment, before or after.
-        said = {happening.text for happening in turn.happenings if happening.kind == "steering"}
-        turn.happenings += [h for h in gap.happenings if h.kind != "steering" or h.text not in said]
-        turn.local_commands += tuple(gap.commands)
+        if gap.happenings:
+            # Words taken from the queue are mostly repeated by an attachment, before or after.
+            said = {happening.text for happening in turn.happenings if happening.kind == "steering"}
+            turn.happenings += [h for h in gap.happenings if h.kind != "steering" or h.text not in said]
+        if gap.commands:
+            turn.local_commands += tuple(gap.commands)
         if gap.expansion and turn.prompt is not None and not turn.responses:
             turn.prompt.expansion = "\n".join(filter(None, (turn.prompt.expansion, *gap.expansion)))
         gap.happenings, gap.commands, gap.expansion = [], [], []
@@ -637,6 +646,10 @@ class Grouper:
                 yield kind, str(getattr(entry, _CONTEXT[kind]) or "")
 
 
+def _start_offset(turn: Turn) -> int:
+    return turn.start.offset
+
+
 def _key(entry: Entry) -> str:
     """What identifies a row: its uuid, or what it says; never where it stands."""
     return entry.uuid or "row:" + words_digest(msgspec.json.encode(entry).decode("utf-8", "replace"))
@@ -668,7 +681,8 @@ def _answers_queued_version(version: str) -> bool:
 def _add_blocks(response: Response, entry: Entry, message: e.Message) -> None:  # noqa: C901  a table of cases
     """One more line of a response."""
     moment = e.time_ns(entry)
-    response.last_ns = max(filter(None, (response.last_ns, moment)), default=None)
+    if moment is not None and (response.last_ns is None or moment > response.last_ns):
+        response.last_ns = moment
     response.stop_reason = message.stop_reason or response.stop_reason
     response.is_aborted = response.is_aborted or bool(entry.is_aborted_mid_stream)
     if entry.thinking_duration_ms is not None:

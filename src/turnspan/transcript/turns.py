@@ -7,14 +7,11 @@ a turn is sealed.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from turnspan.transcript import entries as e  # noqa: TC001  msgspec resolves field types when a struct is made
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 AGENT_TOOLS: Final = frozenset({"Agent", "Task"})  # `Task` up to 2.1.47
 
@@ -84,9 +81,9 @@ class Response(msgspec.Struct):
     has_request_elsewhere: bool = False  # it names a recorded request that is not in this file
 
     @property
-    def calls(self) -> Iterator[Call]:
+    def calls(self) -> list[Call]:
         """The tool calls it asked for."""
-        return (part for part in self.parts if isinstance(part, Call))
+        return [part for part in self.parts if isinstance(part, Call)]
 
 
 class Happening(msgspec.Struct, frozen=True):
@@ -168,13 +165,11 @@ class Turn(msgspec.Struct):
         last = self.responses[-1]
         if any(response.error is not None for response in self.responses):
             return True  # the client gives up; 2.0.36 may write a cut response behind the error
-        if last.stop_reason in {"max_tokens", "pause_turn", "tool_use"} and not any(last.calls):
+        if last.calls or last.stop_reason in {"max_tokens", "pause_turn", "tool_use"}:
             return False
-        if not any(isinstance(part, Call) or part.kind == "text" for part in last.parts):
+        if not any(isinstance(part, Said) and part.kind == "text" for part in last.parts):
             return False
-        return not any(call.result is None for response in self.responses for call in response.calls) and not any(
-            last.calls
-        )
+        return not self.pending_calls
 
     @property
     def has_failed(self) -> bool:
@@ -203,7 +198,8 @@ class Turn(msgspec.Struct):
         last = self.responses[-1]
         texts = [part.text for part in last.parts if isinstance(part, Said) and part.kind == "text"]
         texts = texts or [last.error or self.last_text]
-        return tuple(dict.fromkeys(words_digest(text) for text in (texts[-1], "\n".join(texts), "".join(texts))))
+        texts = list(dict.fromkeys((texts[-1], "\n".join(texts), "".join(texts))))  # mostly it is the same text
+        return tuple(dict.fromkeys(map(words_digest, texts)))
 
 
 class InlineAgent(msgspec.Struct):
