@@ -279,7 +279,7 @@ def test_sessions_are_listed(turnspan):
     code, out, err = turnspan("sessions")
     head, first, second = out.splitlines()
     assert (code, err) == (0, "")
-    assert head.split() == ["AGE", "SESSION", "TURNS", "TOKENS", "COST", "PROJECT", "TITLE"]
+    assert head.split() == ["AGE", "SESSION", "TURNS", "TOKENS", "COST", "SENT", "PROJECT", "TITLE"]
     assert first.split()[1:4] == ["7a7e0000", "1", "370"]
     assert "shed" in first
     assert first.endswith("sharpen the shears")

@@ -87,6 +87,7 @@ class _Loading:
         self.values: dict[str, Any] = {setting.name: setting.default for setting in SETTINGS}
         self.sources = dict.fromkeys(self.values, "default")
         self.problems: list[str] = []
+        self._unknown: list[str] = []  # sources of which nobody knows what they want
 
     def take(self, setting: Setting, value: object, source: str, where: str) -> None:
         """Use a value, or the narrowest one if it is wrong."""
@@ -94,18 +95,22 @@ class _Loading:
             self.values[setting.name] = checked(setting, value)
         except ConfigError as error:
             if setting.name == "patterns":  # nothing could stand for secrets that are not known
-                self.switch_off(source, f"{where}: {error}")
+                self.give_up(source, f"{where}: {error}")
                 return
             instead = setting.narrowest if setting.narrowest is not None else setting.default
             self.values[setting.name] = instead
             self.problems.append(f"{where}: {error}; until then it is {_shown(instead)}")
         self.sources[setting.name] = source
 
-    def switch_off(self, source: str, problem: str) -> None:
-        """Nobody knows what the person wants: then nothing leaves."""
-        self.values["enabled"] = False
-        self.sources["enabled"] = source
+    def give_up(self, source: str, problem: str) -> None:
+        """Nobody knows what the person wants."""
+        self._unknown.append(source)
         self.problems.append(f"{problem}; until that is right nothing is exported")
+
+    def conclude(self) -> None:
+        """Nothing leaves while nobody knows what the person wants, whatever the environment says."""
+        for source in self._unknown:
+            self.values["enabled"], self.sources["enabled"] = False, source
 
 
 def load_config(env: Mapping[str, str], flags: Mapping[str, Any] | None = None, project: Path | None = None) -> Config:
@@ -114,14 +119,15 @@ def load_config(env: Mapping[str, str], flags: Mapping[str, Any] | None = None, 
     home = turnspan_home(env)
     loading = _Loading()
     file = read_toml(home / CONFIG_NAME, is_ours=True)
+    if file.problem:
+        loading.give_up(str(file.path), file.problem)
     _take_file(file, loading)
     for setting in SETTINGS:
         for name in setting.env:
             if variables[name]:
                 label = variables.label(name)
                 loading.take(setting, from_text(setting, variables[name]), label, label)
-    if file.problem:  # after the environment: it cannot overrule what cannot be read
-        loading.switch_off(str(file.path), file.problem)
+    loading.conclude()
     for key, value in (flags or {}).items():
         loading.values[key] = checked(SETTING[key], value)
         loading.sources[key] = f"--{key.replace('_', '-')}"

@@ -168,8 +168,8 @@ class Reading:
             if len(found) > 1:
                 yield from _glued(line, line.data)
                 continue
-            for entry in found:
-                yield Place(line.number, line.offset, line.end), entry
+            if found:
+                yield Place(line.number, line.offset, line.end), found[0]
 
     def _may_leave(self, grouper: Grouper) -> bool:
         ending = self._ending

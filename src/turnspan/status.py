@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -233,8 +234,7 @@ def ask(destination: Destination, config: Config) -> tuple[str, str]:
     """What a destination answers now, and its reason. An empty request is sent: it stores nothing."""
     if destination.type == "local":
         directory = nearest(Path(where_of(destination, config.home)))
-        is_writable = directory.is_dir() and os.access(directory, os.W_OK | os.X_OK)
-        return ("acknowledged", "") if is_writable else ("configuration", f"cannot write to {directory}")
+        return ("acknowledged", "") if can_write(directory) else ("configuration", f"cannot write to {directory}")
     target = Target(destination, config)
     try:
         verdict = target.backend.send(target.backend.encode([]))
@@ -248,8 +248,18 @@ def ask(destination: Destination, config: Config) -> tuple[str, str]:
 
 
 def nearest(path: Path) -> Path:
-    """A directory, or the nearest one above that is there."""
-    return next((each for each in (path, *path.parents) if each.exists()), path)
+    """What is at a path, or the nearest above it that can be seen."""
+    for each in (path, *path.parents):
+        with suppress(OSError):
+            each.lstat()
+            return each
+    return path
+
+
+def can_write(directory: Path) -> bool:
+    """Whether we may make files in it."""
+    is_effective = os.access in os.supports_effective_ids
+    return directory.is_dir() and os.access(directory, os.W_OK | os.X_OK, effective_ids=is_effective)
 
 
 # ---- the log

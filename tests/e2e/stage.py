@@ -331,15 +331,17 @@ class Typed:
 
     def quit(self) -> None:
         """Leave with /exit, and wait until the client is gone."""
-        self.terminal.write("/exit")
-        wait_until(lambda: self.shows("/exit"), "/exit on the screen", 10)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 30
         while self.terminal.is_running():
             if time.monotonic() > deadline:
                 raise Late("the client did not leave\n" + self.terminal.screen())
+            self.terminal.key("C-u")  # words that were taken may still stand there
+            self.terminal.write("/exit")
+            with contextlib.suppress(Late):
+                wait_until(lambda: self.shows("/exit"), "/exit on the screen", 5)
             self.terminal.key("Enter")
             with contextlib.suppress(Late):
-                wait_until(lambda: not self.terminal.is_running(), "gone", 2)
+                wait_until(lambda: not self.terminal.is_running(), "gone", 4)
         self.row["t_end"] = time.time()
 
     def kill(self, how: signal.Signals) -> None:

@@ -130,7 +130,7 @@ def test_a_tool_result_is_not_a_prompt():
     writer.prompt([block, {"type": "text", "text": "and hurry"}])
     writer.say("Done.")
     (turn,) = grouped(writer)
-    assert next(turn.responses[0].calls).result.text == "loom"
+    assert turn.responses[0].calls[0].result.text == "loom"
     assert [(event.kind, event.text) for event in turn.happenings] == [("steering", "and hurry")]
 
 

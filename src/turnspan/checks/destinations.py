@@ -14,7 +14,7 @@ from turnspan.checks.servers import server_checks
 from turnspan.errors import StateError, TurnspanError
 from turnspan.holdings import open_holdings
 from turnspan.options import OPTIONS
-from turnspan.status import nearest, where_of
+from turnspan.status import can_write, nearest, where_of
 from turnspan.targets import Target, identity_of
 from turnspan.terminal import count
 from turnspan.trace.model import Kind, Message, Span, Text, Trace
@@ -83,7 +83,7 @@ def _usable(group: Group, destination: Destination, config: Config, target: Targ
 
 def _local(group: Group, directory: Path) -> Iterator[Check]:
     there = nearest(directory)
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+    if not can_write(there):
         yield group.bad(f"cannot write to {there}", "make it writable, or set `directory` to one that is")
         return
     files = sorted(directory.glob("traces-*.jsonl")) if directory.is_dir() else []

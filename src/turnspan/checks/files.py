@@ -14,7 +14,7 @@ from turnspan.config import CONFIG_NAME
 from turnspan.errors import TurnspanError
 from turnspan.leaving import rules_of
 from turnspan.logbook import read_log
-from turnspan.status import nearest
+from turnspan.status import can_write, nearest
 from turnspan.targets import prices_of
 from turnspan.terminal import count
 
@@ -36,7 +36,7 @@ def file_checks(home: Path) -> Iterator[Check]:
     if not directory.is_dir():
         yield FILES.bad(f"{directory} is not a directory", "move it away")
         return
-    if not os.access(directory, os.W_OK | os.X_OK):
+    if not can_write(directory):
         yield FILES.bad(
             f"cannot write to {directory}: without a place to note what was sent, nothing is sent",
             "make it writable, or set CLAUDE_CONFIG_DIR to a directory that is",
@@ -123,7 +123,8 @@ def setting_checks(config: Config, cwd: Path) -> Iterator[Check]:
         yield SETTINGS.bad(problem, "correct it; `turnspan config` shows what is in force")
     if not problems:
         path = config.home / CONFIG_NAME
-        yield SETTINGS.good(f"{path} is right" if path.exists() else "there is no config.toml, and none is needed")
+        is_there = nearest(path) == path
+        yield SETTINGS.good(f"{path} is right" if is_there else "there is no config.toml, and none is needed")
     if not config.is_enabled:
         yield SETTINGS.doubt(
             f"turnspan is switched off by {config.sources['enabled']}: nothing leaves", "set `enabled` to true"

@@ -106,7 +106,7 @@ def _drift(seen: Seen) -> Iterator[Check]:
     versions = sorted(seen.versions, key=_version)
     if versions:
         span = versions[0] if len(versions) == 1 else f"{versions[0]} to {versions[-1]}"
-        yield GROUP.good(f"the last {count(seen.sessions, 'session')} were written by Claude Code {span}")
+        yield GROUP.good(f"Claude Code {span} wrote the {count(seen.sessions, 'newest session')}")
     noticed = seen.noticed
     if noticed.unknown:
         kinds = ", ".join(

@@ -24,6 +24,6 @@ def span_id(trace: bytes, kind: str, key: str) -> bytes:
 
 def _digest(*parts: bytes) -> bytes:
     # Each part is preceded by its length, so that no two lists of parts give the same bytes.
-    joined = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    joined = b"".join([len(part).to_bytes(4, "big") + part for part in parts])
     digest = sha256(joined).digest()
-    return digest if any(digest[:8]) else b"\x01" + digest[1:]  # an id of zeros is invalid in OpenTelemetry
+    return digest if digest[:8] != bytes(8) else b"\x01" + digest[1:]  # an id of zeros is invalid in OpenTelemetry

@@ -454,9 +454,11 @@ class Grouper:
         is_reply_to_command = entry.parent_uuid in gap.tentative_rows
         number = self._owners.get(entry.parent_uuid or "")
         running = turn or self._late.get(number if number is not None else 0)
-        is_ended = running.has_answer if running is not None else self._past.is_answered
-        has_failed = running is not None and running.has_failed
-        if gap.tentative is not None and (is_reply_to_command or (number is None and (turn is None or is_ended))):
+
+        def is_ended() -> bool:  # asked only where it matters: it looks through the whole turn
+            return running.has_answer if running is not None else self._past.is_answered
+
+        if gap.tentative is not None and (is_reply_to_command or (number is None and (turn is None or is_ended()))):
             return self._confirm(*gap.tentative)
         if turn is None and not self._past.recent:
             return self._new_turn(entry, place, "unknown"), None
@@ -464,12 +466,13 @@ class Grouper:
             return self._part_of(self._ref(entry), entry, place), None
         if is_synthetic:
             return turn or self._part_of(self._ref(entry), entry, place), None
-        is_second_answer = is_ended and not has_failed and gap.boundary != "feedback"
-        if is_second_answer and _answers_queued(entry) and not self._is_agent:
-            return self._answer_to_queued(entry, place)
+        if _answers_queued(entry) and not self._is_agent and gap.boundary != "feedback":
+            has_failed = running is not None and running.has_failed
+            if not has_failed and is_ended():
+                return self._answer_to_queued(entry, place)
         if turn is None:
             return self._part_of(self._ref(entry), entry, place), None
-        if is_ended and gap.boundary:
+        if gap.boundary and is_ended():
             sealed = self.seal()
             return self._part_of(self._ref(entry), entry, place), sealed
         return turn, None
@@ -699,7 +702,7 @@ def _add_blocks(response: Response, entry: Entry, message: e.Message) -> None:  
     for block in found:
         if block.type == "tool_use":
             call_id = block.id or f"{response.key}/{len(response.parts)}"
-            if all(call.id != call_id for call in response.calls):
+            if call_id not in [call.id for call in response.calls]:
                 response.parts.append(Call(call_id, block.name or "tool", e.raw_text(block.input) or "{}", moment))
         elif block.type in {"thinking", "redacted_thinking"}:
             response.parts.append(Said("thinking", block.thinking or ""))

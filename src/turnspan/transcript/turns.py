@@ -7,6 +7,7 @@ a turn is sealed.
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -210,6 +211,7 @@ class InlineAgent(msgspec.Struct):
     turns: list[Turn] = []
 
 
+@lru_cache(maxsize=64)
 def version_of(text: str | None) -> tuple[int, ...]:
     """A client version as numbers; empty if it is not one."""
     parts = (text or "").split("-")[0].split(".")

@@ -1,0 +1,512 @@
+"""Settings: what is set, by whom, and what happens to what cannot be understood."""
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from turnspan.cli import main
+from turnspan.config import OPTIONS, SETTINGS, load_config, narrowed, project_narrowing
+from turnspan.errors import ConfigError
+from turnspan.options import POLICY, table
+from turnspan.toml_text import read_toml
+
+ROOT = Path(__file__).parent.parent
+SECRET = "sk-lf-0123456789"
+KEYS = {"LANGFUSE_PUBLIC_KEY": "pk-lf-1", "LANGFUSE_SECRET_KEY": SECRET}
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A home of its own."""
+    return Place(tmp_path)
+
+
+class Place:
+    def __init__(self, base):
+        self.base = base
+        self.claude = base / "claude"
+        self.file = self.claude / "turnspan" / "config.toml"
+        self.project = base / "project"
+        self.project.mkdir()
+
+    def write(self, text, mode=0o600):
+        """Write the person's config file."""
+        self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.file.write_text(text)
+        self.file.chmod(mode)
+
+    def load(self, flags=None, *, project=None, **env):
+        """Load the settings."""
+        return load_config({"HOME": str(self.base), "CLAUDE_CONFIG_DIR": str(self.claude), **env}, flags, project)
+
+    def narrow(self, text, directory=None):
+        """Write a project's file."""
+        path = (directory or self.project) / ".claude" / "turnspan.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+
+# ---- who says what
+
+
+def test_nothing_needs_to_be_set(place):
+    """Without any settings traces go to files on this machine, masked."""
+    config = place.load()
+    assert config.problems == ()
+    assert config.is_enabled
+    [destination] = config.destinations
+    assert (destination.name, destination.type, destination.source) == ("local", "local", "default")
+    assert destination.policy["capture"] == "redacted"
+    assert set(config.sources.values()) == {"default"}
+
+
+def test_flags_count_before_the_environment_and_that_before_the_file(place):
+    """Each value says where it comes from."""
+    place.write('capture = "full"\ntags = ["a"]\nuser_id = "ada"\n')
+    config = place.load({"user_id": "grace"}, TURNSPAN_TAGS="b, c", TURNSPAN_USER_ID="eve")
+    assert (config.values["capture"], config.sources["capture"]) == ("full", str(place.file))
+    assert (config.values["tags"], config.sources["tags"]) == (["b", "c"], "$TURNSPAN_TAGS")
+    assert (config.values["user_id"], config.sources["user_id"]) == ("grace", "--user-id")
+    with pytest.raises(ConfigError, match="capture is 'all'"):
+        place.load({"capture": "all"})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("0", False), ("No", False), (" off ", False), ("1", True), ("TRUE", True)]
+)
+def test_switches_in_the_environment(place, text, value):
+    """A switch is written in any usual way."""
+    config = place.load(TURNSPAN_RECOVER=text)
+    assert config.values["recover"] is value
+    assert config.problems == ()
+
+
+def test_what_claude_codes_own_settings_add_counts_on_the_command_line_too(place):
+    """Who keeps keys under `env` in settings.json sees the same destinations as the hook does."""
+    place.claude.mkdir()
+    (place.claude / "settings.json").write_text(json.dumps({"env": {**KEYS, "TURNSPAN_CAPTURE": "metadata", "N": 1}}))
+    config = place.load()
+    assert [destination.type for destination in config.destinations] == ["langfuse"]
+    assert config.destinations[0].source == f"LANGFUSE_PUBLIC_KEY in {place.claude / 'settings.json'}"
+    assert config.values["capture"] == "metadata"
+    assert place.load(TURNSPAN_CAPTURE="full").values["capture"] == "full"
+
+
+# ---- destinations
+
+
+def test_several_destinations_each_with_its_own_policy(place):
+    """What a destination does not say for itself it takes from above."""
+    place.write(
+        'capture = "metadata"\n[destinations.jaeger]\ntype = "otlp"\nendpoint = "http://localhost:4318"\n'
+        f'[destinations.langfuse]\npublic_key = "pk"\nsecret_key = "{SECRET}"\ncapture = "full"\nthinking = false\n'
+    )
+    config = place.load()
+    assert config.problems == ()
+    jaeger, langfuse = config.destinations
+    assert (jaeger.type, jaeger.policy["capture"], jaeger.policy["thinking"]) == ("otlp", "metadata", True)
+    assert (langfuse.type, langfuse.policy["capture"], langfuse.policy["thinking"]) == ("langfuse", "full", False)
+
+
+def test_the_environment_alone_is_enough(place):
+    """The variables people script against name two destinations."""
+    config = place.load(
+        TURNSPAN_OTLP_ENDPOINT="http://localhost:4318",
+        TURNSPAN_OTLP_HEADERS="Authorization=Bearer%20x, x-team=a",
+        TURNSPAN_OTLP_TIMEOUT_S="3",
+        LANGFUSE_HOST="https://lf.example",
+        **KEYS,
+    )
+    otlp, langfuse = config.destinations
+    assert otlp.options["headers"] == {"Authorization": "Bearer x", "x-team": "a"}
+    assert otlp.options["timeout_s"] == 3.0
+    assert langfuse.options == {"public_key": "pk-lf-1", "secret_key": SECRET, "base_url": "https://lf.example"}
+
+
+def test_one_source_names_a_destination_as_a_whole(place):
+    """A key from the file never travels to an endpoint from the environment, nor the other way round."""
+    place.write(
+        f'[destinations.langfuse]\nbase_url = "https://own.example"\npublic_key = "pk"\nsecret_key = "{SECRET}"\n'
+    )
+    [kept] = place.load(LANGFUSE_BASE_URL="https://evil.example").destinations
+    assert kept.options["base_url"] == "https://own.example"
+    [replaced] = place.load(LANGFUSE_PUBLIC_KEY="pk-2", LANGFUSE_SECRET_KEY="sk-2").destinations
+    assert replaced.options == {"public_key": "pk-2", "secret_key": "sk-2"}
+
+
+def test_people_from_other_hooks_change_nothing(place):
+    """CC_LANGFUSE_* is understood, and counts before keys that a shell has for other programs."""
+    theirs = {"CC_LANGFUSE_PUBLIC_KEY": "pk-cc", "CC_LANGFUSE_SECRET_KEY": "sk-cc"}
+    [found] = place.load(**theirs, **KEYS, LANGFUSE_BASE_URL="https://us.example").destinations
+    assert found.options == {"public_key": "pk-cc", "secret_key": "sk-cc", "base_url": "https://us.example"}
+    [found] = place.load(
+        **theirs, CC_LANGFUSE_HOST="https://cc.example", LANGFUSE_HOST="https://x.example"
+    ).destinations
+    assert found.options["base_url"] == "https://cc.example"
+
+
+def test_what_was_set_for_the_plugin_counts_least(place):
+    """Claude Code hands the plugin's options over under names of its own."""
+    options = {f"CLAUDE_PLUGIN_OPTION_{name}": value for name, value in KEYS.items()}
+    options |= {"CLAUDE_PLUGIN_OPTION_TURNSPAN_OTLP_ENDPOINT": "http://localhost:1"}
+    found = {destination.name: destination for destination in place.load(**options).destinations}
+    assert found["langfuse"].options == {"public_key": "pk-lf-1", "secret_key": SECRET}
+    assert found["otlp"].options == {"endpoint": "http://localhost:1"}
+    config = place.load(**options, LANGFUSE_PUBLIC_KEY="pk-2", LANGFUSE_SECRET_KEY="sk-2")
+    assert {destination.name: destination.options.get("public_key") for destination in config.destinations} == {
+        "langfuse": "pk-2",
+        "otlp": None,
+    }
+
+
+def test_a_backend_that_a_package_brings_keeps_its_own_options(place):
+    """Whatever such a backend wants to know, it checks by itself."""
+    place.write('[destinations.db]\ntype = "sqlite"\npath = "/x"\ncapture = "full"\n')
+    [found] = place.load().destinations
+    assert (found.type, found.options, found.policy["capture"]) == ("sqlite", {"path": "/x"}, "full")
+
+
+# ---- what is wrong
+
+
+WRONG = {
+    "unknown setting": ("\ncaptur = 'full'\n", "config.toml:2: there is no setting 'captur'; did you mean 'capture'?"),
+    "no such choice": ("capture = 'all'\n", "config.toml:1: capture is 'all'; allowed: metadata, redacted, full"),
+    "no switch": ("\n\nthinking = 'yes'", "config.toml:3: thinking is 'yes'; allowed: true or false"),
+    "no number": ("attribute_max_bytes = true", "attribute_max_bytes is True; allowed: a whole number"),
+    "no list of texts": ("tags = [1]", "tags is [1]; allowed: a list of texts"),
+    "no destinations": ("destinations = 3", "config.toml:1: `destinations` must be tables"),
+    "no table": ("[destinations]\nx = 3", "config.toml:2: [destinations.x] must be a table with a type"),
+    "unknown option": (
+        "[destinations.a]\ntype = 'otlp'\nendpoint = 'http://a'\n\n[destinations.b]\ntype = 'otlp'\nendpont = 'x'",
+        "config.toml:7: [destinations.b] there is no option 'endpont'; did you mean 'endpoint'?",
+    ),
+    "wrong option": (
+        "capture = 'full'\n[destinations.otlp]\ncapture = 'metadta'",
+        "config.toml:3: [destinations.otlp] capture is 'metadta'",
+    ),
+    "an option of another type": ("[destinations.local]\nendpoint = 'x'", "there is no option 'endpoint'"),
+    "not TOML": ("a = 1\nb = = 2\n", "config.toml:2 is not valid TOML"),
+}
+
+
+@pytest.mark.parametrize(("text", "sentence"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_named_with_its_line(place, text, sentence):
+    """One sentence: the file, the line, the setting, its value and what is allowed. The rest is used."""
+    place.write(text)
+    config = place.load()
+    assert len(config.problems) == 1
+    assert sentence in config.problems[0]
+
+
+def test_a_mistyped_wish_for_privacy_is_still_one(place):
+    """What cannot be understood is taken in its narrowest sense."""
+    place.write('capture = "metdata"\nthinking = "no"\nmask_paths = "yes"\n')
+    config = place.load()
+    assert config.values["capture"] == "metadata"
+    assert config.values["thinking"] is False
+    assert config.values["mask_paths"] is True
+    assert all("until then it is" in problem for problem in config.problems)
+    assert place.load(TURNSPAN_ENABLED="maybe").is_enabled is False
+    place.write("off = 3\n")
+    assert place.load().narrowing("/anywhere").is_off
+
+
+@pytest.mark.parametrize("text", ["enabled = false\nx = = 1\n", "patterns = 3\n", "[[[["])
+def test_settings_that_cannot_be_read_let_nothing_leave(place, text):
+    """Nobody knows what the person wants then; and the environment does not know it better."""
+    place.write(text)
+    config = place.load(TURNSPAN_ENABLED="1", **KEYS)
+    assert not config.is_enabled
+    assert "nothing is exported" in config.problems[0]
+
+
+def test_a_destination_with_something_wrong_is_not_used(place):
+    """A misspelt base_url must not send the keys of one's own server, and everything else, to the cloud."""
+    place.write(
+        f'[destinations.langfuse]\npublic_key = "pk"\nsecret_key = "{SECRET}"\nbase_ulr = "https://own.example"\n'
+    )
+    config = place.load()
+    assert [destination.name for destination in config.destinations] == ["local"]
+    assert "nothing is sent to langfuse until it is right" in config.problems[0]
+    assert SECRET not in str(config.problems)
+    config = place.load(TURNSPAN_OTLP_ENDPOINT="http://localhost:1", TURNSPAN_OTLP_HEADERS="nonsense")
+    assert [destination.name for destination in config.destinations] == ["local"]
+
+
+def test_no_sentence_repeats_a_credential(place):
+    """Not from a header, not from a key of the wrong type, not from a line that is no TOML."""
+    place.write(f'[destinations.langfuse]\npublic_key = "pk"\nsecret_key = ["{SECRET}"]\n')
+    assert SECRET not in str(place.load().problems)
+    place.write(f'[destinations.otlp]\nendpoint = "http://localhost:1"\nheaders = {{ Authorization = ["{SECRET}"] }}\n')
+    assert SECRET not in str(place.load(TURNSPAN_OTLP_HEADERS=SECRET).problems)
+    place.write(f'secret_key = "{SECRET}" "{SECRET}"\n')
+    assert SECRET not in str(place.load().problems)
+
+
+@pytest.mark.parametrize("missing", KEYS)
+def test_half_a_pair_of_keys_is_no_destination(place, missing):
+    """Langfuse needs both, and the one that is not set is named."""
+    config = place.load(**{name: value for name, value in KEYS.items() if name != missing})
+    assert [destination.name for destination in config.destinations] == ["local"]
+    assert config.problems == (
+        f"${missing} is not set, and Langfuse needs both keys; nothing is sent to langfuse until it is right",
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes")
+def test_a_file_that_others_can_write_to_is_not_believed(place):
+    """Whoever could write it could have named any endpoint; a link to a private file is fine."""
+    place.write("user_id = 'ada'", mode=0o666)
+    config = place.load()
+    assert (config.values["user_id"], config.is_enabled) == ("", False)
+    assert "chmod go-w" in config.problems[0]
+    place.file.chmod(0o644)
+    assert place.load().values["user_id"] == "ada"
+    place.file.rename(place.base / "elsewhere.toml")
+    place.file.symlink_to(place.base / "elsewhere.toml")
+    assert place.load().values["user_id"] == "ada"
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (os.mkfifo, "not a regular file"),
+        (lambda path: path.mkdir(), "not a regular file"),
+        (lambda path: path.write_bytes(b"#" * 300_000), "longer than"),
+        (lambda path: path.write_bytes(b"a = " + b"[" * 100_000), "nested too deep"),
+        (lambda path: path.write_bytes(b"\xff\xfe"), "no text"),
+    ],
+    ids=["FIFO", "directory", "huge", "deep", "binary"],
+)
+def test_whatever_lies_there_is_a_sentence(tmp_path, make, why):
+    """Nothing that can lie in a project's directory makes a worker wait, or fail."""
+    path = tmp_path / "x.toml"
+    make(path)
+    assert why in read_toml(path).problem
+
+
+# ---- projects
+
+
+def test_a_project_may_switch_off_narrow_and_tag(place):
+    """In its directory and below."""
+    place.narrow('capture = "metadata"\nthinking = false\ntags = ["loom"]\n')
+    (place.project / "deep" / "down").mkdir(parents=True)
+    found = place.load().narrowing(str(place.project / "deep" / "down"))
+    assert (found.is_off, found.capture, found.withheld, found.tags) == (False, "metadata", ("thinking",), ("loom",))
+    policy = {"capture": "full", "thinking": True, "images": True}
+    assert narrowed(policy, found) == {"capture": "metadata", "thinking": False, "images": True}
+    assert narrowed({**policy, "capture": "metadata"}, project_narrowing(str(place.base)))["capture"] == "metadata"
+    place.narrow("enabled = false\n")
+    assert place.load().narrowing(str(place.project)).is_off
+
+
+def test_a_project_never_widens(place):
+    """`full` in a project's file changes nothing for who allows only metadata."""
+    place.narrow('capture = "full"\nthinking = true\nenabled = true\n')
+    found = place.load().narrowing(str(place.project))
+    assert narrowed({"capture": "metadata", "thinking": False}, found) == {"capture": "metadata", "thinking": False}
+
+
+def test_what_holds_above_holds_below(place):
+    """A file further down cannot take back what one further up has switched off."""
+    place.narrow('enabled = false\ncapture = "metadata"\n')
+    below = place.project / "below"
+    place.narrow('capture = "redacted"\ntags = ["x"]\n', below)
+    found = place.load().narrowing(str(below))
+    assert (found.is_off, found.capture, found.tags) == (True, "metadata", ("x",))
+    assert found.why == str(place.project / ".claude" / "turnspan.toml")
+
+
+@pytest.mark.parametrize("key", ["endpoint", "destinations", "patterns", "off", "prices", "user_id"])
+def test_what_a_project_cannot_set_is_named(place, key):
+    """No file of a repository names an endpoint, a key or a path; that it tried is told."""
+    path = place.narrow(f'tags = ["a"]\n{key} = "https://evil.example"\n')
+    found = place.load().narrowing(str(place.project))
+    assert found.tags == ("a",)
+    assert found.problems[0].startswith(f"{path}:2: a project cannot set '{key}'")
+
+
+def test_a_projects_mistyped_wish_is_still_one(place):
+    """Also here the narrowest sense counts, and a file that cannot be read means off."""
+    place.narrow('capture = "metdata"\nthinking = "no"\n')
+    found = place.load().narrowing(str(place.project))
+    assert (found.capture, found.withheld) == ("metadata", ("thinking",))
+    assert len(found.problems) == 2
+    place.narrow('enabled = "false"\n')
+    assert place.load().narrowing(str(place.project)).is_off
+    place.narrow("enabled = = true\n")
+    assert place.load().narrowing(str(place.project)).is_off
+
+
+@pytest.mark.parametrize(
+    ("pattern", "directory", "is_off"),
+    [
+        ("~/private/**", "private", True),
+        ("~/private/**", "private/deep/er", True),
+        ("~/private/**", "private-not", False),
+        ("~/private", "private", True),
+        ("~/private", "private/deep", False),
+        ("*/secret-*", "x/secret-1", True),
+    ],
+)
+def test_directories_that_never_leave(place, monkeypatch, pattern, directory, is_off):
+    """Patterns in the person's own settings follow the working directory of the transcript."""
+    monkeypatch.setenv("HOME", str(place.base))
+    place.write(f'off = "{pattern}"\n')
+    assert place.load().narrowing(str(place.base / directory)).is_off is is_off
+
+
+def plant(directory, env, name="settings.json"):
+    """Write a project's settings for Claude Code."""
+    path = directory / ".claude" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"env": env}))
+
+
+@pytest.mark.parametrize("name", ["settings.json", "settings.local.json"])
+def test_a_projects_environment_names_nothing(place, name):
+    """Settings of a repository that redirect the endpoint are not listened to, wherever the session has gone."""
+    planted = {"TURNSPAN_OTLP_ENDPOINT": "https://evil.example", "LANGFUSE_BASE_URL": "https://evil.example"}
+    plant(place.project, planted, name)
+    inside = place.project / "src"
+    inside.mkdir()
+    for project, env in (
+        (place.project, {}),
+        (inside, {}),
+        (inside, {"CLAUDE_PROJECT_DIR": str(place.project)}),
+        (place.base, {"CLAUDE_PROJECT_DIR": str(place.project)}),
+    ):
+        config = place.load(project=project, **planted, **KEYS, **env)
+        [destination] = config.destinations
+        assert "base_url" not in destination.options
+    plant(place.project, {"TURNSPAN_OTLP_ENDPOINT": ["https://evil.example"]}, name)  # the client makes text of it
+    assert place.load(project=place.project, **planted).destinations[0].type == "local"
+
+
+def test_a_projects_environment_may_switch_off(place):
+    """That, and nothing else."""
+    plant(place.project, {"TURNSPAN_ENABLED": "0", "TURNSPAN_CAPTURE": "full"})
+    config = place.load(project=place.project, TURNSPAN_ENABLED="0", TURNSPAN_CAPTURE="full")
+    assert not config.is_enabled
+    assert config.values["capture"] == "redacted"
+    plant(place.project, {"TURNSPAN_ENABLED": "1"})
+    place.write("enabled = false\n")
+    assert not place.load(project=place.project, TURNSPAN_ENABLED="1").is_enabled
+
+
+def test_the_persons_own_environment_stays(place):
+    """What stands in the settings of the person's home is theirs, also in a session at home."""
+    home = place.base / "home"
+    plant(home, KEYS)
+    for project in (home, home / "work"):
+        project.mkdir(exist_ok=True)
+        config = load_config({"HOME": str(home), **KEYS}, project=project)
+        assert [destination.type for destination in config.destinations] == ["langfuse"]
+
+
+# ---- the command
+
+
+@pytest.fixture
+def turnspan(place, monkeypatch, capsys):
+    """Run a command; give its exit code and what it wrote."""
+    for name in [name for name in os.environ if name.startswith(("TURNSPAN_", "LANGFUSE_", "CC_", "CLAUDE"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(place.claude))
+    monkeypatch.chdir(place.project)
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as exit_:
+            main(arguments)
+        captured = capsys.readouterr()
+        return exit_.value.code, captured.out, captured.err
+
+    return run
+
+
+def test_config_shows_values_and_sources_and_no_secret(place, turnspan, monkeypatch):
+    """Whoever pastes the output into a report gives nothing away."""
+    place.write(
+        'user_id = "ada"\npatterns = { mine = "hunter2" }\n'
+        f'[destinations.langfuse]\npublic_key = "pk-lf-0123456789"\nsecret_key = "{SECRET}"\ncapture = "metadata"\n'
+        '[destinations.otlp]\nendpoint = "https://o.example"\nproxy = "http://ada:hunter3@proxy.example:1"\n'
+        'headers = { Authorization = "Bearer hunter4" }\n'
+        '[destinations.mine]\ntype = "other"\napi_token = "hunter5"\nplace = "x"\n'
+    )
+    monkeypatch.setenv("TURNSPAN_CAPTURE", "full")
+    code, out, err = turnspan("config")
+    assert (code, err) == (0, "")
+    assert re.search(rf"^user_id +ada +from {re.escape(str(place.file))}$", out, re.MULTILINE)
+    assert re.search(r"^capture +full +from \$TURNSPAN_CAPTURE$", out, re.MULTILINE)
+    assert re.search(r"^capture +metadata$", out, re.MULTILINE)
+    assert "proxy               http://…@proxy.example:1" in out
+    as_json = turnspan("config", "--json")[1]
+    for text in (out, as_json):
+        assert "Authorization" in text
+        assert SECRET not in text
+        assert "hunter" not in text
+    record = json.loads(as_json)
+    assert record["settings"]["user_id"] == {"value": "ada", "source": str(place.file)}
+    told = turnspan("config", "--help")[1]
+    for name in (*record, *record["project"], *record["destinations"][0]):
+        assert re.search(rf"\b{name}\b", told), name
+
+
+def test_config_names_problems_and_exits_with_1(place, turnspan):
+    """In the person's file and in the project's."""
+    place.write("captur = 1\n")
+    place.narrow('endpoint = "x"\n')
+    code, out, _ = turnspan("config")
+    assert code == 1
+    assert "config.toml:1: there is no setting 'captur'" in out
+    assert "turnspan.toml:1: a project cannot set 'endpoint'" in out
+    assert len(json.loads(turnspan("config", "--json")[1])["problems"]) == 2
+
+
+def test_config_says_what_the_project_asks_for(place, turnspan):
+    """Off, less, or tags."""
+    place.narrow('enabled = false\ncapture = "metadata"\nimages = false\ntags = ["a", "b"]\n')
+    out = turnspan("config")[1]
+    for words in (r"enabled +false", r"capture +metadata at most", r"images +false", r"tags +a, b"):
+        assert re.search(f"^{words}$", out, re.MULTILINE), words
+
+
+# ---- the table
+
+
+def test_the_table_names_everything(turnspan):
+    """Every setting, every option, every variable of the environment."""
+    code, out, _ = turnspan("config", "--table")
+    assert code == 0
+    assert out.splitlines() == list(table())
+    for setting in (*SETTINGS, *(option for options in OPTIONS.values() for option in options)):
+        assert f"| `{setting.name}` |" in out
+        assert all(f"`{name}`" in out for name in setting.env)
+    assert all(f"`{name}`" in out.splitlines()[-1] for name in POLICY)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/configuration.md"])
+def test_the_pages_show_the_table(page):
+    """What the pages say can be set is what the code knows."""
+    text = (ROOT / page).read_text()
+    found = re.search(r"<!-- settings -->\n(.*?)<!-- /settings -->", text, re.DOTALL)
+    if found is None or not found[1].strip():
+        pytest.skip(f"{page} has no table yet: `turnspan config --table` prints it")
+    assert found[1].strip() == "\n".join(table()).strip()
+
+
+def test_the_options_are_those_the_backends_know():
+    """Nothing can be set that a backend would refuse, and all it knows can be set."""
+    from turnspan.backends import langfuse, local, otlp  # noqa: PLC0415
+
+    above = {"attribute_max_bytes", "user_id", "environment", "tags"}  # set once, for all destinations
+    for kind, backend in (("otlp", otlp), ("langfuse", langfuse), ("local", local)):
+        names = {option.name for option in OPTIONS[kind]}
+        assert names - {"query_url"} == backend.KNOWN - above
