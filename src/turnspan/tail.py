@@ -89,23 +89,23 @@ def complete_lines(
         if not chunk:
             return  # truncated while we read
         position += len(chunk)
-        *ended, rest = chunk.split(b"\n")
-        for piece in ended:
-            data: bytes | None = piece
-            end = start + len(piece) + 1
+        begin = 0
+        while (newline := chunk.find(b"\n", begin)) >= 0:  # memchr; bytes.split looks at each byte by itself
+            data: bytes | None = chunk[begin:newline]
+            end = start + newline - begin + 1
             if pending_bytes:
                 end += pending_bytes
-                data = None if end - start - 1 > MAX_LINE_BYTES else b"".join((*pending, piece))
+                data = None if end - start - 1 > MAX_LINE_BYTES else b"".join((*pending, chunk[begin:newline]))
                 pending, pending_bytes = [], 0
             yield Line(data, number, start, end)
             number += 1
-            start = end
-        if rest:
-            pending_bytes += len(rest)
+            start, begin = end, newline + 1
+        if begin < len(chunk):
+            pending_bytes += len(chunk) - begin
             if pending_bytes > MAX_LINE_BYTES:
                 pending = []
             else:
-                pending.append(rest)
+                pending.append(chunk[begin:])
     if pending and is_whole(last := b"".join(pending)):
         yield Line(last, number, start, position)
 

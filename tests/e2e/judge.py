@@ -10,21 +10,18 @@ Rules:
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field, replace
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from .hours import HOURS
+from .again import differences
+from .recorded import Recorded, Row, read_transcripts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-Row = dict[str, Any]
 
 CHECKS = {
     "response_missing": "a response that the transcript holds has no generation",
@@ -58,7 +55,6 @@ START_S = 0.35  # the request's own row, the way to the server, a busy machine
 END_S = 0.6
 INFERRED_START_S = 1.5
 AS_WRITTEN_S = 0.01
-RECEIPT = ("request", "t", "path")  # how a span came, not what it is
 KINDS = {"LLM": "generation", "TOOL": "tool", "AGENT": "agent"}
 HAND_BACK = re.compile(r"<tools-used-before-summary>.*?</tools-used-before-summary>|<system-reminder>.*", re.DOTALL)
 
@@ -94,17 +90,6 @@ class Seen:
         return bool(self.row["status"] == 2)
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """What the transcripts of a run could tell anyone."""
-
-    usage: dict[str, Row]  # message id → the largest usage written down
-    starts: dict[str, list[float]]  # message id → its request's row, else the user's rows before it
-    ends: dict[str, list[float]]  # message id → its last row, in each file that holds it
-    timed: frozenset[str]  # message ids whose request has a row of its own
-    costs: dict[str, Row]  # session → the client's own counts
-
-
 @dataclass(slots=True)
 class Case:
     """A run, and what was found about it."""
@@ -134,7 +119,9 @@ class Case:
 
 def judge(run: Path) -> Judged:
     """Compare a run's spans with its truth."""
-    case = Case(list(_rows(run / "truth.jsonl")), {}, _recorded(run), json.loads((run / "meta.json").read_text()))
+    case = Case(
+        list(_rows(run / "truth.jsonl")), {}, read_transcripts(run), json.loads((run / "meta.json").read_text())
+    )
     _arrived(case, list(_rows(run / "sink.jsonl")))
     responses = [t for t in case.truth if t["event"] == "response" and not t["aux"] and t["http_status"] == 200]
     known = [t for t in responses if t["message_id"] in case.recorded.usage]
@@ -148,7 +135,11 @@ def judge(run: Path) -> Judged:
     _check_turns(case, known)
     _check_structure(case)
     _check_cost(case)
-    _check_backfill(case, run / "backfill.jsonl")
+    if (run / "backfill.jsonl").exists():
+        again = [row for row in _rows(run / "backfill.jsonl") if row["event"] == "span"]
+        case.figures["backfilled spans"] += len(again)
+        for what in differences((span.row for span in case.spans.values()), again):
+            case.blame("backfill_differs", what)
     return Judged({k: v for k, v in case.problems.items() if v}, case.figures)
 
 
@@ -156,44 +147,6 @@ def _rows(path: Path) -> Iterator[Row]:
     if path.exists():
         with path.open(encoding="utf-8") as lines:
             yield from (json.loads(line) for line in lines)
-
-
-def _recorded(run: Path) -> Recorded:
-    found = Recorded({}, defaultdict(list), defaultdict(list), frozenset(), {})
-    timed: set[str] = set()
-    for path in sorted((run / "projects").rglob("*.jsonl")):
-        rows = list(_decodable(path))
-        requests = {row["id"]: _at(row) for row in rows if row.get("type") == "api-request"}
-        said_at, first, last = 0.0, set(), {}
-        for row in rows:
-            if row.get("type") == "cost-state":
-                found.costs[str(row.get("sessionId") or path.stem)] = row
-            elif row.get("type") == "user" and row.get("timestamp"):
-                said_at = _at(row)
-            elif row.get("type") == "assistant" and row["message"].get("usage"):
-                key, usage = row["message"]["id"], row["message"]["usage"]
-                if (usage.get("output_tokens") or 0) >= found.usage.get(key, {}).get("output_tokens", 0):
-                    found.usage[key] = usage
-                if row.get("requestRef") in requests:
-                    timed.add(key)
-                if key not in first:
-                    first.add(key)
-                    found.starts[key].append(requests.get(row.get("requestRef"), said_at))
-                last[key] = _at(row)
-        for key, moment in last.items():
-            found.ends[key].append(moment)
-    return replace(found, timed=frozenset(timed))
-
-
-def _decodable(path: Path) -> Iterator[Row]:
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        with contextlib.suppress(ValueError):  # a killed client leaves half a line
-            yield json.loads(line)
-
-
-def _at(row: Row) -> float:
-    stamp = row.get("timestamp")
-    return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
 
 
 def _is_about(moment: float, truth: float, allowed_s: float, written: list[float]) -> bool:
@@ -439,41 +392,3 @@ def _check_cost(case: Case) -> None:
         total = sum(cost or 0 for cost in costs)
         if None in costs or abs(total - counted["totalCostUSD"]) > 1e-9:
             case.blame("cost_wrong", f"{session[:8]}: {total:.7f} for {counted['totalCostUSD']:.7f}")
-
-
-def _check_backfill(case: Case, path: Path) -> None:
-    """Compare what came live, piece by piece, with what the finished files give: the same spans, hours earlier."""
-    if not path.exists():
-        return
-    live = {_identity(s.row): s.row for s in case.spans.values()}
-    rows = {_identity(r): r for r in (_hours_after(r) for r in _rows(path) if r["event"] == "span")}
-    for key in rows.keys() | live.keys():
-        once = {k: v for k, v in live.get(key, {}).items() if k not in RECEIPT}
-        again = {k: v for k, v in rows.get(key, {}).items() if k not in RECEIPT}
-        if once != again:
-            differing = [k for k in once.keys() | again.keys() if once.get(k) != again.get(k)]
-            if differing == ["span_id"]:
-                continue
-            told = "only live" if not again else "only in the backfill" if not once else _told(differing, once, again)
-            case.blame("backfill_differs", f"{once.get('name') or again.get('name')} {key[1]}: {told}")
-    case.figures["backfilled spans"] += len(rows)
-
-
-def _identity(row: Row) -> tuple[str, ...]:
-    """Know a span again; an event's id may come from the time of a row that has no other mark, and that time moved."""
-    if row["attributes"].get("openinference.span.kind") in KINDS:
-        return row["trace_id"], row["span_id"]
-    return row["trace_id"], row["name"], str(row["start_ns"])
-
-
-def _hours_after(row: Row) -> Row:
-    moved = HOURS * 3600 * 10**9
-    return {**row, "start_ns": row["start_ns"] + moved, "end_ns": row["end_ns"] + moved}
-
-
-def _told(differing: list[str], once: Row, again: Row) -> str:
-    if differing == ["attributes"]:
-        one, two = once["attributes"], again["attributes"]
-        keys = [k for k in one.keys() | two.keys() if one.get(k) != two.get(k)]
-        return ", ".join(f"{k}: {str(one.get(k))[:60]!r} / {str(two.get(k))[:60]!r}" for k in sorted(keys))
-    return ", ".join(f"{k}: {str(once.get(k))[:60]} / {str(again.get(k))[:60]}" for k in sorted(differing))

@@ -34,7 +34,7 @@ from turnspan.transcript.turns import (
     Said,
     Turn,
     TurnRef,
-    version_of,
+    known_as, version_of,
     words_digest,
 )  # fmt: skip
 
@@ -153,6 +153,7 @@ class Grouper:
 
     def feed(self, entry: Entry, place: Place) -> list[Sealed]:
         """Take one entry; what it seals."""
+        entry.uuid, entry.parent_uuid = known_as(entry.uuid), known_as(entry.parent_uuid)
         if entry.uuid is not None and entry.uuid in self._owners:
             return []  # a row that stands there twice
         if not self._is_conversation(entry):
@@ -371,12 +372,12 @@ class Grouper:
         turn: Turn | None = None
         for block in results:
             answer = e.inner_text(block.content)
-            turn, call = self._call(block.tool_use_id or "")
+            call_id = known_as(block.tool_use_id) or ""
+            turn, call = self._call(call_id)
             if turn is None or call is None:
-                ref = self._waiting(block.tool_use_id or "")
+                ref = self._waiting(call_id)
                 turn = self._open if ref is None and self._is_own(entry) else None
                 turn = turn or self._part_of(ref or self._ref(entry), entry, place)
-                call_id = block.tool_use_id or ""
                 key = f"{_key(entry)}/{call_id}"
                 fact = "tool_call_id" if ref is not None else "unknown_call_id"
                 turn.happenings.append(Happening("late_result", key, moment, answer, {fact: call_id}))
@@ -421,7 +422,7 @@ class Grouper:
         is_synthetic = message.model == "<synthetic>"
         if is_synthetic and not entry.is_api_error_message:
             return None  # "No response requested."
-        key = message.id or entry.request_id or _key(entry)
+        key = known_as(message.id) or known_as(entry.request_id) or _key(entry)
         if is_synthetic:
             key = _key(entry)  # these ids are made up anew by every copy
         sealed = None
@@ -530,8 +531,8 @@ class Grouper:
         self._turns += 1
         fork = entry.forked_from or e.ForkedFrom()
         self._open = Turn(
-            session_id=fork.session_id or entry.session_id or self._session_id,
-            key=fork.message_uuid or entry.uuid or entry.prompt_id or _key(entry),
+            session_id=known_as(fork.session_id) or known_as(entry.session_id) or self._session_id,
+            key=known_as(fork.message_uuid) or entry.uuid or known_as(entry.prompt_id) or _key(entry),
             number=self._turns,
             part=0,
             origin=origin,
@@ -666,7 +667,8 @@ def _origin_of(entry: Entry, text: str) -> str:
     """Who asked: a person, a task notification, a schedule, an SDK, a plan carried over."""
     kind = (entry.origin.kind if entry.origin is not None else None) or entry.turn_origin
     if kind:
-        return kind.replace("-", "_")
+        plain = kind.replace("-", "_")
+        return plain if plain.isidentifier() and len(plain) <= 40 else "other"
     if text.lstrip().startswith(_NOTIFICATIONS):
         return "task_notification"
     return "plan" if entry.plan_content is not None else "human"
@@ -701,7 +703,7 @@ def _add_blocks(response: Response, entry: Entry, message: e.Message) -> None:  
         response.error_status = entry.api_error_status
     for block in found:
         if block.type == "tool_use":
-            call_id = block.id or f"{response.key}/{len(response.parts)}"
+            call_id = known_as(block.id) or f"{response.key}/{len(response.parts)}"
             if call_id not in [call.id for call in response.calls]:
                 response.parts.append(Call(call_id, block.name or "tool", e.raw_text(block.input) or "{}", moment))
         elif block.type in {"thinking", "redacted_thinking"}:

@@ -7,6 +7,7 @@ a turn is sealed.
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import lru_cache
 from typing import Final
 
@@ -14,6 +15,7 @@ import msgspec
 
 from turnspan.transcript import entries as e  # noqa: TC001  msgspec resolves field types when a struct is made
 
+_ID: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 AGENT_TOOLS: Final = frozenset({"Agent", "Task"})  # `Task` up to 2.1.47
 
 
@@ -221,3 +223,10 @@ def version_of(text: str | None) -> tuple[int, ...]:
 def words_digest(text: str) -> str:
     """A digest of words: an event can wait for them without anybody keeping them."""
     return hashlib.blake2b(" ".join(text.split()).encode("utf-8", "replace"), digest_size=12).hexdigest()
+
+
+def known_as(given: str | None) -> str | None:
+    """An id as it is, if it looks like one; else a digest: what we remember between two events is never content."""
+    if given is None or (len(given) == 36 and given.isascii() and given[8] == "-" and given[13] == "-"):
+        return given
+    return given if _ID.fullmatch(given) else "id:" + words_digest(given)

@@ -1,0 +1,66 @@
+"""What the transcripts of a run could tell anyone: the most an exporter can know."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What the transcripts of a run could tell anyone."""
+
+    usage: dict[str, Row]  # message id → the largest usage written down
+    starts: dict[str, list[float]]  # message id → its request's row, else the user's rows before it
+    ends: dict[str, list[float]]  # message id → its last row, in each file that holds it
+    timed: frozenset[str]  # message ids whose request has a row of its own
+    costs: dict[str, Row]  # session → the client's own counts
+
+
+def read_transcripts(run: Path) -> Recorded:
+    """Read the transcripts of a run."""
+    found = Recorded({}, defaultdict(list), defaultdict(list), frozenset(), {})
+    timed: set[str] = set()
+    for path in sorted((run / "projects").rglob("*.jsonl")):
+        rows = list(_decodable(path))
+        requests = {row["id"]: _at(row) for row in rows if row.get("type") == "api-request"}
+        said_at, first, last = 0.0, set(), {}
+        for row in rows:
+            if row.get("type") == "cost-state":
+                found.costs[str(row.get("sessionId") or path.stem)] = row
+            elif row.get("type") == "user" and row.get("timestamp"):
+                said_at = _at(row)
+            elif row.get("type") == "assistant" and row["message"].get("usage"):
+                key, usage = row["message"]["id"], row["message"]["usage"]
+                if (usage.get("output_tokens") or 0) >= found.usage.get(key, {}).get("output_tokens", 0):
+                    found.usage[key] = usage
+                if row.get("requestRef") in requests:
+                    timed.add(key)
+                if key not in first:
+                    first.add(key)
+                    found.starts[key].append(requests.get(row.get("requestRef"), said_at))
+                last[key] = _at(row)
+        for key, moment in last.items():
+            found.ends[key].append(moment)
+    return replace(found, timed=frozenset(timed))
+
+
+def _decodable(path: Path) -> Iterator[Row]:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        with contextlib.suppress(ValueError):  # a killed client leaves half a line
+            yield json.loads(line)
+
+
+def _at(row: Row) -> float:
+    stamp = row.get("timestamp")
+    return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0

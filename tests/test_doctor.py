@@ -1,0 +1,811 @@
+"""What doctor says of everything that can be wrong, and what to do about it."""
+
+import contextlib
+import email.utils
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from backends.servers import OK, Certificates, GrpcServer, HttpServer, reply
+from rows import Writer
+
+from turnspan import log, state
+from turnspan.cli import main
+from turnspan.doctor import doctor_lines, doctor_record, examine
+from turnspan.hook import PACKAGE_ROOT
+from turnspan.install import Runtime, Scope, apply, plan_install, remember_runtime, this_runtime
+from turnspan.reading import Ending
+from turnspan.sessions import session_at
+from turnspan.ship import ship
+from turnspan.targets import Target, identity_of
+
+SECRET = "sk-lf-0123456789abcdef"
+PROJECT = {"data": [{"id": "p1", "name": "loom", "retentionDays": 30}]}
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory):
+    """A private authority."""
+    return Certificates(tmp_path_factory.mktemp("doctor-certificates"))
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A home and a project."""
+    return Place(tmp_path)
+
+
+class Place:
+    def __init__(self, base):
+        self.base = base
+        self.claude = base / "home" / ".claude"
+        self.claude.mkdir(parents=True)
+        self.project = base / "project"
+        self.project.mkdir()
+        self.home = self.claude / "turnspan"
+        self.env = {"HOME": str(base / "home"), "PATH": "/nonexistent"}
+
+    def write(self, text):
+        """Write the person's config file."""
+        self.home.mkdir(mode=0o700, exist_ok=True)
+        (self.home / "config.toml").write_text(text)
+        (self.home / "config.toml").chmod(0o600)
+
+    def settings(self, table, path=None):
+        """Write settings of Claude Code."""
+        path = path or self.claude / "settings.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(table if isinstance(table, str) else json.dumps(table))
+        return path
+
+    def install(self, scope=Scope.USER, runtime=None):
+        """Register the hooks."""
+        apply(plan_install(scope, env=self.env, project=self.project, runtime=runtime or this_runtime()))
+
+    def examine(self, **options):
+        """Make every check."""
+        return list(examine(self.env, self.project, now_s=time.time(), **{"managed": (), **options}))
+
+    def said(self, **options):
+        """What is not good, as mark, sentence and remedy."""
+        return [(check.mark.value, check.says, check.todo) for check in self.examine(**options) if check.mark != "good"]
+
+    def about(self, group, **options):
+        """The checks under one heading."""
+        return [check for check in self.examine(**options) if check.group == group]
+
+    def langfuse(self, url, **options):
+        """Name a Langfuse server."""
+        more = "".join(f"{key} = {json.dumps(value)}\n" for key, value in options.items())
+        keys = f'public_key = "pk-lf-1"\nsecret_key = "{SECRET}"\n'
+        self.write(f'[destinations.langfuse]\nbase_url = "{url}"\n{keys}timeout_s = 3\n{more}')
+
+    def otlp(self, url, **options):
+        """Name an OTLP server."""
+        more = "".join(f"{key} = {json.dumps(value)}\n" for key, value in options.items())
+        self.write(f'[destinations.otlp]\nendpoint = "{url}"\ntimeout_s = 3\n{more}')
+
+    def trouble(self, name, **options):
+        """The one thing that is wrong with a destination: its mark, its sentence and its remedy."""
+        found = [check for check in self.about(f"Destination {name}", **options) if check.mark != "good"]
+        assert len(found) == 1, found
+        assert found[0].todo
+        assert SECRET not in str(found)
+        return found[0].mark.value, found[0].says, found[0].todo
+
+
+def langfuse_server(version="3.120.0", traces=OK, **more):
+    """An answer for each path that Langfuse has."""
+    answers = {
+        "/api/public/health": reply(200, json.dumps({"status": "OK", "version": version}).encode()),
+        "/api/public/projects": reply(200, json.dumps(PROJECT).encode()),
+        "/api/public/otel/v1/traces": traces,
+        **more,
+    }
+
+    def serve(connection, request):
+        connection.sendall(answers.get(request.path.partition("?")[0], reply(404)))
+
+    return HttpServer(serve)
+
+
+def closed_port():
+    """A port where nothing listens."""
+    with HttpServer() as server:
+        return server.port
+
+
+# ---- all is well
+
+
+def test_a_healthy_installation_has_nothing_to_mend(place):
+    """Hooks registered, traces in files, a session understood: not one doubt."""
+    place.install()
+    Writer().save(place.claude / "projects" / "-p")
+    writer = Writer()
+    writer.turn("weave", "Woven.")
+    path = writer.save(place.claude / "projects" / "-p")
+    os.utime(path)
+    checks = place.examine()
+    assert [check for check in checks if check.mark != "good"] == []
+    assert list(dict.fromkeys(check.group for check in checks)) == [
+        "This turnspan",
+        "Claude Code",
+        "Its files",
+        "Its settings",
+        "Destination local",
+        "Transcripts",
+    ]
+    assert "Claude Code 2.1.100 wrote the 1 newest session" in [check.says for check in checks]
+    assert list(doctor_lines(checks))[-1].endswith("all is well\x1b[0m")
+    assert doctor_record(checks)["is_healthy"] is True
+
+
+def test_doctor_only_looks(place):
+    """Not a file is made or changed by it."""
+    place.install()
+    Writer().save(place.claude / "projects" / "-p")
+
+    def everything():
+        return {path: path.stat().st_mtime_ns for path in sorted(place.base.rglob("*"))}
+
+    before = everything()
+    place.examine()
+    assert everything() == before
+
+
+def test_a_healthy_langfuse(place):
+    """Reached, its version, our keys and whose project they are."""
+    with langfuse_server() as server:
+        place.langfuse(server.url)
+        said = [check.says for check in place.about("Destination langfuse")]
+        assert said[1:] == [
+            f"127.0.0.1:{server.port} can be reached, on this machine",
+            "Langfuse 3.120.0",
+            "it takes OTLP and our credentials",
+            "the keys are those of the project loom, which keeps traces 30 days",
+        ]
+        health, *others = server.requests
+        assert "authorization" not in health.headers
+        assert all("authorization" in request.headers for request in others)
+        assert all(not request.spans for request in others if request.method == "POST")
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_a_healthy_collector(place, protocol):
+    """Over either protocol."""
+    with HttpServer() if protocol == "http/protobuf" else GrpcServer() as server:
+        place.otlp(server.url, protocol=protocol)
+        checks = place.about("Destination otlp")
+        assert [check.mark for check in checks] == ["good"] * 3
+        assert checks[-1].says == "it takes OTLP"
+
+
+# ---- what a new person meets
+
+
+def test_no_keys(place):
+    """A Langfuse without keys: where to get them, and what to run."""
+    place.write("[destinations.langfuse]\n")
+    mark, says, todo = place.trouble("langfuse")
+    assert (mark, says) == ("bad", "destination langfuse: the setting 'public_key' is missing")
+    assert "turnspan install --to langfuse" in todo
+
+
+def test_one_key_only(place):
+    """The other one is named."""
+    place.env["LANGFUSE_PUBLIC_KEY"] = "pk-lf-1"
+    [(mark, says, _)] = [said for said in place.said() if "LANGFUSE" in said[1]]
+    assert mark == "bad"
+    assert says.startswith("$LANGFUSE_SECRET_KEY is not set, and Langfuse needs both keys")
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_wrong_keys_or_the_wrong_region(place, status):
+    """The server does not know the keys: they are wrong, or of another region."""
+    with langfuse_server(traces=reply(status, b'{"message":"Invalid credentials"}')) as server:
+        place.langfuse(server.url)
+        mark, says, todo = place.trouble("langfuse")
+    assert mark == "bad"
+    assert says.startswith(f"HTTP {status}: the server refused the credentials")
+    assert "check both keys" in todo
+    assert "https://us.cloud.langfuse.com" in todo
+
+
+def test_wrong_headers(place):
+    """A collector that wants other credentials."""
+    with HttpServer(reply(404), reply(401)) as server:
+        place.otlp(server.url)
+        assert "check `headers`" in place.trouble("otlp")[2]
+
+
+def test_the_wrong_host(place):
+    """A name that nobody knows."""
+    place.langfuse("https://langfuse.invalid")
+    mark, says, todo = place.trouble("langfuse")
+    assert mark == "bad"
+    assert "langfuse.invalid" in says
+    assert "host" in todo
+
+
+def test_a_server_that_is_something_else(place):
+    """Not Langfuse, but a page that answers everything."""
+    with HttpServer(reply(200, b"<html>welcome</html>", "text/html")) as server:
+        place.langfuse(server.url)
+        said = [(check.mark.value, check.says, check.todo) for check in place.about("Destination langfuse")]
+    assert ("doubt", f"127.0.0.1:{server.port} does not answer like Langfuse (HTTP 200)", "check `base_url`") in said
+    assert said[-1][0] == "bad"
+    assert "web page" in said[-1][1]
+    assert "4318" in said[-1][2]
+
+
+def test_a_server_that_is_down(place):
+    """Nothing listens there: start it, or correct the port."""
+    port = closed_port()
+    place.otlp(f"http://127.0.0.1:{port}")
+    mark, says, todo = place.trouble("otlp")
+    assert mark == "bad"
+    assert says == f"127.0.0.1:{port} cannot be reached: Connection refused"
+    assert todo == "start the server, or correct the port"
+    place.otlp(f"http://127.0.0.1:{port}", protocol="grpc")
+    assert place.trouble("otlp")[2] == todo
+
+
+def test_a_server_that_says_nothing(place):
+    """It hangs: the deadline ends that."""
+    with HttpServer(lambda _connection, _request: server.closing.wait(10)) as server:
+        place.otlp(server.url)
+        place.write((place.home / "config.toml").read_text().replace("timeout_s = 3", "timeout_s = 0.3"))
+        mark, says, todo = place.trouble("otlp")
+    assert mark == "bad"
+    assert "no answer" in says
+    assert "timeout_s" in todo
+
+
+def test_a_server_that_is_busy(place):
+    """It will pass: a doubt, not a fault."""
+    with HttpServer(reply(404), reply(503)) as server:
+        place.otlp(server.url)
+        mark, says, todo = place.trouble("otlp")
+    assert (mark, says) == ("doubt", "HTTP 503")
+    assert "will pass" in todo
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (reply(302, Location="https://elsewhere.example/x?token=1"), "never sent after a redirect"),
+        (reply(404), "it is a base URL"),
+        (reply(200, b"<html>", "text/html"), "usually at 4318"),
+    ],
+    ids=["redirect", "404", "page"],
+)
+def test_the_wrong_url(place, answer, words):
+    """An address that answers, but not with OTLP."""
+    with HttpServer(reply(404), answer) as server:
+        place.otlp(server.url)
+        mark, _, todo = place.trouble("otlp")
+    assert mark == "bad"
+    assert words in todo
+
+
+def test_a_grpc_port_for_http(place):
+    """The two usual ports are often mixed up."""
+    with GrpcServer() as server:
+        place.otlp(server.url)
+        mark, says, todo = place.trouble("otlp")
+    assert mark == "bad"
+    assert "HTTP/1.1" in says
+    assert "grpc" in todo
+
+
+def test_plain_http_to_another_machine(place):
+    """That is refused before anything is sent."""
+    place.otlp("http://collector.example:4318")
+    mark, says, todo = place.trouble("otlp")
+    assert mark == "bad"
+    assert "insecure endpoint" in says
+    assert "https" in todo
+
+
+@pytest.mark.parametrize("status", [407, 502])
+def test_a_proxy_that_refuses(place, status):
+    """It wants another password, or cannot reach the server: it is the proxy that is named."""
+    with HttpServer(reply(status)) as proxy:
+        place.langfuse("https://langfuse.example", proxy=f"http://ada:hunter2@127.0.0.1:{proxy.port}")
+        mark, says, todo = place.trouble("langfuse")
+    assert mark == "bad"
+    assert f"the proxy 127.0.0.1:{proxy.port}" in says
+    assert "`proxy`" in todo
+    assert "hunter2" not in says + todo
+
+
+def test_a_proxy_that_nobody_asked_for(place, monkeypatch):
+    """The environment names a proxy and the server cannot be reached: how to use it."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
+    place.langfuse("https://langfuse.invalid")
+    assert "`proxy_from_env = true`" in place.trouble("langfuse")[2]
+
+
+CERTIFICATES = {
+    "unknown": ({}, False, "set `certificate` to the file of that authority"),
+    "expired": ({"days": -1}, True, "the certificate has expired"),
+    "another host": ({"host": "other.example"}, True, "the certificate is for another host than localhost"),
+}
+
+
+@pytest.mark.parametrize(("signed", "is_trusted", "words"), CERTIFICATES.values(), ids=CERTIFICATES)
+@pytest.mark.parametrize("kind", ["otlp", "langfuse"])
+def test_certificates(place, certificates, kind, signed, is_trusted, words):
+    """Self-signed, expired, for another host: each has its sentence and its remedy."""
+    try:
+        pair = certificates.sign(f"{kind}-{words[:4]}", **signed)
+    except subprocess.CalledProcessError:
+        pytest.skip("this openssl makes no such certificate")
+    with HttpServer(tls=certificates.server_context(*pair)) as server:
+        options = {"certificate": certificates.ca} if is_trusted else {}
+        getattr(place, kind)(server.url, **options)
+        mark, says, todo = place.trouble(kind)
+        assert server.requests == []
+    assert mark == "bad"
+    assert says.startswith(f"TLS with localhost:{server.port} failed")
+    assert words in todo
+
+
+def test_a_trusted_certificate(place, certificates):
+    """With the authority named, all is well."""
+    with HttpServer(tls=certificates.server_context(*certificates.sign("doctor-good"))) as server:
+        place.otlp(server.url, certificate=certificates.ca)
+        assert [check.mark for check in place.about("Destination otlp")] == ["good"] * 3
+
+
+def test_a_certificate_file_that_is_not_there(place):
+    """It is named."""
+    place.otlp("https://localhost:1", certificate="/nonexistent.pem")
+    assert "'certificate' is '/nonexistent.pem'" in place.trouble("otlp")[1]
+
+
+def test_https_to_a_server_that_speaks_none(place):
+    """A plain port behind an https URL."""
+    with HttpServer() as server:
+        place.otlp(f"https://localhost:{server.port}")
+        mark, says, todo = place.trouble("otlp")
+    assert mark == "bad"
+    assert "TLS" in says
+    assert "speaks https" in todo
+
+
+def test_an_old_langfuse(place):
+    """One that has no OTLP endpoint yet."""
+    with langfuse_server(version="2.95.1", traces=reply(404)) as server:
+        place.langfuse(server.url)
+        said = [(check.mark.value, check.says) for check in place.about("Destination langfuse")]
+    assert ("bad", "Langfuse 2.95.1 does not take OTLP yet") in said
+
+
+@pytest.mark.parametrize(("seconds", "way"), [(-600, "ahead of"), (600, "behind")])
+def test_a_clock_that_is_wrong(place, seconds, way):
+    """Traces would carry the wrong times."""
+    date = email.utils.formatdate(time.time() + seconds, usegmt=True)
+    with HttpServer(reply(404, Date=date), OK) as server:
+        place.otlp(server.url)
+        mark, says, _ = place.trouble("otlp")
+    assert mark == "doubt"
+    assert re.fullmatch(rf"the clock of this machine is (599|600|601) s {way} the server's", says)
+
+
+# ---- settings
+
+
+def test_malformed_settings_of_claude_code(place):
+    """The file, the line, and that Claude Code reads nothing of it."""
+    path = place.settings('{\n  "hooks": {},\n}\n')
+    mark, says, todo = place.said()[0]
+    assert mark == "bad"
+    assert says.startswith(f"{path} cannot be used: line 3, column 1")
+    assert "Claude Code reads nothing of it" in says
+    assert "correct it" in todo
+
+
+def test_malformed_settings_of_ours(place):
+    """The file and the line."""
+    place.write('capture = "redacted"\n[destinations\n')
+    said = place.about("Its settings")
+    assert said[0].mark == "bad"
+    assert "config.toml:2 is not valid TOML" in said[0].says
+    assert "switched off" in said[1].says
+
+
+def test_a_wrong_pattern(place):
+    """A regular expression that is none."""
+    place.write('patterns = { mine = "(" }\n')
+    assert [check.mark.value for check in place.about("Its settings")] == ["bad"]
+
+
+def test_a_project_that_is_off(place):
+    """Who wonders why nothing arrives is told which file it is."""
+    (place.project / ".claude").mkdir()
+    (place.project / ".claude" / "turnspan.toml").write_text("enabled = false\n")
+    [_, check] = place.about("Its settings")
+    assert check.mark == "doubt"
+    assert str(place.project / ".claude" / "turnspan.toml") in check.says
+
+
+def test_a_destination_that_only_this_shell_knows(place):
+    """The desktop app is not started from this shell."""
+    with HttpServer() as server:
+        place.env["TURNSPAN_OTLP_ENDPOINT"] = server.url
+        mark, says, todo = place.trouble("otlp")
+    assert mark == "doubt"
+    assert "this shell only" in says
+    assert "turnspan install --to otlp" in todo
+
+
+# ---- hooks
+
+
+def hooks(place, **options):
+    """What is not good about Claude Code."""
+    return [(check.mark.value, check.says, check.todo) for check in place.about("Claude Code", **options)
+            if check.mark != "good"]  # fmt: skip
+
+
+def test_no_hooks(place):
+    """Nothing is registered."""
+    assert hooks(place) == [
+        ("bad", "no hook is registered: Claude Code never calls turnspan", "run `turnspan install`")
+    ]
+
+
+def test_two_installs(place):
+    """For the person and for the project: one of the two is enough."""
+    place.install()
+    place.install(Scope.LOCAL)
+    [(mark, says, todo)] = hooks(place)
+    assert mark == "doubt"
+    assert "registered in the local settings too" in says
+    assert "turnspan uninstall --scope local" in todo
+
+
+def test_two_turnspans(place):
+    """The hook calls another turnspan than the one that is asked."""
+    other = place.base / "other"
+    (other / "turnspan").parent.mkdir()
+    (other / "turnspan").symlink_to(Path(PACKAGE_ROOT) / "turnspan")
+    place.install(runtime=Runtime(Path(sys.executable), other, None, "other"))
+    said = hooks(place)
+    assert [mark for mark, _, _ in said] == ["doubt", "doubt"]
+    assert "not as this turnspan writes them" in said[0][1]
+    assert "there are two" in said[1][1]
+
+
+def test_an_interpreter_that_is_gone(place):
+    """A virtual environment was deleted."""
+    place.install(runtime=Runtime(Path("/nonexistent/python3"), Path(PACKAGE_ROOT), None, "other"))
+    found = [said for said in hooks(place) if said[0] == "bad"]
+    assert found == [
+        (
+            "bad",
+            "the hook in user calls /nonexistent/python3, which is gone",
+            "`turnspan install --scope user` registers what is there",
+        )
+    ]
+
+
+def test_a_package_that_is_broken(place):
+    """The interpreter is there, but turnspan cannot be loaded by it."""
+    (place.base / "other" / "turnspan").mkdir(parents=True)
+    (place.base / "other" / "turnspan" / "__init__.py").write_text("raise ImportError('half of it is missing')\n")
+    interpreter = place.base / "python3"  # another one, that has no turnspan of its own
+    interpreter.symlink_to(Path(sys.base_prefix) / "bin" / "python3")
+    place.install(runtime=Runtime(interpreter, place.base / "other", None, "other"))
+    [found] = [said for said in hooks(place) if said[0] == "bad"]
+    assert "half of it is missing" in found[1]
+
+
+def test_a_program_that_a_project_names_is_not_started(place):
+    """A repository could name anything."""
+    trap = place.base / "turnspan-hook"
+    trap.write_text(f"#!/bin/sh\ntouch {place.base}/started\n")
+    trap.chmod(0o755)
+    command = f"{trap} {trap} {place.base}"
+    entry = {"hooks": {"Stop": [{"hooks": [{"type": "command", "command": command}]}]}}
+    place.settings(entry, place.project / ".claude" / "settings.json")
+    assert any("was not tried" in says for _, says, _ in hooks(place))
+    assert not (place.base / "started").exists()
+
+
+def test_a_hook_that_the_path_finds(place):
+    """In a desktop app the PATH is another one."""
+    place.settings({"hooks": {"Stop": [{"hooks": [{"type": "command", "command": "turnspan hook"}]}]}})
+    assert any("found by the PATH" in says for _, says, _ in hooks(place))
+
+
+def test_events_that_are_left_out(place):
+    """An older installation knew fewer events."""
+    place.install()
+    table = json.loads((place.claude / "settings.json").read_bytes())
+    del table["hooks"]["StopFailure"]
+    place.settings(table)
+    [(mark, says, todo)] = hooks(place)
+    assert mark == "doubt"
+    assert "leave out StopFailure" in says
+    assert todo == "run `turnspan install --scope user`"
+
+
+def test_hooks_that_are_switched_off(place):
+    """`disableAllHooks`, in the scope that decides."""
+    place.install()
+    path = place.settings({"disableAllHooks": True}, place.project / ".claude" / "settings.json")
+    [(mark, says, _)] = hooks(place)
+    assert mark == "bad"
+    assert f"`disableAllHooks` is on in the project settings ({path})" in says
+    place.settings({"disableAllHooks": False}, place.project / ".claude" / "settings.local.json")
+    assert hooks(place) == []
+
+
+def test_a_policy(place):
+    """An organisation that allows only its own hooks."""
+    place.install()
+    policy = place.settings({"allowManagedHooksOnly": True}, place.base / "managed-settings.json")
+    [(mark, says, todo)] = hooks(place, managed=(policy,))
+    assert mark == "bad"
+    assert str(policy) in says
+    assert "ask them" in todo
+    table = json.loads((place.claude / "settings.json").read_bytes())
+    place.settings({"allowManagedHooksOnly": True, "hooks": table["hooks"]}, policy)
+    assert not any(mark == "bad" for mark, _, _ in hooks(place, managed=(policy,)))
+
+
+def test_another_exporter(place):
+    """It would send the same turns a second time."""
+    place.install()
+    table = json.loads((place.claude / "settings.json").read_bytes())
+    table["hooks"]["Stop"].append({"hooks": [{"type": "command", "command": "python3 ~/langfuse_hook.py"}]})
+    place.settings(table)
+    found = hooks(place)
+    assert ("doubt", True) in [(mark, "a Langfuse hook is called on Stop" in says) for mark, says, _ in found]
+
+
+def test_the_plugin_knows_where_turnspan_is(place):
+    """What `turnspan install --plugin` wrote down is tried; without it the PATH decides."""
+    root = place.claude / "plugins" / "turnspan"
+    (root / "hooks").mkdir(parents=True)
+    (root / ".claude-plugin").mkdir()
+    (root / ".claude-plugin" / "plugin.json").write_text('{"name":"turnspan"}')
+    plugin = Path(__file__).parent.parent / "hooks"
+    (root / "hooks" / "hooks.json").write_text((plugin / "hooks" / "hooks.json").read_text())
+    installed = {"version": 2, "plugins": {"turnspan@turnspan": [{"scope": "user", "installPath": str(root)}]}}
+    (place.claude / "plugins" / "installed_plugins.json").write_text(json.dumps(installed))
+    place.settings({"enabledPlugins": {"turnspan@turnspan": True}})
+    assert any("looks for turnspan on the PATH" in says for _, says, _ in hooks(place))
+    remember_runtime(place.env, this_runtime())
+    assert hooks(place) == []
+
+
+# ---- files
+
+
+@contextlib.contextmanager
+def somebody_without_rights():
+    """Root may write everywhere; so root becomes nobody for a moment."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_read_only_home():
+    """Nothing can be noted, so nothing is sent; the path is named."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        place = Place(Path(directory))
+        place.claude.chmod(0o555)
+        with somebody_without_rights():
+            said = place.about("Its files")
+        place.claude.chmod(0o755)
+    assert said[0].mark == "bad"
+    assert said[0].says.startswith(f"cannot write to {place.claude}")
+    assert "CLAUDE_CONFIG_DIR" in said[0].todo
+
+
+def test_no_home_at_all(place):
+    """Then there is nowhere to look."""
+    place.env["CLAUDE_CONFIG_DIR"] = "relative"
+    checks = place.examine()
+    assert checks[-1].mark == "bad"
+    assert "relative path" in checks[-1].says
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes")
+def test_permissions(place):
+    """What others can write to is not used; what they can read should be closed."""
+    place.write("")
+    (place.home / "config.toml").chmod(0o644)
+    (place.home / "state").mkdir(mode=0o777)
+    (place.home / "state").chmod(0o777)
+    said = {check.says: (check.mark.value, check.todo) for check in place.about("Its files") if check.mark != "good"}
+    assert said[f"others can read {place.home / 'config.toml'}"][0] == "doubt"
+    assert said[f"others can write to {place.home / 'state'}, so it is not used"][0] == "bad"
+    assert all("chmod" in todo for _, todo in said.values())
+
+
+def test_states_that_are_damaged(place):
+    """They are counted, and nothing is done to them."""
+    state.save(place.home, state.Checkpoint(session_id="good"))
+    (place.home / "state" / "half.json").write_text('{"session_id":"ha')
+    (place.home / "state" / "half.json").chmod(0o600)
+    assert any("the state of 1 session is damaged" in check.says for check in place.about("Its files"))
+    assert (place.home / "state" / "half.json").exists()
+
+
+def test_a_bug_of_ours(place):
+    """It was logged, and is told."""
+    log.log_line(place.home, "ERROR", "bug", type="KeyError", at="ship.py:12")
+    assert any("KeyError at ship.py:12" in check.says for check in place.about("Its files"))
+
+
+# ---- destinations, as they are
+
+
+def test_a_hold_and_what_was_refused(place):
+    """What a destination said last time, and that it is left in peace."""
+    with HttpServer() as server:
+        place.otlp(server.url)
+        [destination] = examine_config(place).destinations
+        identity = identity_of(destination)
+        hold = state.Hold(until_s=time.time() + 100, reason="HTTP 401: no", answer="credentials")
+        state.save_hold(place.home, identity, hold)
+        cursor = state.Cursor(quarantined=(state.Quarantine(trace_id="00", reason="bad"),))
+        state.save(place.home, state.Checkpoint(session_id="s", destinations={identity: cursor}))
+        said = [check.says for check in place.about("Destination otlp") if check.mark == "doubt"]
+    assert "its last answer was credentials: HTTP 401: no" in said[0]
+    assert said[1] == "it has refused 1 span for good"
+
+
+def examine_config(place):
+    """The settings of a place."""
+    from turnspan.config import load_config  # noqa: PLC0415
+
+    return load_config(place.env)
+
+
+def test_a_local_directory_that_cannot_be_made(place):
+    """A file lies where it should be."""
+    (place.base / "file").write_text("")
+    place.write(f'[destinations.local]\ndirectory = "{place.base}/file"\n')
+    assert place.trouble("local")[1] == f"cannot write to {place.base}/file"
+
+
+def test_a_test_trace_reaches_files_and_is_read_back(place):
+    """One command proves the way from end to end."""
+    [*_, last] = place.about("Destination local", is_sending=True)
+    assert last.mark == "good"
+    trace_id = last.says.removeprefix("a test trace was sent and read back: ")
+    [line] = (place.home / "traces" / "traces-000001.jsonl").read_text().splitlines()
+    assert trace_id in line
+
+
+def test_a_test_trace_reaches_a_collector(place):
+    """Which cannot be asked for it."""
+    with HttpServer() as server:
+        place.otlp(server.url)
+        [*_, last] = place.about("Destination otlp", is_sending=True)
+        assert last.mark == "good"
+        assert server.requests[-1].spans[0]["name"] == "turnspan doctor"
+        assert server.requests[-1].spans[0]["trace_id"] in last.says
+
+
+def test_a_test_trace_reaches_langfuse_and_is_read_back(place):
+    """Langfuse is asked for it until it shows it."""
+    spans = []
+
+    def serve(connection, request):
+        if request.path.endswith("/v1/traces"):
+            spans.extend(request.spans)
+            return connection.sendall(OK)
+        if request.path.startswith("/api/public/v2/observations"):
+            data = [{"id": span["span_id"]} for span in spans]
+            return connection.sendall(reply(200, json.dumps({"data": data, "meta": {}}).encode()))
+        body = {"version": "3.120.0", **PROJECT}
+        return connection.sendall(reply(200, json.dumps(body).encode()))
+
+    with HttpServer(serve) as server:
+        place.langfuse(server.url)
+        [*_, last] = place.about("Destination langfuse", is_sending=True)
+    assert last.says.startswith("a test trace was sent and read back")
+
+
+# ---- transcripts
+
+
+def test_lines_and_fields_that_are_new(place):
+    """What a newer client writes is told by type and version."""
+    writer = Writer(version="2.9.1")
+    writer.turn("weave", "Woven.")
+    writer.rows[-1]["mood"] = "good"
+    writer.row("telepathy")
+    os.utime(writer.save(place.claude / "projects" / "-p"))
+    said = [check.says for check in place.about("Transcripts")]
+    assert "lines of types that this turnspan does not know are passed over: telepathy (2.9.1, 1 times)" in said
+    assert "fields that are new to this turnspan, and not needed: mood (2.9.1)" in said
+
+
+def test_transcripts_that_go_soon(place):
+    """What Claude Code deletes within days and nobody has sent."""
+    writer = Writer()
+    writer.turn("weave", "Woven.")
+    path = writer.save(place.claude / "projects" / "-p")
+    then = time.time() - 28 * 86400
+    os.utime(path, (then, then))
+    [check] = [check for check in place.about("Transcripts") if check.mark == "doubt"]
+    assert check.says == "Claude Code deletes 1 session with 1 unsent turn within a week, the first in 2 days"
+    assert "turnspan backfill" in check.todo
+    config = examine_config(place)
+    ship(session_at(path), Target(config.destinations[0], config), config, Ending(is_over=True), time.time)
+    assert all(check.mark == "good" for check in place.about("Transcripts"))
+
+
+# ---- the command
+
+
+@pytest.fixture
+def turnspan(place, monkeypatch, capsys):
+    """Run a command; give its exit code and what it wrote."""
+    for name in [name for name in os.environ if name.startswith(("TURNSPAN_", "LANGFUSE_", "CC_", "CLAUDE"))]:
+        monkeypatch.delenv(name)
+    for name, value in place.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(place.project)
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as exit_:
+            main(arguments)
+        captured = capsys.readouterr()
+        return exit_.value.code, captured.out, captured.err
+
+    return run
+
+
+def test_the_exit_code_says_whether_something_needs_mending(place, turnspan):
+    """1 with a ✗, 0 without; lines for people, an object for machines."""
+    code, out, err = turnspan("doctor")
+    assert (code, err) == (1, "")
+    assert "  ✗ no hook is registered: Claude Code never calls turnspan\n    → run `turnspan install`\n" in out
+    place.install()
+    code, out, _ = turnspan("doctor", "--json")
+    record = json.loads(out)
+    assert (code, record["is_healthy"]) == (0, True)
+    assert msgspec.convert(record["checks"], list[dict[str, str | None]])
+    told = turnspan("doctor", "--help")[1]
+    for name in (*record, *record["checks"][0]):
+        assert re.search(rf"\b{name}\b", told), name
+
+
+def test_one_destination_only(place, turnspan):
+    """`--to` looks at one of them, and knows the others by name."""
+    place.write('[destinations.local]\n[destinations.otlp]\nendpoint = "http://127.0.0.1:1"\n')
+    assert "Destination otlp" not in turnspan("doctor", "--to", "local")[1]
+    code, _, err = turnspan("doctor", "--to", "nowhere")
+    assert code == 1
+    assert "there are: local, otlp" in err
+
+
+def test_what_a_server_says_cannot_command_the_terminal(place, turnspan):
+    """Escapes in an answer are taken out."""
+    with HttpServer(reply(404), reply(403, b"\x1b]52;c;aGk=\x07no")) as server:
+        place.otlp(server.url)
+        out = turnspan("doctor")[1]
+    assert "\x1b" not in out
+    assert "\x07" not in out
