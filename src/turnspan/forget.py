@@ -61,7 +61,13 @@ def find_subject(config: Config, name: str) -> Subject:
         return Subject(known[0])
     if not sessions.SAFE_ID.fullmatch(found.session_id):
         raise TranscriptError(f"{found.session_id[:60]!r} is not a session id", hint="name a session's transcript")
-    return Subject(found.session_id, found if found.path.exists() else None)
+    if found.path.is_file():
+        return Subject(found.session_id, found)
+    if state.peek(config.home, found.session_id) is None:
+        raise TranscriptError(
+            f"{name!r} is no transcript", hint="name a session by its id; `turnspan sessions` lists them"
+        )
+    return Subject(found.session_id)
 
 
 def forget(subject: Subject, config: Config) -> Iterator[Outcome]:

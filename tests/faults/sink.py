@@ -149,7 +149,7 @@ UNSAID = {"reset after it is kept", "half an answer"}
 class Proxy:
     """Stands between a client and a server, byte by byte: `plans` says for each connection what it does to it.
 
-    A plan is (bytes of the request, bytes of the answer, seconds of delay): what is past the bytes is cut by a reset.
+    A plan is (bytes of the request, bytes of the answer, seconds of delay): what is past the bytes is cut off.
     """
 
     def __init__(self, port):
@@ -196,6 +196,7 @@ class Proxy:
                 if limit is not None and passed >= limit:
                     for one in (source, target):
                         one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                        one.shutdown(socket.SHUT_RDWR)  # the other thread still reads from it
                         one.close()
                     return
         with contextlib.suppress(OSError):

@@ -82,7 +82,7 @@ def run(base, events, choose, check):
     return [harm for result in results for harm in result[0]], sum(result[1] for result in results)
 
 
-def test_killed_at_a_call_of_every_kind(tmp_path):
+def test_killed_at_a_call_of_every_kind(place):
     """A worker that is killed costs a second sending at most, and what is sent again is the same, byte by byte."""
 
     def choose(points, place, count):
@@ -92,12 +92,12 @@ def test_killed_at_a_call_of_every_kind(tmp_path):
         assert code in {-9, 137}, f"{point} was not reached: {code}"
 
     events = range(12) if IS_ALL else EVENTS
-    done, repeats = run(tmp_path, events, choose, check)
+    done, repeats = run(place, events, choose, check)
     kinds = len({name for name, _ in done})
     note("kill", f"{len(done)} points of {kinds} kinds of call at {len(events)} events; {repeats} spans came again, the same")
 
 
-def test_every_kind_of_call_may_fail(tmp_path):
+def test_every_kind_of_call_may_fail(place):
     """A disk or a network that says no costs time, never a span; it is a line in the log, and not a bug of ours."""
 
     def choose(points, place, count):
@@ -110,7 +110,7 @@ def test_every_kind_of_call_may_fail(tmp_path):
     def check(point, harm, code):
         assert code == 0, f"{harm} at {point}: exit code {code}"
 
-    done, repeats = run(tmp_path, EVENTS, choose, check)
+    done, repeats = run(place, EVENTS, choose, check)
     errors = Counter(harm.removeprefix("error=") for _, harm in done)
     told = ", ".join(f"{name} {count}" for name, count in sorted(errors.items()))
     kinds = len({name for name, _ in done})

@@ -17,6 +17,7 @@ from faults.story import loom
 
 from turnspan import state
 from turnspan.config import load_config
+from turnspan.errors import TurnspanError
 from turnspan.hook import HOOK_CODE, HOOK_OPTIONS, PACKAGE_ROOT, WORKER_CODE, WORKER_OPTIONS
 from turnspan.log import LOG_NAME
 from turnspan.reading import read_traces
@@ -101,9 +102,13 @@ class World:
         ).returncode  # fmt: skip
 
     def serve(self, payload):
-        """Do in this process what a worker does."""
+        """Do in this process what a worker does; what went wrong, as its log would tell."""
         state._state_directory.cache_clear()  # every worker is a new process
-        serve(parse_event(payload), self.env, self.now, self.sleep)
+        try:
+            serve(parse_event(payload), self.env, self.now, self.sleep)
+        except (TurnspanError, OSError) as error:
+            return str(error)
+        return ""
 
     def now(self):
         """Return the time of this world."""
@@ -139,15 +144,15 @@ class World:
     # ---- how the story is lived
 
     def live(self, first=0, last=None):
-        """Serve the moments from one to another, in this process."""
+        """Serve the moments from one to another, in this process, without a fault."""
         for number in range(first, len(self.story.moments) if last is None else last):
-            self.serve(self.payload(number))
+            assert self.serve(self.payload(number)) == ""
 
     def end(self):
         """Let every session end cleanly once more: the one clean event after the faults."""
         self.story.put(self.projects, len(self.story.moments))
         for session in sorted(self.projects.glob("*/*.jsonl")):
-            self.serve(self.end_of(session))
+            assert self.serve(self.end_of(session)) == ""
 
     def end_of(self, path):
         """Return what the hook is told when a session ends."""
@@ -213,7 +218,7 @@ class World:
         writer.turn("Still there?", "Still here.")
         self.story.stop(writer)
         before = {one.key for one in self.sink.stored}
-        self.serve(self.payload(len(self.story.moments) - 1))
+        assert self.serve(self.payload(len(self.story.moments) - 1)) == ""
         new = {one.key for one in self.sink.stored} - before
         assert len(new) == 2, f"{len(new)} spans of a new turn arrived"
         del writer.rows[-3:]

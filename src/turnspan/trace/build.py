@@ -191,9 +191,11 @@ class _Builder:
                 costs.add(span.cost_usd, span.usage)
             asked = []
             for call in response.calls:
-                below, cost_below = self._add_tool(call, span, depth)
-                totals += below
-                costs.merge(cost_below)
+                tool = self._add_tool(call, span)
+                for launched in (*self._launched(call), *self._inline(call)):
+                    below, cost_below = self._add_agent_turns(launched, tool.span_id, depth)
+                    totals += below
+                    costs.merge(cost_below)
                 if call.result is not None:
                     asked.append(Message("tool", (ToolResult(call.id, call.result.text),)))
         for happening in turn.happenings:
@@ -232,7 +234,7 @@ class _Builder:
                 facts[name] = value
         finish = FINISH_REASONS.get(response.stop_reason or "", response.stop_reason or "")
         if not finish:
-            finish = "tool_call" if any(response.calls) else "stop"
+            finish = "tool_call" if response.calls else "stop"
         facts["finish_reason"] = finish
         if recorded is None:
             facts["time.inferred"] = "start"
@@ -281,9 +283,7 @@ class _Builder:
                 cost = None if extra is None else cost + extra
         return cost
 
-    def _add_tool(  # noqa: C901  what a result can say, case by case
-        self, call: Call, generation: Span, depth: int
-    ) -> tuple[Usage, _Costs]:
+    def _add_tool(self, call: Call, generation: Span) -> Span:  # noqa: C901  what a result can say, case by case
         start = call.time_ns if call.time_ns is not None else generation.end_ns
         result = call.result
         end = start
@@ -326,21 +326,14 @@ class _Builder:
             facts=facts,
         )
         self._spans.append(span)
-        totals, costs = Usage(), _Costs()
-        for agent in (*self._launched(call), *self._inline(call)):
-            below, cost_below = self._add_agent_turns(agent, span.span_id, depth)
-            totals += below
-            costs.merge(cost_below)
-        return totals, costs
+        return span
 
     def _add_argument_facts(self, call: Call, facts: Facts) -> None:
         if call.name not in _ARGUMENT_FACTS or len(call.arguments) > 1_000_000:
             return
         key, name = _ARGUMENT_FACTS[call.name]
         try:
-            value = msgspec.json.decode(call.arguments, type=dict[str, msgspec.Raw]).get(key)
-            if value is not None:
-                facts[name] = msgspec.json.decode(value, type=str)
+            facts[name] = _decode_text(getattr(_decode_arguments(call.arguments), key))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return
 
@@ -429,13 +422,12 @@ class _Builder:
 
     def _unique(self, kind: Kind, key: str) -> bytes:
         """The id of a span; should a broken file hold a key twice in one trace, the second gets another id."""
-        name = f"{kind}:{key}"
-        number = 1
-        while name in self._built:
+        name, number = key, 1
+        while f"{kind}:{name}" in self._built:
             number += 1
-            name = f"{kind}:{key}~{number}"
-        self._built.add(name)
-        return ids.span_id(self._trace_id, kind, name.partition(":")[2])
+            name = f"{key}~{number}"
+        self._built.add(f"{kind}:{name}")
+        return ids.span_id(self._trace_id, kind, name)
 
 
 class _Costs:
@@ -467,6 +459,18 @@ _ARGUMENT_FACTS: Final = {
     "MultiEdit": ("file_path", "file_path"), "NotebookEdit": ("notebook_path", "file_path"),
     "Skill": ("skill", "skill"),
 }  # fmt: skip
+
+
+class _FileArguments(msgspec.Struct):
+    """Raw, because one that is no text must not hide another."""
+
+    file_path: msgspec.Raw = msgspec.Raw()
+    notebook_path: msgspec.Raw = msgspec.Raw()
+    skill: msgspec.Raw = msgspec.Raw()
+
+
+_decode_arguments: Final = msgspec.json.Decoder(_FileArguments).decode
+_decode_text: Final = msgspec.json.Decoder(str).decode
 
 
 class _AgentArguments(msgspec.Struct):

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import re
 from datetime import date
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -100,6 +100,7 @@ class Prices(msgspec.Struct, frozen=True):
         return self.models.get(plain) or self.models.get(self.aliases.get(plain, ""))
 
 
+@lru_cache(maxsize=256)
 def plain_name(model: str) -> str:
     """Return Anthropic's undated name: `claude-opus-4-5` for `us.anthropic.claude-opus-4-5-20251101-v1:0`, or ""."""
     found = _PLAIN_NAME.search(model.lower()) if len(model) <= LONGEST_NAME else None

@@ -480,7 +480,7 @@ def plain_text(found: list[Block]) -> str:
 
 def raw_text(raw: msgspec.Raw) -> str:
     """A raw JSON value as text, empty if it was not there."""
-    return bytes(raw).decode("utf-8", "replace")
+    return str(raw, "utf-8", "replace")
 
 
 def inner_text(content: str | list[Inner | str] | Inner | None) -> str:
