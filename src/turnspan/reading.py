@@ -77,6 +77,8 @@ class Ending(msgspec.Struct, frozen=True):
     is_over: bool = False  # the session has ended: everything may leave
     is_stopped: bool = False  # the client says that the turn has ended
     last_words: str | None = None  # … with words of this digest (`words_digest`)
+    stopped_ns: int | None = None  # … at this time: a turn that began later is another one
+    stopped_session: str | None = None  # turns of this session have ended, whatever file they stand in
     now_ns: int | None = None  # to tell an idle session
     finished_agents: tuple[str, ...] = ()
 
@@ -175,17 +177,24 @@ class Reading:
         ending = self._ending
         if ending.is_over:
             return True
-        if ending.is_stopped:
+        if ending.is_stopped and not self._began_later(grouper):
             words = ending.last_words
             if grouper.is_answered and (words is None or words in grouper.unsealed[-1].last_words):
                 return True
             # The stop may have been an earlier turn's: then its words have left already.
             self.is_answer_missing = words not in self._progress.main.carry.words
+        if grouper.is_answered and all(turn.session_id == ending.stopped_session for turn in grouper.unsealed):
+            return True  # 1.0.128 `--continue`: the stop names the old file, the turn stands in a new one
         if ending.now_ns is not None:
             last = max([self._last_agent_write(), *(time for turn in grouper.unsealed for time in turn.times)])
             is_waiting = any(turn.pending_calls for turn in grouper.unsealed)
             return ending.now_ns - last > (IDLE_WHILE_PENDING_NS if is_waiting else IDLE_NS)
         return False
+
+    def _began_later(self, grouper: Grouper) -> bool:
+        """Whether what is open began after the stop: clients before 2.1.47 do not say what the last words were."""
+        stopped_ns = self._ending.stopped_ns
+        return stopped_ns is not None and min(_started_ns(turn) for turn in grouper.unsealed) > stopped_ns
 
     def _last_agent_write(self) -> int:
         """The last time any of the session's agents said something, as far as the ends of their files show."""

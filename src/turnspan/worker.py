@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 EVENTS: Final = frozenset({"Stop", "SubagentStop", "StopFailure", "SessionStart", "SessionEnd"})
 _ANSWER_WAIT_S: Final = 2.0
+_SILENT_END_S: Final = 1.6
+_LONGEST_END_S: Final = 6.0
 _RETRIES_S: Final = (0.3, 0.7, 1.5, 3.0, 6.0)
 _SWEEP_BUDGET_S: Final = 20.0
 _SWEEP_EVERY_S: Final = 60.0
@@ -61,6 +63,7 @@ class Event(msgspec.Struct, frozen=True):
     cwd: str = ""
     last_assistant_message: str | None = None
     agent_id: str | None = None
+    at_s: float = 0.0  # when it happened
 
 
 _TEXT: Final = re.compile(
@@ -87,7 +90,7 @@ def main() -> int:
     except TurnspanError:
         return 0  # no home at all: there is not even a log
     try:
-        event = parse_event(payload)
+        event = msgspec.structs.replace(parse_event(payload), at_s=_born_s())
         serve(event, env, time.time, time.sleep)
     except (TurnspanError, OSError) as error:
         log.log_line(home, "ERROR", "failed", reason=str(error), seconds=round(time.time() - started, 3))
@@ -101,6 +104,16 @@ def main() -> int:
         if env.get("TURNSPAN_RAISE"):
             raise
     return 0
+
+
+def _born_s() -> float:
+    """When this process was started, where that can be told: the client waited for the hook until then, not longer."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        up_s = float(Path("/proc/uptime").read_text().split()[0])
+        return time.time() - max(0.0, up_s - int(fields[19]) / os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, IndexError):
+        return time.time()
 
 
 def parse_event(raw: bytes) -> Event:
@@ -155,14 +168,15 @@ def serve(
     for target in opened:
         since(config, target.identity, clock())
     try:
-        facts: dict[str, Any] = {"event": event.hook_event_name, "path": str(session.path)}
+        facts: dict[str, Any] = {"event": event.hook_event_name, "path": str(session.path), "at": event.at_s or clock()}
         if event.last_assistant_message:
             facts["words"] = words_digest(event.last_assistant_message)
         if event.agent_id:
             facts["agent"] = event.agent_id
         _attend(shift, session, facts)
         if config.values["recover"] and _is_sweep_due(config, event, session, clock()):
-            sweep(shift, session)
+            is_stop = event.hook_event_name in {"Stop", "SessionEnd"}
+            sweep(shift, session, event.session_id if is_stop else None)
         state.prune(config.home, clock())
     finally:
         for target in opened:
@@ -218,6 +232,8 @@ def _serve_session(shift: Shift, session: SessionFile, marks: list[dict[str, Any
     waiting = state.marks_length(home, session.session_id)
     for target in list(shift.targets):
         patience = _Patience(shift.sleep)
+        if ending.is_over:
+            _before_the_end(shift, session, target, ending, patience)
         shipped = _ship(shift, session, target, ending, patience)
         if shipped is None:
             continue
@@ -231,6 +247,29 @@ def _serve_session(shift: Shift, session: SessionFile, marks: list[dict[str, Any
             again = ship(session, target, shift.config, ending, clock, is_patient=patience)
             shipped = _joined(shipped, again)
         _report(shift.config, session, shipped, marks)
+
+
+def _before_the_end(
+    shift: Shift, session: SessionFile, target: Target, ending: Ending, patience: _Patience
+) -> None:
+    """SessionEnd comes before a client's last rows: if anything is still open, let the files fall silent first."""
+    stopped = Ending(is_stopped=True, finished_agents=ending.finished_agents)
+    shipped = _ship(shift, session, target, stopped, patience)
+    if shipped is None or not shipped.has_unsealed:
+        return
+    sizes, silent_s = _sizes(session), 0.0
+    for _ in range(int(_LONGEST_END_S / _POLL_S)):
+        if silent_s >= _SILENT_END_S:
+            return
+        shift.sleep(_POLL_S)
+        before, sizes = sizes, _sizes(session)
+        silent_s = silent_s + _POLL_S if sizes == before else 0.0
+
+
+def _sizes(session: SessionFile) -> list[int]:
+    """How long the files of a session are."""
+    paths = [session.path, *(agent.path for agent in sessions.agent_files(session).values())]
+    return [path.stat().st_size for path in paths if path.exists()]
 
 
 def _ship(shift: Shift, session: SessionFile, target: Target, ending: Ending, patience: _Patience) -> Shipped | None:
@@ -250,10 +289,12 @@ def _ending(marks: list[dict[str, Any]]) -> Ending:
     stops = [m for m in marks if m.get("event") == "Stop" or (m.get("event") == "StopFailure" and not m.get("agent"))]
     agents = [mark for mark in marks if mark.get("event") in {"SubagentStop", "StopFailure"}]
     words = stops[-1].get("words") if stops and stops[-1].get("event") == "Stop" else None
+    at = stops[-1].get("at") if stops else None
     return Ending(
         is_over="SessionEnd" in names,
         is_stopped=bool(stops),
         last_words=str(words) if words else None,
+        stopped_ns=int(at * 1e9) if isinstance(at, (int, float)) else None,
         finished_agents=tuple(str(mark["agent"]) for mark in agents if mark.get("agent")),
     )
 
@@ -313,8 +354,11 @@ def _is_sweep_due(config: Config, event: Event, session: SessionFile, now_s: flo
     return is_due
 
 
-def sweep(shift: Shift, current: SessionFile) -> int:
-    """Export what sessions of the same project left behind; the number of turns."""
+def sweep(shift: Shift, current: SessionFile, stopped: str | None = None) -> int:
+    """Export what sessions of the same project left behind; the number of turns.
+
+    `stopped` is the id of the session whose turn has just ended: its turns may stand in another file than it names.
+    """
     config, clock = shift.config, shift.clock
     deadline = clock() + _SWEEP_BUDGET_S
     patience = _Patience(shift.sleep)
@@ -324,7 +368,7 @@ def sweep(shift: Shift, current: SessionFile) -> int:
             break
         try:
             with state.lock(config.home, session.session_id):
-                recovered += _recover(shift, session, patience)
+                recovered += _recover(shift, session, patience, stopped)
             if state.has_marks(config.home, session.session_id):
                 _attend(shift, session, {"event": _RECOVERED})
         except Busy:
@@ -334,14 +378,14 @@ def sweep(shift: Shift, current: SessionFile) -> int:
     return recovered
 
 
-def _recover(shift: Shift, session: SessionFile, patience: _Patience) -> int:
+def _recover(shift: Shift, session: SessionFile, patience: _Patience, stopped: str | None) -> int:
     """Export what is left of one session that has fallen silent; the number of turns."""
     config, now_s = shift.config, shift.clock()
     turns = 0
     for target in list(shift.targets):
         if _mtime(session) < since(config, target.identity, now_s):
             continue
-        shipped = _ship(shift, session, target, Ending(now_ns=int(now_s * 1e9)), patience)
+        shipped = _ship(shift, session, target, Ending(now_ns=int(now_s * 1e9), stopped_session=stopped), patience)
         if shipped is None:
             continue
         turns += shipped.turns

@@ -1,0 +1,109 @@
+"""Other people's directories, variables and limits: none of them reaches us, and none of what we do reaches the client."""
+
+import os
+import resource
+
+import pytest
+from faults.figures import note
+from faults.world import BY_SHELL, HOOK
+
+PLANTED = """
+import os, sys
+open(os.environ["PLANTED"], "a").write(__name__ + "\\n")
+raise SystemExit(2)
+"""
+NAMES = ["json", "sitecustomize", "usercustomize", "turnspan", "msgspec", "os", "re", "site", "encodings", "socket"]
+tried: list[str] = []
+
+
+def through(world, command, **options):
+    """Serve two events through real hooks in these surroundings, the rest without, and judge."""
+    for number in (1, 2):
+        world.call_hook(world.payload(number), command=command, **options)
+        world.wait()
+    assert len(world.sink.requests) == 2, world.log
+    world.live(3)
+    assert world.judge().repeats == 0
+    tried.append(str(options.keys()))
+    note("surroundings", f"{len(tried)} hostile surroundings, each through the hook and the launcher")
+
+
+both = pytest.mark.parametrize("command", [HOOK, BY_SHELL], ids=["python", "sh"])
+
+
+@both
+def test_a_directory_full_of_traps(world, command, tmp_path):
+    """A project may hold files that are named like modules: none of them is ever run."""
+    for name in NAMES:
+        (tmp_path / f"{name}.py").write_text(PLANTED)
+    planted = tmp_path / "planted"
+    env = {"PYTHONPATH": f".:{tmp_path}", "PYTHONSTARTUP": str(tmp_path / "os.py"), "PYTHONHOME": str(tmp_path)}
+    through(world, command, cwd=tmp_path, env={**env, "PLANTED": str(planted), "PYTHONINSPECT": "1"})
+    assert not planted.exists()
+
+
+@both
+@pytest.mark.parametrize("locale", ["C", "POSIX", "tr_TR.UTF-8", "de_DE.ISO-8859-1"])
+def test_any_locale(world, command, locale):
+    """Words in any language arrive the same."""
+    writer = next(iter(world.story._writers.values()))
+    assert writer.rows[0]["message"]["content"] == "What is here?"
+    writer.rows[0]["message"]["content"] = "Wäs ist hîer? 織機 🧵"
+    extra = len("Wäs ist hîer? 織機 🧵".encode()) - len("What is here?")
+    for moment in world.story.moments:
+        for path, size in moment.sizes.items():
+            if path.stem == writer.session and size:
+                moment.sizes[path] = size + extra
+    fork = world.story._writers[next(path for path in world.story._writers if "3.jsonl" in path.name)]
+    fork.rows[1]["message"] = writer.rows[0]["message"]
+    for moment in world.story.moments:
+        for path, size in moment.sizes.items():
+            if path.stem == fork.session and size:
+                moment.sizes[path] = size + extra
+    env = {"LC_ALL": locale, "LANG": locale, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "TZ": "Nowhere/Land"}
+    through(world, command, env=env)
+
+
+@both
+def test_a_directory_that_is_gone(world, command, tmp_path):
+    """The client's own directory was deleted under it."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+
+    def leave():
+        os.chdir(gone)
+        if gone.exists():
+            gone.rmdir()
+
+    through(world, command, preexec_fn=leave)
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [
+        (resource.RLIMIT_AS, 400 << 20),
+        (resource.RLIMIT_NOFILE, 24),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_STACK, 512 << 10),
+    ],
+    ids=["memory", "files", "core", "stack"],
+)
+def test_tight_limits_that_are_enough(world, limit, value):
+    """With little memory and few files it works as ever."""
+    hard = resource.getrlimit(limit)[1]
+    through(world, HOOK, preexec_fn=lambda: resource.setrlimit(limit, (value, hard)))
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [(resource.RLIMIT_AS, 24 << 20), (resource.RLIMIT_AS, 60 << 20), (resource.RLIMIT_NOFILE, 6), (resource.RLIMIT_CPU, 0)],
+    ids=["no memory", "hardly any memory", "no files", "no time"],
+)
+def test_limits_that_are_too_tight(world, limit, value):
+    """When the worker cannot even start, the session waits for one that can."""
+    hard = resource.getrlimit(limit)[1]
+    worker = lambda: resource.setrlimit(limit, (value, hard))  # noqa: E731
+    world.run_worker(world.payload(1), preexec_fn=worker)
+    world.live(2)
+    world.end()
+    world.judge(may_repeat=True)
