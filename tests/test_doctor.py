@@ -1,7 +1,9 @@
 """What doctor says of everything that can be wrong, and what to do about it."""
 
+import base64
 import contextlib
 import email.utils
+import hashlib
 import json
 import os
 import re
@@ -9,14 +11,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib import metadata
 from pathlib import Path
 
+import grpc
 import msgspec
 import pytest
 from backends.servers import OK, Certificates, GrpcServer, HttpServer, reply
 from rows import Writer
 
 from turnspan import log, state
+from turnspan.checks.package import installed_checks
 from turnspan.cli import main
 from turnspan.doctor import doctor_lines, doctor_record, examine
 from turnspan.hook import PACKAGE_ROOT
@@ -366,6 +371,18 @@ def test_a_trusted_certificate(place, certificates):
         assert [check.mark for check in place.about("Destination otlp")] == ["good"] * 3
 
 
+def test_certificates_over_grpc(place, certificates):
+    """The same sentences, though gRPC speaks no HTTP that could be looked at."""
+    chain, key = (Path(path).read_bytes() for path in certificates.sign("doctor-grpc"))
+    with GrpcServer(credentials=grpc.ssl_server_credentials([(key, chain)])) as server:
+        place.otlp(server.url, protocol="grpc")
+        mark, _, todo = place.trouble("otlp")
+        assert mark == "bad"
+        assert "set `certificate` to the file of that authority" in todo
+        place.otlp(server.url, protocol="grpc", certificate=certificates.ca)
+        assert [check.mark for check in place.about("Destination otlp")] == ["good"] * 3
+
+
 def test_a_certificate_file_that_is_not_there(place):
     """It is named."""
     place.otlp("https://localhost:1", certificate="/nonexistent.pem")
@@ -588,6 +605,45 @@ def test_the_plugin_knows_where_turnspan_is(place):
     assert any("looks for turnspan on the PATH" in says for _, says, _ in hooks(place))
     remember_runtime(place.env, this_runtime())
     assert hooks(place) == []
+
+
+def test_hooks_that_nothing_has_come_of(place):
+    """Registered, and Claude Code was used since; but nothing has arrived."""
+    place.install()
+    path = Writer().save(place.claude / "projects" / "-p")
+    assert hooks(place) == []
+    later = time.time() + 600
+    os.utime(path, (later, later))
+    [(mark, says, todo)] = hooks(place)
+    assert mark == "doubt"
+    assert "no event has reached turnspan" in says
+    assert "new session" in todo
+    log.log_line(place.home, "INFO", "nothing new")
+    assert hooks(place) == []
+
+
+# ---- the package
+
+
+def test_a_package_as_it_was_installed(tmp_path):
+    """A file that is missing or changed is named, and what turnspan needs and is not there."""
+    module, info = tmp_path / "turnspan" / "x.py", tmp_path / "turnspan-1.dist-info"
+    module.parent.mkdir()
+    info.mkdir()
+    module.write_text("x = 1\n")
+    digest = base64.urlsafe_b64encode(hashlib.sha256(b"x = 1\n").digest()).rstrip(b"=").decode()
+    (info / "RECORD").write_text(f"turnspan/x.py,sha256={digest},6\nturnspan-1.dist-info/RECORD,,\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: turnspan\nVersion: 1\nRequires-Dist: click>=8.1\n")
+    package = metadata.PathDistribution(info)
+    assert [check.mark for check in installed_checks(package)] == ["good"]
+    module.write_text("x = 2\n")
+    [check] = installed_checks(package)
+    assert (check.mark, check.says) == ("bad", "files of the package are missing or changed: turnspan/x.py")
+    module.unlink()
+    with (info / "METADATA").open("a") as file:
+        file.write("Requires-Dist: no-such-thing>=1\nRequires-Dist: pytest-nothing; extra == 'dev'\n")
+    said = [check.says for check in installed_checks(metadata.PathDistribution(info))]
+    assert said[1] == "what turnspan needs is not installed: no-such-thing"
 
 
 # ---- files

@@ -350,6 +350,23 @@ def test_help_names_every_field(turnspan, monkeypatch):
         assert re.search(rf"\b{name}\b", told), name
 
 
+def test_commands_and_sessions_complete(turnspan, capsys, monkeypatch):
+    """The shell knows the commands that are loaded late, and the sessions that can be forgotten."""
+    turnspan.place.session()
+
+    def completed(words, number):
+        monkeypatch.setenv("_TURNSPAN_COMPLETE", "bash_complete")
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(number))
+        with pytest.raises(SystemExit):
+            main([])
+        return capsys.readouterr().out.split()
+
+    assert completed("turnspan st", 1) == ["plain,status"]
+    assert completed("turnspan forget 5e", 2) == [f"plain,{SESSION}"]
+    assert "plain,--send-test" in completed("turnspan doctor --", 2)
+
+
 # ---- in `sessions` and `show`
 
 

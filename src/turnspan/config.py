@@ -42,7 +42,7 @@ TYPES: Final = tuple(OPTIONS)
 CONFIG_NAME: Final = "config.toml"
 _PLUGIN: Final = "CLAUDE_PLUGIN_OPTION_"  # how Claude Code hands over what a person set for the plugin
 _OURS: Final = ("TURNSPAN_", "LANGFUSE_", "CC_LANGFUSE_", _PLUGIN)
-_CLAUDE_SETTINGS_BYTES: Final = 1 << 20
+_CLAUDE_SETTINGS_BYTES: Final = 8 << 20
 
 
 class Destination(msgspec.Struct, frozen=True):
@@ -279,15 +279,20 @@ def _without_project_env(env: Mapping[str, str], project: Path | None) -> Mappin
     for directory in (Path(began), project) if began else (project, *project.parents):
         if not _is_same(directory / ".claude", claude_home(env)):
             for name in ("settings.json", "settings.local.json"):
-                planted |= _planted_in(directory / ".claude" / name)
+                planted |= _planted_in(directory / ".claude" / name, env)
     if env.get("TURNSPAN_ENABLED", "").strip().lower() in OFF:
         planted.discard("TURNSPAN_ENABLED")  # a project may switch off
     return {name: value for name, value in env.items() if name not in planted}
 
 
-def _planted_in(path: Path) -> set[str]:
-    """The variables that a project's settings set for a hook, also as options of a plugin (2.1.197 takes them)."""
+def _planted_in(path: Path, env: Mapping[str, str]) -> set[str]:
+    """The variables that a project's settings set for a hook, also as options of a plugin (2.1.197 takes them).
+
+    Where we cannot read them the client perhaps can: then all of ours may be planted.
+    """
     table = _claude_settings(path)
+    if table is None:
+        return {name for name in env if name.startswith(_OURS)}
     plugins = [_table(plugin).get("options") for plugin in _table(table.get("pluginConfigs")).values()]
     options = {f"{_PLUGIN}{key.upper()}" for plugin in plugins for key in _table(plugin)}
     return {name for name in {*_table(table.get("env")), *options} if name.startswith(_OURS)}
@@ -295,19 +300,20 @@ def _planted_in(path: Path) -> set[str]:
 
 def _env_in(path: Path) -> dict[str, Any]:
     """The variables that a settings file of Claude Code sets."""
-    return _table(_claude_settings(path).get("env"))
+    return _table((_claude_settings(path) or {}).get("env"))
 
 
-def _claude_settings(path: Path) -> dict[str, Any]:
+def _claude_settings(path: Path) -> dict[str, Any] | None:
+    """What a settings file of Claude Code says; None if that is not clear. No file is an empty one."""
     try:
-        return _table(json.loads((read_regular(path, _CLAUDE_SETTINGS_BYTES) or b"{}").decode("utf-8-sig")))
+        text = (read_regular(path, _CLAUDE_SETTINGS_BYTES) or b"").decode("utf-8-sig")
+        return _table(json.loads(text)) if text.strip() else {}
     except (OSError, ValueError, RecursionError):
-        return {}
+        return None
 
 
 def _table(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
 
 
 def _is_same(directory: Path, other: Path) -> bool:

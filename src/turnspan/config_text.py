@@ -76,7 +76,7 @@ def _rows(values: Mapping[str, object], sources: Mapping[str, str]) -> Iterator[
     for name, value in values.items():
         source = sources.get(name, "default")
         where = "" if source == "default" else f"  {_from(source)}"
-        yield f"{name:19} {one_line(_text(value))}{where}"
+        yield f"{one_line(name):19} {one_line(_text(value))}{where}"
 
 
 def _from(source: str) -> str:

@@ -141,6 +141,11 @@ class Reading:
             for place, entry in self._entries(descriptor, position):
                 for sealed in grouper.feed(entry, place):
                     yield self._piece(descriptor, sealed.turns, sealed.end, sealed.carry)
+            if grouper.early_ns is not None:
+                self.has_unsealed = True
+                if self._ending.is_over or self._is_past(grouper.early_ns, IDLE_NS):
+                    for sealed in grouper.flush():
+                        yield self._piece(descriptor, sealed.turns, sealed.end, sealed.carry)
             if grouper.unsealed:
                 last = grouper.seal() if self._may_leave(grouper) else None
                 if last is not None:
@@ -190,6 +195,10 @@ class Reading:
             is_waiting = any(turn.pending_calls for turn in grouper.unsealed)
             return ending.now_ns - last > (IDLE_WHILE_PENDING_NS if is_waiting else IDLE_NS)
         return False
+
+    def _is_past(self, moment_ns: int, patience_ns: int) -> bool:
+        now_ns = self._ending.now_ns
+        return now_ns is not None and now_ns - moment_ns > patience_ns
 
     def _began_later(self, grouper: Grouper) -> bool:
         """Whether what is open began after the stop: clients before 2.1.47 do not say what the last words were."""

@@ -14,12 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from turnspan import __version__
+from turnspan import __version__, state
 from turnspan.checks import Group
 from turnspan.errors import TurnspanError
+from turnspan.home import claude_home, turnspan_home
 from turnspan.hook import PACKAGE_ROOT
 from turnspan.install import EVENTS, Scope, client_version, known_events, plan_install, this_runtime
+from turnspan.listing import newest_sessions, written_ns
+from turnspan.logbook import read_log
 from turnspan.registered import US, Registration, Source, read_sources, registrations, sentences
+from turnspan.sessions import projects_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,17 +35,16 @@ _SCOPES: Final = ("user", "project", "local", "managed")  # the last that says s
 _TRUSTED: Final = ("user", "managed")
 _SWITCHES: Final = ("disableAllHooks", "allowManagedHooksOnly")
 _START_S: Final = 30.0
+_SETTLED_NS: Final = 120 * 10**9
 _TRIAL: Final = (
     "import sys; sys.path.append(sys.argv[1]); import turnspan.worker, turnspan.backends.otlp; "
     "print(turnspan.__version__)"
 )
 
 
-def hook_checks(
-    env: Mapping[str, str], project: Path, managed: Sequence[Path] | None = None, *, is_client_asked: bool = True
-) -> Iterator[Check]:
+def hook_checks(env: Mapping[str, str], project: Path, managed: Sequence[Path] | None = None) -> Iterator[Check]:
     """The client, its settings, our hooks in them, and who else is called."""
-    client = client_version(env) if is_client_asked else None
+    client = client_version(env)
     if client is not None:
         yield GROUP.good(f"Claude Code {'.'.join(map(str, client))}")
         left_out = [event for event in EVENTS if event not in known_events(client)]
@@ -59,6 +62,7 @@ def hook_checks(
     yield from _switched_off(sources, ours)
     yield from _commands(ours, env)
     yield from _others(sources, ours)
+    yield from _arrivals(env, ours)
 
 
 # ---- registered
@@ -142,8 +146,6 @@ def _commands(ours: Sequence[Registration], env: Mapping[str, str]) -> Iterator[
 
 def _plugin_command(env: Mapping[str, str]) -> Iterator[Check]:
     """The plugin looks for a turnspan by itself, first of all in what `turnspan install` wrote down."""
-    from turnspan.home import turnspan_home  # noqa: PLC0415 - only for who has the plugin
-
     try:
         python, root = (turnspan_home(env) / "runtime").read_text(encoding="utf-8").splitlines()[:2]
     except (OSError, ValueError):
@@ -229,3 +231,19 @@ def _others(sources: Sequence[Source], ours: Sequence[Registration]) -> Iterator
         yield GROUP.doubt(says, todo or "look into it")
     if not doubled:
         yield GROUP.good("nothing else exports the same turns")
+
+
+# ---- whether it has ever worked
+
+
+def _arrivals(env: Mapping[str, str], ours: Sequence[Registration]) -> Iterator[Check]:
+    """Whether any event has reached us, if there must have been one since the hooks were registered."""
+    if not ours or next(state.checkpoints(turnspan_home(env)), None) or next(read_log(turnspan_home(env)), None):
+        return
+    registered_ns = min((written_ns(hook.path) for hook in ours), default=0)
+    for session in newest_sessions(projects_dir(claude_home(env)), limit=1):
+        if written_ns(session.path) > registered_ns + _SETTLED_NS:
+            yield GROUP.doubt(
+                "Claude Code was used since the hooks were registered, but no event has reached turnspan",
+                "start a new session, for one that runs keeps the hooks it began with; `/hooks` lists what it calls",
+            )

@@ -32,6 +32,11 @@ def package_checks() -> Iterator[Check]:
     except metadata.PackageNotFoundError:
         yield GROUP.good(f"it runs from {PACKAGE_ROOT}, without being installed")
         return
+    yield from installed_checks(package)
+
+
+def installed_checks(package: metadata.Distribution) -> Iterator[Check]:
+    """Whether an installed package is as it was installed."""
     damaged = sorted(_damaged(package))
     if damaged:
         some = ", ".join(damaged[:3]) + (f" and {len(damaged) - 3} more" if len(damaged) > 3 else "")

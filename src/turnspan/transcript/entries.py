@@ -436,7 +436,8 @@ def _clean(value: Any) -> Any:  # noqa: ANN401  any JSON value
 
 def time_ns(entry: Entry) -> int | None:
     """When the line was written, in nanoseconds since 1970; None where it does not say so in any form we know."""
-    return parse_time(entry.timestamp)
+    stamp = entry.timestamp
+    return _parse_iso(stamp) if type(stamp) is str and len(stamp) <= _LONGEST_TIME else parse_time(stamp)
 
 
 def parse_time(stamp: str | float | None) -> int | None:

@@ -124,6 +124,7 @@ class Grouper:
         self._open: Turn | None = None
         self._late: dict[int, Turn] = {}
         self._between: list[tuple[Entry, Place]] = []
+        self._early: list[tuple[Entry, Place]] = []
         self._gap = _Gap()
         self._end = Place(0, 0, 0)
         self._requests: dict[str, tuple[int | None, e.RequestParams | None]] = {}
@@ -159,6 +160,37 @@ class Grouper:
         if not self._is_conversation(entry):
             self._between.append((entry, place))
             return []
+        if self._is_early(entry):
+            self._early.append((entry, place))
+            return []
+        if not self._early:
+            return self._take(entry, place)
+        rows = [*self._early, (entry, place)]
+        if entry.type == "user" and (e.time_ns(entry) or 0) <= (e.time_ns(rows[0][0]) or 0):
+            rows = [*rows[-1:], *rows[:-1]]  # the prompt that was written behind its own answer
+        self._early = []
+        return [sealed for row, at in rows for sealed in self._take(row, at)]
+
+    def flush(self) -> list[Sealed]:
+        """Take rows that were held back for a prompt that did not come."""
+        early, self._early = self._early, []
+        return [sealed for entry, place in early for sealed in self._take(entry, place)]
+
+    @property
+    def early_ns(self) -> int | None:
+        """When the last row was written that is held back for its prompt."""
+        return e.time_ns(self._early[-1][0]) if self._early else None
+
+    def _is_early(self, entry: Entry) -> bool:
+        """Whether an answer stands before its own prompt (2.1.45, 2.1.128): nothing is running, and its parent is unknown."""
+        parent = entry.parent_uuid
+        if entry.type != "assistant" or parent is None or parent in self._owners or entry.is_sidechain:
+            return False
+        if any(not turn.has_answer for turn in self.unsealed) or (not self.unsealed and not self._past.turns):
+            return False
+        return all(other.uuid != parent for other, _ in self._between)
+
+    def _take(self, entry: Entry, place: Place) -> list[Sealed]:
         self._gap = _Gap()
         if self._between:
             for other, at in self._between:
@@ -176,7 +208,7 @@ class Grouper:
             self._requests.update(gap.requests)
         if gap.input_ns is not None and self._input_ns is None:
             self._input_ns = gap.input_ns
-        self._end = place
+        self._end = max(self._end, place, key=lambda at: at.offset)
         self._marked = (len(self._rows), self._context, self._queued, self._taken)
         return [sealed] if sealed is not None else []
 
