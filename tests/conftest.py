@@ -1,5 +1,8 @@
 """What all tests share."""
 
+import os
+
+import pytest
 from hypothesis import settings
 
 # The same examples every time, however slow the machine is; `--hypothesis-profile=search` looks for new ones.
@@ -9,5 +12,16 @@ settings.load_profile("plain")
 
 
 def pytest_addoption(parser):
-    """Add the option that writes golden files anew."""
+    """Add what a person may ask for."""
     parser.addoption("--update-golden", action="store_true", help="write fixtures/*/golden.json anew")
+    parser.addoption("--slow", action="store_true", help="also run what needs a big real part, as CI does")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out what needs a big real part (the npm client, a server), unless it was asked for; CI asks for it."""
+    if config.getoption("--slow") or os.environ.get("CI"):
+        return
+    skip = pytest.mark.skip(reason="needs a big real part: run it with --slow, as CI does")
+    for item in items:
+        if "slow" in item.keywords:
+            item.add_marker(skip)

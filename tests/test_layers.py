@@ -16,13 +16,14 @@ MODULES = {
 # A room, and the rooms it may import besides itself. What is not named here joins the others and may import them all.
 MAY_IMPORT = {
     "errors": set(),
-    "transcript": set(),
-    "trace": {"transcript", "errors"},
-    "tail": {"errors"},
-    "sessions": {"tail", "transcript", "errors"},
+    "late": set(),
+    "transcript": {"late"},
+    "trace": {"transcript", "errors", "late"},
+    "tail": {"errors", "late"},
+    "sessions": {"tail", "transcript", "errors", "late"},
     "reading": {"sessions", "tail", "trace", "transcript", "errors"},
     "home": {"errors"},
-    "backends": {"trace", "errors", "home"},  # home: how a private file is opened and replaced
+    "backends": {"trace", "errors", "home", "late"},  # home: how a private file is opened and replaced
     "deliver": {"backends", "trace"},
     "hook": set(),
 }

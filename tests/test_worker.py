@@ -236,6 +236,37 @@ def test_an_open_turn_leaves_with_the_session(office):
     assert turns(office.backend) == ["Turn 1", "Turn 2"]
 
 
+def test_the_end_of_a_session_is_told_in_one_line(office):
+    """A session's end is served in two steps, in case its last rows come late; its line counts both."""
+    writer = office.writer()
+    writer.turn("Hello.", "Good day.")
+    writer.prompt("And now?")
+    office.save(writer)
+
+    def goes_on():
+        writer.say("Now this.")
+        office.save(writer)
+
+    office.later(1.0, goes_on)
+    office.serve("SessionEnd", writer)
+    assert turns(office.backend) == ["Turn 1", "Turn 2"]
+    assert len(office.backend.stored) == 4
+    [line] = office.log
+    assert line.endswith("trigger=SessionEnd turns=2 spans=4")
+
+
+def test_the_end_of_a_session_without_a_backend_says_why(office):
+    """The second step finds the destination on hold: the line tells the answer that the first one got."""
+    writer = office.writer()
+    writer.turn("Hello.", "Good day.")
+    writer.prompt("And now?")
+    office.save(writer)
+    office.backend.answers = [CREDENTIALS]
+    office.serve("SessionEnd", writer)
+    [line] = office.log
+    assert line.startswith('ERROR "held: credentials"')
+
+
 @pytest.mark.parametrize("name", ["SessionStart", "SubagentStop"])
 def test_other_events_end_no_turn(office, name):
     """A turn that has no answer stays, also when something else of its session ends."""
@@ -467,7 +498,8 @@ def test_two_destinations_one_down(office):
     assert down.twice == up.twice == []
 
 
-def test_a_destination_that_cannot_be_used_stops_no_other(office):
+@pytest.mark.parametrize("name", ["Stop", "SessionEnd"])
+def test_a_destination_that_cannot_be_used_stops_no_other(office, name):
     """One that is configured wrongly is a line in the log; the other one gets this session and those left behind."""
     left, writer = office.writer(1, ago_s=3600), office.writer(2)
     left.turn("Left.", "Behind.")
@@ -477,7 +509,7 @@ def test_a_destination_that_cannot_be_used_stops_no_other(office):
     with HttpServer(OK) as server:
         wrong = '[destinations.one]\ntype = "otlp"\nendpoint = "http://collector.example:4318"\n'
         office.configure(f'{wrong}[destinations.two]\ntype = "otlp"\nendpoint = "{server.url}"\n')
-        event = Event("Stop", writer.session, str(path), "/", "Good day.")
+        event = Event(name, writer.session, str(path), "/", "Good day.")
         serve(event, office.env, lambda: office.now_s, office.sleep)
         names = [span["name"] for request in server.requests for span in request.spans]
     assert names.count("Turn 1") == 2

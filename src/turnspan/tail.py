@@ -12,7 +12,6 @@ Rules:
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import stat
 from typing import TYPE_CHECKING, Final
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.errors import TranscriptError
+from turnspan.late import blake2b
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -128,7 +128,7 @@ def fingerprint(descriptor: int, offset: int) -> str:
 
     The beginning and the last bytes before the offset are enough: an appended file keeps both.
     """
-    digest = hashlib.blake2b(offset.to_bytes(8, "big"), digest_size=12)
+    digest = blake2b(offset.to_bytes(8, "big"), digest_size=12)
     digest.update(read_at(descriptor, min(_FINGERPRINT_BYTES, offset), 0))
     tail = min(_FINGERPRINT_BYTES, offset)
     digest.update(read_at(descriptor, tail, offset - tail))

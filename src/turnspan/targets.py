@@ -8,7 +8,6 @@ does. Third parties are found in the group `turnspan.backends`.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +17,7 @@ import msgspec
 
 from turnspan.errors import ConfigError
 from turnspan.home import private_directory, read_private, replace_private
+from turnspan.late import blake2b
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +75,7 @@ def identity_of(destination: Destination) -> str:
     """A destination by its name and where it leads, without any secret: another endpoint is another destination."""
     options = destination.options
     where = [destination.type, *(str(options.get(key, "")) for key in ("endpoint", "base_url", "directory", "public_key"))]
-    digest = hashlib.blake2b("\0".join(where).encode("utf-8", "replace"), digest_size=4).hexdigest()
+    digest = blake2b("\0".join(where).encode("utf-8", "replace"), digest_size=4).hexdigest()
     return f"{destination.name}-{digest}"
 
 

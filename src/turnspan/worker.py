@@ -232,11 +232,12 @@ def _serve_session(shift: Shift, session: SessionFile, marks: list[dict[str, Any
     waiting = state.marks_length(home, session.session_id)
     for target in list(shift.targets):
         patience = _Patience(shift.sleep)
-        if ending.is_over:
-            _before_the_end(shift, session, target, ending, patience)
-        shipped = _ship(shift, session, target, ending, patience)
+        early = _before_the_end(shift, session, target, ending, patience) if ending.is_over else None
+        shipped = _ship(shift, session, target, ending, patience) if target in shift.targets else None
         if shipped is None:
             continue
+        if early is not None:
+            shipped = _joined(early, shipped)
         deadline = clock() + _ANSWER_WAIT_S
         for _ in range(int(_ANSWER_WAIT_S / _POLL_S)):  # counted too: a clock that steps back must not keep us here
             if not shipped.is_answer_missing or not shipped.is_complete or clock() >= deadline:
@@ -251,19 +252,18 @@ def _serve_session(shift: Shift, session: SessionFile, marks: list[dict[str, Any
 
 def _before_the_end(
     shift: Shift, session: SessionFile, target: Target, ending: Ending, patience: _Patience
-) -> None:
+) -> Shipped | None:
     """SessionEnd comes before a client's last rows: if anything is still open, let the files fall silent first."""
     stopped = Ending(is_stopped=True, finished_agents=ending.finished_agents)
     shipped = _ship(shift, session, target, stopped, patience)
-    if shipped is None or not shipped.has_unsealed:
-        return
     sizes, silent_s = _sizes(session), 0.0
     for _ in range(int(_LONGEST_END_S / _POLL_S)):
-        if silent_s >= _SILENT_END_S:
-            return
+        if shipped is None or not shipped.has_unsealed or silent_s >= _SILENT_END_S:
+            break
         shift.sleep(_POLL_S)
         before, sizes = sizes, _sizes(session)
         silent_s = silent_s + _POLL_S if sizes == before else 0.0
+    return shipped
 
 
 def _sizes(session: SessionFile) -> list[int]:
@@ -327,10 +327,13 @@ def _wait(is_there: Callable[[], bool], seconds: float, sleep: Callable[[float],
 
 def _joined(first: Shipped, second: Shipped) -> Shipped:
     """Two rounds told as one."""
-    second.turns += first.turns
-    second.spans += first.spans
-    second.copied += first.copied
+    for count in ("turns", "spans", "copied", "refused", "cut"):
+        setattr(second, count, getattr(first, count) + getattr(second, count))
     second.kept_as = first.kept_as
+    second.is_rewritten |= first.is_rewritten
+    second.stopped = second.stopped or first.stopped
+    for rule, number in first.masked.items():
+        second.masked[rule] = second.masked.get(rule, 0) + number
     return second
 
 

@@ -1,8 +1,8 @@
 """A small story as it was lived: the rows two people's sessions wrote, and the events that told of them, in order.
 
 Two sessions, tools, an agent in the foreground and one in the background, and a fork without any mark but that its copied
-responses name requests it does not hold, as 2.1.325 leaves it. The rows are dated a day ahead, so that nobody's sweep finds
-a session idle, however long a suite takes.
+responses name requests it does not hold, as 2.1.325 leaves it. No session has a turn open while another one is told of, so
+that it makes no difference how long ago it all was.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Story:
     def session(self, session_id, **options):
         """Begin a session."""
         writer = Recorder(session_id, "2.1.325", **options)
-        writer.now = datetime.now(tz=UTC).replace(microsecond=0) + timedelta(days=1)
+        writer.now = datetime.now(tz=UTC).replace(microsecond=0) - timedelta(minutes=5)
         self._writers[Path(PROJECT) / f"{session_id}.jsonl"] = writer
         return writer
 

@@ -18,7 +18,9 @@ SESSIONS = 20
 def crowd(sessions, turns):
     """Return a story in which many sessions have a turn at the same time."""
     story = Story()
-    writers = [story.session(f"0c20{number:04}-0000-4000-8000-000000000001", tag=f"c{number}") for number in range(sessions)]
+    writers = [
+        story.session(f"0c20{number:04}-0000-4000-8000-000000000001", tag=f"c{number}") for number in range(sessions)
+    ]
     for turn in range(turns):
         for writer in writers:
             writer.prompt(f"Question {turn}.")

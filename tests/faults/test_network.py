@@ -22,7 +22,6 @@ tried: dict[str, int] = {"answers": 0, "spans": 0, "cuts": 0}
 
 def live(world, faults_at):
     """Live the story with the clock going on; `faults_at` says what the server does at each event."""
-    world.clock_s = time.time()
     for number in range(len(world.story.moments)):
         world.clock_s += STEP_S
         faults_at(number)
@@ -102,7 +101,6 @@ def test_every_request_in_turn_goes_wrong(place, sink, fault):
         sink.stored.clear()
         sink.requests.clear()
         sink.faults[:] = ["ok"] * number + [fault]
-        world.clock_s = time.time()
         for moment in range(len(world.story.moments)):
             world.clock_s += STEP_S
             world.serve(world.payload(moment))
@@ -171,7 +169,6 @@ def test_an_outage_of_days(place, sink):
             writer.turn(f"Question {turn}.", f"Answer {turn}.")
             story.stop(writer)
     world = World(place, sink, story)
-    world.clock_s = time.time()
     sink.always = "503"
     for number in range(len(story.moments)):
         world.clock_s += 20

@@ -49,8 +49,6 @@ def test_state_that_makes_no_sense(world, what):
     world.live(0, MIDDLE)
     path = state_file(world)
     raw = path.read_bytes()
-    offset = f'"offset":{path.stat().st_size}'.encode()
-    assert b'"offset":' in raw
     number = raw.split(b'"offset":')[1].split(b",")[0]
     harm = {
         "half": raw[: len(raw) // 2],
@@ -58,7 +56,6 @@ def test_state_that_makes_no_sense(world, what):
         "offset in a line": raw.replace(b'"offset":' + number, b'"offset":' + str(int(number) - 7).encode()),
         "offset below nothing": raw.replace(b'"offset":' + number, b'"offset":-5'),
     }
-    assert offset
     path.write_bytes(harm[what] if what in harm else RUBBISH[what])
     finish(world)
     is_place = what in {"offset beyond the end", "offset in a line"}
@@ -91,12 +88,12 @@ def test_state_of_an_older_day(world):
 def test_state_of_a_newer_day(world):
     """A backup of the transcripts was restored: the state knows more than they hold."""
     world.live(0, 2)
-    path = world.projects / "-home-ada-loom" / f"{A}.jsonl"
-    old = path.read_bytes()
+    shutil.copytree(world.projects, world.base / "backup")
     world.live(2, MIDDLE)
-    path.write_bytes(old)
-    assert world.serve(world.end_of(path)) == ""
-    assert "rewritten" in world.log[-1]
+    shutil.rmtree(world.projects)
+    shutil.copytree(world.base / "backup", world.projects)
+    assert world.serve(world.end_of(world.projects / "-home-ada-loom" / f"{A}.jsonl")) == ""
+    assert any("rewritten" in line for line in world.log)
     finish(world)
     tell("a newer day")
 

@@ -7,7 +7,7 @@ def test_the_story_arrives_once(world):
     """Event by event, everything is there, byte by byte, and nothing twice."""
     world.live()
     judged = world.judge()
-    assert judged.spans == 25
+    assert judged.spans == 27
     assert judged.repeats == 0
     world.end()
     assert world.judge().repeats == 0

@@ -64,18 +64,16 @@ def test_any_locale(world, command, locale):
     through(world, command, env=env)
 
 
-@both
-def test_a_directory_that_is_gone(world, command, tmp_path):
-    """The client's own directory was deleted under it."""
+def test_a_directory_that_is_gone(world, tmp_path):
+    """The client's own directory was deleted under it. (A shell says so itself, before our first line.)"""
     gone = tmp_path / "gone"
-    gone.mkdir()
 
     def leave():
+        gone.mkdir()
         os.chdir(gone)
-        if gone.exists():
-            gone.rmdir()
+        gone.rmdir()
 
-    through(world, command, preexec_fn=leave)
+    through(world, HOOK, preexec_fn=leave)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +94,12 @@ def test_tight_limits_that_are_enough(world, limit, value):
 
 @pytest.mark.parametrize(
     ("limit", "value"),
-    [(resource.RLIMIT_AS, 24 << 20), (resource.RLIMIT_AS, 60 << 20), (resource.RLIMIT_NOFILE, 6), (resource.RLIMIT_CPU, 0)],
+    [
+        (resource.RLIMIT_AS, 24 << 20),
+        (resource.RLIMIT_AS, 60 << 20),
+        (resource.RLIMIT_NOFILE, 6),
+        (resource.RLIMIT_CPU, 0),
+    ],
     ids=["no memory", "hardly any memory", "no files", "no time"],
 )
 def test_limits_that_are_too_tight(world, limit, value):

@@ -94,7 +94,10 @@ def test_killed_at_a_call_of_every_kind(place):
     events = range(12) if IS_ALL else EVENTS
     done, repeats = run(place, events, choose, check)
     kinds = len({name for name, _ in done})
-    note("kill", f"{len(done)} points of {kinds} kinds of call at {len(events)} events; {repeats} spans came again, the same")
+    note(
+        "kill",
+        f"{len(done)} points of {kinds} kinds of call at {len(events)} events; {repeats} spans came again, the same",
+    )
 
 
 def test_every_kind_of_call_may_fail(place):

@@ -35,7 +35,6 @@ def finish(world, what, *, may_repeat=False):
 def test_no_file_where_the_transcript_should_be(world, kind):
     """Refused at once; when the file is there again everything arrives."""
     payload, path, whole = files_of(world)
-    world.clock_s = time.time()  # so that waiting for a missing file takes no time
     path.unlink()
     if kind == "directory":
         path.mkdir()
@@ -85,7 +84,6 @@ def test_a_transcript_that_may_not_be_read_for_a_while(world):
 def test_half_a_line(world, part):
     """Wherever the last line breaks off, it is read when it is whole, and once."""
     payload, path, whole = files_of(world)
-    world.clock_s = time.time()
     start = whole.rstrip(b"\n").rfind(b"\n") + 1
     path.write_bytes(whole[: start + (len(whole) - start) * part // 100])
     world.serve(payload)
@@ -94,7 +92,9 @@ def test_half_a_line(world, part):
 
 
 @pytest.mark.parametrize(
-    "tail", [b"\0" * 200, b"\0" * 143_000, b"\xff\xfe\xc3", b'{"type":"user"', b"\r", b"\xf0\x9f\x98"], ids=["nul", "many nul", "no text", "half", "return", "half a sign"]
+    "tail",
+    [b"\0" * 200, b"\0" * 143_000, b"\xff\xfe\xc3", b'{"type":"user"', b"\r", b"\xf0\x9f\x98"],
+    ids=["nul", "many nul", "no text", "half", "return", "half a sign"],
 )
 def test_something_that_is_no_row_at_the_end(world, tail):
     """Not yet a line: it is neither taken nor skipped, and what comes in its place is read."""
@@ -105,7 +105,9 @@ def test_something_that_is_no_row_at_the_end(world, tail):
     assert finish(world, f"tail {tail[:3]}").repeats == 0
 
 
-@pytest.mark.parametrize("tail", [b"\0" * 200, b"\xff\xfe\xc3", b"[1,2]", b"", b"null", b'{"type":"new-thing","x":1}'], ids=len)
+@pytest.mark.parametrize(
+    "tail", [b"\0" * 200, b"\xff\xfe\xc3", b"[1,2]", b"", b"null", b'{"type":"new-thing","x":1}'], ids=len
+)
 def test_a_line_that_is_no_row(world, tail):
     """Skipped and counted; it stays in the file, and nothing else changes."""
     payload, path, whole = files_of(world)
@@ -129,7 +131,6 @@ def test_a_transcript_that_is_truncated_and_grows_again(world, left):
     world.serve(payload)
     cut = whole[: int(len(whole) * left)]
     path.write_bytes(cut)
-    world.clock_s = time.time()
     world.serve(payload)
     path.write_bytes(whole)
     finish(world, "truncated", may_repeat=True)
@@ -157,7 +158,6 @@ def test_a_transcript_that_is_another_file_for_a_while(world):
     kept = path.with_name("kept")
     path.rename(kept)
     shutil.copy(other, path)
-    world.clock_s = time.time()
     world.serve(payload)
     kept.rename(path)
     assert path.read_bytes() == whole

@@ -283,7 +283,7 @@ class _Builder:
                 cost = None if extra is None else cost + extra
         return cost
 
-    def _add_tool(self, call: Call, generation: Span) -> Span:  # noqa: C901  what a result can say, case by case
+    def _add_tool(self, call: Call, generation: Span) -> Span:
         start = call.time_ns if call.time_ns is not None else generation.end_ns
         result = call.result
         end = start

@@ -6,8 +6,9 @@ the same transcript must give other traces than before.
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import Final
+
+from turnspan.late import sha256
 
 VERSION: Final = b"turnspan-1"
 
@@ -25,5 +26,5 @@ def span_id(trace: bytes, kind: str, key: str) -> bytes:
 def _digest(*parts: bytes) -> bytes:
     # Each part is preceded by its length, so that no two lists of parts give the same bytes.
     joined = b"".join([len(part).to_bytes(4, "big") + part for part in parts])
-    digest = sha256(joined).digest()
+    digest: bytes = sha256(joined).digest()
     return digest if digest[:8] != bytes(8) else b"\x01" + digest[1:]  # an id of zeros is invalid in OpenTelemetry

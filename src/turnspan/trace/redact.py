@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from turnspan import late
 from turnspan.trace.masking import masked_trace, withheld
 from turnspan.trace.model import Json, Kind, Media, Reasoning, Text, ToolCall, ToolResult
 from turnspan.trace.secret_scan import Meter
@@ -40,7 +41,7 @@ METADATA_FACTS: Final = frozenset({
 """Facts that say how something ran, not what it was about. A fact that is not here is content."""
 
 # Homes as Linux, macOS and Windows have them, and as Claude Code writes them into the names of project directories.
-_HOMES: Final = re.compile(
+_HOMES: Final = late.pattern(
     r"""(?<![\w.-])(?:
         (?:/home/|/Users/|[A-Za-z]:\\{1,2}Users\\{1,2})[^/\\\s"'`:;,<>()\[\]{}|]+
       | /root(?![\w.-])
@@ -48,8 +49,8 @@ _HOMES: Final = re.compile(
     )""",
     re.VERBOSE,
 )
-_IDENTIFIER: Final = re.compile(r"[\w.:/@+\[\]()-]{1,200}")
-_NAME: Final = re.compile(r"[\w.:/@+\[\]()-]{1,120}(?: \w{1,20}){0,2}")  # "Turn 3", "late result", a tool, a model
+_IDENTIFIER: Final = late.pattern(r"[\w.:/@+\[\]()-]{1,200}")
+_NAME: Final = late.pattern(r"[\w.:/@+\[\]()-]{1,120}(?: \w{1,20}){0,2}")  # "Turn 3", "late result", a tool, a model
 
 
 class CaptureMode(StrEnum):

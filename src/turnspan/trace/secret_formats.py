@@ -14,6 +14,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from turnspan import late
 from turnspan.trace.secret_names import is_basic, looks_random
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _by_first_character(prefixes: Iterable[str]) -> str:
     return "|".join(f"{first}(?:{'|'.join(rest)})" for first, rest in tree.items())
 
 
-PREFIX: Final = re.compile(_by_first_character(one for _, some, _, _ in _FORMATS for one in some.split()).encode())
+PREFIX: Final = late.pattern(_by_first_character(one for _, some, _, _ in _FORMATS for one in some.split()).encode())
 LOOK_BEHIND: Final = 8  # no prefix that ends before its row of word characters is longer
 
 

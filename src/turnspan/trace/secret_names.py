@@ -16,6 +16,8 @@ import re
 from enum import Enum
 from typing import Final, TypeAlias
 
+from turnspan import late
+
 Hit: TypeAlias = tuple[int, int, str]  # start, end, rule
 
 
@@ -34,7 +36,7 @@ _SUFFIX: Final = (
     rb"(?:s|[_-]?(?:base|value|hash|prod(?:uction)?|dev|test|staging|live|main|default|primary|secondary|old|new"
     rb"|[0-9]{1,3}))?"
 )
-_NAMED: Final = re.compile(
+_NAMED: Final = late.pattern(
     _WORD + _SUFFIX + rb"""
     (?P<close>(?:\\{0,3}["'`])?\]?)
     (?:
@@ -48,7 +50,7 @@ _NAMED: Final = re.compile(
     )""",
     re.IGNORECASE | re.VERBOSE,
 )  # fmt: skip
-_QUOTED: Final = re.compile(
+_QUOTED: Final = late.pattern(
     rb"""[bBrRuUfF@$]{0,2}(?:
         "((?:[^"\\\r\n]|\\[^\r\n]){1,1024}+)"
       | '((?:[^'\\\r\n]|\\[^\r\n]){1,1024}+)'
@@ -60,22 +62,26 @@ _QUOTED: Final = re.compile(
 # A bare value also ends at an escape of JSON: \n is not part of a password, a lone backslash may be.
 _BARE_CHARACTER: Final = rb"""(?:[^\s"'`\\,;&(){}\[\]<>|]|\\(?![nrtu"'\\]))"""
 _SHELL_CHARACTER: Final = rb"""(?:[^\s"'`\\]|\\(?![nrtu"'\\]))"""
-_BARE: Final = re.compile(_BARE_CHARACTER + rb"{3,512}+"), re.compile(_BARE_CHARACTER + rb"*+")
-_SHELL: Final = re.compile(_SHELL_CHARACTER + rb"{3,512}+"), re.compile(_SHELL_CHARACTER + rb"*+")
-_LINE_END: Final = re.compile(rb"[ \t]*(?:\Z|[\r\n]|\\[rn])")
+_BARE: Final = late.pattern(_BARE_CHARACTER + rb"{3,512}+"), late.pattern(_BARE_CHARACTER + rb"*+")
+_SHELL: Final = late.pattern(_SHELL_CHARACTER + rb"{3,512}+"), late.pattern(_SHELL_CHARACTER + rb"*+")
+_LINE_END: Final = late.pattern(rb"[ \t]*(?:\Z|[\r\n]|\\[rn])")
 _NAME_CHARACTERS: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
 KEY_OWNERS: Final = (
     b"api", b"access", b"account", b"private", b"secret", b"shared", b"encryption", b"encrypt", b"signing", b"master",
     b"auth", b"app", b"application", b"service", b"storage", b"deploy", b"session", b"consumer", b"subscription",
     b"client", b"admin", b"hmac", b"jwt", b"ssh", b"ingest", b"license", b"write", b"server", b"function", b"functions",
 )  # fmt: skip
-_WHOLE_NAME: Final = re.compile(_WORD + _SUFFIX + rb"\Z", re.IGNORECASE)
-_HEADER_NAME: Final = re.compile(rb"(?:\A|-)(?:authori[sz]ation|(?:set-)?cookie)\Z", re.IGNORECASE)
+_TELLING: Final = (b"pass", b"pwd", b"secret", b"token", b"key", b"authori", b"cookie")  # what the two below end in
+_WHOLE_NAME: Final = late.pattern(_WORD + _SUFFIX + rb"\Z", re.IGNORECASE)
+_HEADER_NAME: Final = late.pattern(rb"(?:\A|-)(?:authori[sz]ation|(?:set-)?cookie)\Z", re.IGNORECASE)
 
 
 def rule_of_name(name: bytes) -> str | None:
     """The rule for the whole name of a value, as a JSON object or a form has it."""
     name = name[-64:]
+    folded = name.lower()
+    if not any(word in folded for word in _TELLING):
+        return None
     if _HEADER_NAME.search(name):
         return "authorization" if name[-1:] in b"nN" else "cookie"
     found = _WHOLE_NAME.search(name)
@@ -106,12 +112,12 @@ def _rule_of_word(word: bytes, before: bytes) -> str | None:
 
 # ---- values
 
-_TEMPLATE: Final = re.compile(
+_TEMPLATE: Final = late.pattern(
     rb"""<.* | .*> | \$.* | \{.*\} | %.{0,2}\Z | %\(.* | \[(?:redacted|withheld).*
       | .*(?:xxxx|\*\*\*|\.\.\.|\xe2\x80\xa6|redacted|\{\{|\}\}|\$\{|%\(|%s)""",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
-_PLACEHOLDER: Final = re.compile(
+_PLACEHOLDER: Final = late.pattern(
     rb"""(?:
         !\w+ | \|-? | >-? | :.* | .*(?:your|change[_-]?me|placeholder).*
       | (?:none|null|nil|undefined|true|false|yes|no|on|off|str|string|bytes|int|integer|number|bool|boolean|any|object
@@ -123,13 +129,13 @@ _PLACEHOLDER: Final = re.compile(
     )\Z""",
     re.IGNORECASE | re.VERBOSE,
 )  # fmt: skip
-_CODE: Final = re.compile(rb"[A-Za-z_$@&*!][\w$]*(?:(?:\?\.|\.|::|->)[A-Za-z_$][\w$]*)*[;?!]*\Z")
-_PATH: Final = re.compile(rb"(?:~|\.{1,2})?/|[A-Za-z]:[\\/]|https?://|[\w-]+(?:/[\w.-]+)+\.\w{1,5}\Z")
+_CODE: Final = late.pattern(rb"[A-Za-z_$@&*!][\w$]*(?:(?:\?\.|\.|::|->)[A-Za-z_$][\w$]*)*[;?!]*\Z")
+_PATH: Final = late.pattern(rb"(?:~|\.{1,2})?/|[A-Za-z]:[\\/]|https?://|[\w-]+(?:/[\w.-]+)+\.\w{1,5}\Z")
 _DIGITS: Final = b"0123456789"
-_BASE64_KEY: Final = re.compile(rb"[A-Za-z0-9+/]{30,}+={0,2}\Z")
-_SIGNS: Final = re.compile(rb"[!#$%^&*+=~]")
-_MIXED: Final = re.compile(rb"(?=[^a-z]*+[a-z])(?=[^A-Z]*+[A-Z])[A-Za-z0-9+/]*+\Z")
-_WORDS: Final = re.compile(rb"[A-Z]?[a-z]{3,}|[A-Z]{4,}")
+_BASE64_KEY: Final = late.pattern(rb"[A-Za-z0-9+/]{30,}+={0,2}\Z")
+_SIGNS: Final = late.pattern(rb"[!#$%^&*+=~]")
+_MIXED: Final = late.pattern(rb"(?=[^a-z]*+[a-z])(?=[^A-Z]*+[A-Z])[A-Za-z0-9+/]*+\Z")
+_WORDS: Final = late.pattern(rb"[A-Z]?[a-z]{3,}|[A-Z]{4,}")
 
 
 def is_template(value: bytes) -> bool:
@@ -261,7 +267,7 @@ def _style_of_bare(data: bytes, named: re.Match[bytes], head: bytes, end: int, *
 # ---- headers
 
 _QUOTE: Final = rb"""(?:\\{0,3}["'`])?"""
-_AUTHORIZATION: Final = re.compile(
+_AUTHORIZATION: Final = late.pattern(
     rb"authori[sz]ation"
     + _QUOTE
     + rb"\]?[ \t]{0,4}(?:=>|[:=,])[ \t]{0,4}[bruf]{0,2}"
@@ -271,12 +277,12 @@ _AUTHORIZATION: Final = re.compile(
     (?P<value>[^\s"'`\\,;<>()]{6,512})""",
     re.IGNORECASE | re.VERBOSE,
 )
-_REST: Final = re.compile(rb"""[^\s"'`\\,;<>()]*+""")
-_REST_OF_LINE: Final = re.compile(rb"[^\r\n\\`']*+")
-_DOCKER_AUTH: Final = re.compile(
+_REST: Final = late.pattern(rb"""[^\s"'`\\,;<>()]*+""")
+_REST_OF_LINE: Final = late.pattern(rb"[^\r\n\\`']*+")
+_DOCKER_AUTH: Final = late.pattern(
     rb"auth" + _QUOTE + rb"[ \t]{0,4}[:=][ \t]{0,4}" + _QUOTE + rb"(?P<value>[A-Za-z0-9+/]{8,512}={0,2})", re.IGNORECASE
 )
-_COOKIE: Final = re.compile(
+_COOKIE: Final = late.pattern(
     rb"cookie" + _QUOTE + rb"\]?(?:[ \t]{0,4}[:=,]|(?<=--cookie)[ ])[ \t]{0,4}" + _QUOTE
     + rb"""(?P<value>[\w.!-]{1,80}=[^\s"'`\\;,]{4,512}[^\r\n"'`\\]*+)""",
     re.IGNORECASE,

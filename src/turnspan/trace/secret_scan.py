@@ -16,6 +16,7 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from turnspan import late
 from turnspan.trace import secret_formats as formats
 from turnspan.trace import secret_names as names
 
@@ -67,7 +68,9 @@ def find(
     if len(data) >= formats.RUN:
         _find_formats(data, credentials, hits, meter, depth)
     folded = data.translate(_FOLD)
-    for place, look in _PLACES:
+    for literal, place, look in _PLACES:
+        if literal not in folded:
+            continue
         done = 0
         for found in place.finditer(folded):
             if (at := found.start()) >= done:
@@ -86,10 +89,10 @@ _WORD_CHARACTERS: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ
 _IS_WORD: Final = bytes(ord("w" if code in _WORD_CHARACTERS else " ") for code in range(256))
 _SMALL: Final = b"abcdefghijklmnopqrstuvwxyz_-"
 _RUN: Final = b"w" * formats.RUN
-_BASE64: Final = re.compile(
+_BASE64: Final = late.pattern(
     rb"[A-Za-z0-9+/_-]{40,}+(?:\r?\n[A-Za-z0-9+/]{40,}+)*+(?:\r?\n[A-Za-z0-9+/]{1,80}+(?![A-Za-z0-9+/]))?={0,2}"
 )
-_BASE64_BACKWARDS: Final = re.compile(rb"[A-Za-z0-9+/]*+")
+_BASE64_BACKWARDS: Final = late.pattern(rb"[A-Za-z0-9+/]*+")
 
 
 def _find_formats(data: bytes, credentials: Sequence[bytes], hits: list[Hit], meter: Meter, depth: int) -> None:
@@ -156,13 +159,13 @@ _PRINTABLE: Final = bytes([*range(0x20, 0x7F), 9, 10, 13])
 # ---- private keys, URLs, webhooks
 
 # What may stand in a key that was cut: its letters, escapes, headers, and the line numbers Claude Code writes (1→).
-_KEY_LIKE: Final = re.compile(rb"(?:[A-Za-z0-9+/=\s\\:,>|#]|\xe2\x86\x92)*+")
-_KEY_LIKE_BACKWARDS: Final = re.compile(rb"(?:[A-Za-z0-9+/=\s\\:,>|#]|\x92\x86\xe2)*+")
-_URL: Final = re.compile(
+_KEY_LIKE: Final = late.pattern(rb"(?:[A-Za-z0-9+/=\s\\:,>|#]|\xe2\x86\x92)*+")
+_KEY_LIKE_BACKWARDS: Final = late.pattern(rb"(?:[A-Za-z0-9+/=\s\\:,>|#]|\x92\x86\xe2)*+")
+_URL: Final = late.pattern(
     rb"""://(?:[^\s:/?#@"'<>`\\]{0,128}:(?P<password>[^\s/?#"'<>`\\]{1,256}|(?![0-9]{1,5}/)[^\s@"'<>`\\]{1,256})|(?P<user>[\w-]{20,256}))@"""
 )
-_USER: Final = re.compile(rb""" -u ["']?[^\s:"']{1,64}:(?P<password>[^\s"'\\]++)""")
-_WEBHOOK: Final = re.compile(
+_USER: Final = late.pattern(rb""" -u ["']?[^\s:"']{1,64}:(?P<password>[^\s"'\\]++)""")
+_WEBHOOK: Final = late.pattern(
     rb"hooks\.slack(?:-gov)?\.com\\?/(?:services|workflows|triggers)(?P<slack>[\w/\\-]{20,}+)"
     rb"|hooks\\?/[0-9]{15,22}\\?/(?P<discord>[\w-]{50,}+)",
     re.IGNORECASE,
@@ -254,8 +257,8 @@ def _look_at_middle(data: bytes, at: int, hits: list[Hit]) -> int:
     return _look_at_webhook(data, at - 1, hits) if word[:5] == b"hooks" else at + 1
 
 
-_PLACES: Final[tuple[tuple[re.Pattern[bytes], Look], ...]] = tuple(
-    (re.compile(literal + rb"(?=" + follows + rb")"), look)
+_PLACES: Final[tuple[tuple[bytes, re.Pattern[bytes], Look], ...]] = tuple(
+    (literal, late.pattern(literal + rb"(?=" + follows + rb")"), look)
     for literal, follows, look in (
         (
             b"pass",

@@ -18,10 +18,10 @@ import re
 from bisect import bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
-from urllib.parse import quote
 
 import msgspec
 
+from turnspan import late
 from turnspan.errors import ConfigError
 from turnspan.trace.secret_names import Style, is_secret, rule_of_name
 from turnspan.trace.secret_scan import Meter, OverBudget, find
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 _SHORTEST_CREDENTIAL: Final = 4  # less than this is in every text
 _PASSES: Final = 4  # a mask may bring two halves together, once; more means that rules feed each other
 _PIECE, _OVERLAP = 4_000, 500  # characters of a text, for a person's own patterns
-_ESCAPE: Final = re.compile(rb"\\u00([2-7][0-9a-fA-F])")
+_ESCAPE: Final = late.pattern(rb"\\u00([2-7][0-9a-fA-F])")
 # Between texts that are scanned together: a line ends, and nothing that a rule lets pass stands before the next begins.
 _BETWEEN: Final = b"\n\0\n"
-_MARKER: Final = re.compile(r"\[redacted:[a-z0-9_-]{1,40}\]")
+_MARKER: Final = late.pattern(r"\[redacted:[a-z0-9_-]{1,40}\]")
 
 
 class Masked(NamedTuple):
@@ -76,6 +76,8 @@ def compile_rules(
     for user, password in basic:
         own |= {text for text in (user, password) if len(text) >= _SHORTEST_CREDENTIAL}
         own.add(base64.b64encode(f"{user}:{password}".encode()).decode())
+    if own:
+        from urllib.parse import quote  # noqa: PLC0415  most destinations on this machine need no credentials
     spelled = {spelling for text in own for spelling in (text, quote(text, safe=""), json.dumps(text)[1:-1])}
     return RuleSet(
         tuple((name, _compiled(name, source)) for name, source in sorted((patterns or {}).items())),
@@ -161,7 +163,7 @@ def _compiled(name: str, source: str) -> re.Pattern[str]:
     return pattern
 
 
-_REPEAT: Final = re.compile(r"[*+]|\{\d*,\d*\}")
+_REPEAT: Final = late.pattern(r"[*+]|\{\d*,\d*\}")
 
 
 def _nests_repetition(source: str) -> bool:

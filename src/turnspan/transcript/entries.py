@@ -20,6 +20,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from turnspan import late
+
 # Lines that carry nothing a trace needs. They are recognised by their first bytes, or by a decode of the type alone.
 SKIPPED: Final = frozenset(
     {
@@ -37,14 +39,14 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _LONGEST_TIME: Final = 64  # characters; nobody writes a longer one
 _MAX_DEPTH: Final = 200  # deeper JSON is nobody's conversation, and our own decoders would refuse it later
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
-_COMMAND: Final = re.compile(r"<command-name>(.*?)</command-name>", re.DOTALL)
-_COMMAND_ARGS: Final = re.compile(r"<command-args>(.*?)</command-args>", re.DOTALL)
-_IDE_TAG: Final = re.compile(r"<(ide_[a-z_]+)>(.*?)</\1>", re.DOTALL)
-_EXIT_CODE: Final = re.compile(r"(?:Error: )?Exit code (\d+)")
-_OLD_TRANSCRIPT: Final = re.compile(r"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\.jsonl")
-_AGENT_ID: Final = re.compile(r"\bagentId: ([A-Za-z0-9_-]+)")
-_TASK_TOOL: Final = re.compile(r"<tool-use-id>(.*?)</tool-use-id>")
+_SURROGATE: Final = late.pattern("[\ud800-\udfff]")
+_COMMAND: Final = late.pattern(r"<command-name>(.*?)</command-name>", re.DOTALL)
+_COMMAND_ARGS: Final = late.pattern(r"<command-args>(.*?)</command-args>", re.DOTALL)
+_IDE_TAG: Final = late.pattern(r"<(ide_[a-z_]+)>(.*?)</\1>", re.DOTALL)
+_EXIT_CODE: Final = late.pattern(r"(?:Error: )?Exit code (\d+)")
+_OLD_TRANSCRIPT: Final = late.pattern(r"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\.jsonl")
+_AGENT_ID: Final = late.pattern(r"\bagentId: ([A-Za-z0-9_-]+)")
+_TASK_TOOL: Final = late.pattern(r"<tool-use-id>(.*?)</tool-use-id>")
 
 
 class CacheCreation(msgspec.Struct, frozen=True):
@@ -264,7 +266,7 @@ _decode = msgspec.json.Decoder(Entry).decode
 _decode_type = msgspec.json.Decoder(_TypeOnly).decode
 _decode_outcome = msgspec.json.Decoder(ToolOutcome).decode
 _decode_text = msgspec.json.Decoder(str).decode
-_SEAM: Final = re.compile(rb"(?<=\})[\s\0]*(?=\{\")")
+_SEAM: Final = late.pattern(rb"(?<=\})[\s\0]*(?=\{\")")
 _HEAD: Final = b'{"type":"'
 _SKIPPED_NAMES: Final = frozenset(name.encode() for name in SKIPPED)
 _WANTED: Final = KNOWN - SKIPPED
@@ -390,7 +392,7 @@ def _coerced(value: dict[str, Any], noticed: Noticed) -> Entry | None:
     return None
 
 
-_PATH_STEP: Final = re.compile(r"\.([A-Za-z0-9_]+)|\[(\d+|\.\.\.)\]")
+_PATH_STEP: Final = late.pattern(r"\.([A-Za-z0-9_]+)|\[(\d+|\.\.\.)\]")
 
 
 def _drop_at(value: dict[str, Any], complaint: str) -> bool:

@@ -34,7 +34,8 @@ from turnspan.transcript.turns import (
     Said,
     Turn,
     TurnRef,
-    known_as, version_of,
+    known_as,
+    version_of,
     words_digest,
 )  # fmt: skip
 

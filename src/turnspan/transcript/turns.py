@@ -6,16 +6,15 @@ a turn is sealed.
 
 from __future__ import annotations
 
-import hashlib
-import re
 from functools import lru_cache
 from typing import Final
 
 import msgspec
 
+from turnspan import late
 from turnspan.transcript import entries as e  # noqa: TC001  msgspec resolves field types when a struct is made
 
-_ID: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+_ID: Final = late.pattern(r"[A-Za-z0-9_.:/-]{1,128}")
 AGENT_TOOLS: Final = frozenset({"Agent", "Task"})  # `Task` up to 2.1.47
 
 
@@ -222,7 +221,7 @@ def version_of(text: str | None) -> tuple[int, ...]:
 
 def words_digest(text: str) -> str:
     """A digest of words: an event can wait for them without anybody keeping them."""
-    return hashlib.blake2b(" ".join(text.split()).encode("utf-8", "replace"), digest_size=12).hexdigest()
+    return late.blake2b(" ".join(text.split()).encode("utf-8", "replace"), digest_size=12).hexdigest()
 
 
 def known_as(given: str | None) -> str | None:
