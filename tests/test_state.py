@@ -288,7 +288,6 @@ PLACES = [
     ("destinations",),
     ("destinations", "local"),
     *(("destinations", "local", name) for name in Cursor.__struct_fields__),
-    *(("destinations", "local", "held", name) for name in Hold.__struct_fields__),
     *(("destinations", "local", "progress", name) for name in Progress.__struct_fields__),
     *(("destinations", "local", "progress", "main", name) for name in Position.__struct_fields__),
     ("destinations", "local", "progress", "agents", "a"),
