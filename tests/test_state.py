@@ -26,7 +26,7 @@ from turnspan.home import (
     turnspan_home,
 )
 from turnspan.reading import Position, Progress
-from turnspan.state import Checkpoint, Cursor, Found, Hold
+from turnspan.state import Checkpoint, Cursor, Found
 
 SESSION = "0f6c9a4e-1111-4222-8333-444455556666"
 DAY_S = 86400.0
@@ -218,7 +218,6 @@ def test_checkpoint_survives(home):
     """What was saved is what is loaded."""
     assert state.load(home, SESSION) == state.Loaded(Checkpoint(session_id=SESSION), Found.NOTHING)
     quarantined = (state.Quarantine(trace_id="ab" * 16, span_id="cd" * 8, reason="400", at_s=1.5),)
-    held = Hold(until_s=12.5, reason="503", answer="later")
     place = Position(line=12, offset=3456, fingerprint="00ff")
     progress = Progress(main=place, agents={"a1": Position(line=3, offset=99, fingerprint="ff")})
     saved = checkpoint_of(7, progress=progress, quarantined=quarantined, arrived=("ab",))

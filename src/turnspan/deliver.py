@@ -87,7 +87,7 @@ def _batches(backend: Backend, traces: Sequence[Trace]) -> list[list[Trace]]:
     return batches
 
 
-def _send(
+def _send(  # noqa: C901  the table of verdicts
     backend: Backend, traces: list[Trace], delivery: Delivery, acknowledged: Callable[[Sequence[Trace]], None]
 ) -> None:
     body = backend.encode(traces)

@@ -10,7 +10,6 @@ Rules:
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -18,8 +17,8 @@ import msgspec
 from turnspan import tail
 from turnspan.config import narrowed
 from turnspan.errors import ConfigError, TranscriptError
-from turnspan.reading import Ending, Progress, Reading
 from turnspan.leaving import policy_of, rules_of
+from turnspan.reading import Ending, Progress, Reading
 from turnspan.targets import prices_of
 from turnspan.terminal import count
 from turnspan.trace.redact import redact
@@ -27,6 +26,7 @@ from turnspan.transcript import entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from turnspan.config import Config, Destination
     from turnspan.sessions import SessionFile

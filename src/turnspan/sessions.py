@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from turnspan import late
 from turnspan.errors import TranscriptError
 from turnspan.tail import open_regular, read_at
 from turnspan.transcript.entries import ForkedFrom, parse_time
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from turnspan.transcript.turns import Turn
 
 SAFE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-_STAMP: Final = re.compile(rb'"timestamp":"([^"]{10,40})"')
+_STAMP: Final = late.pattern(rb'"timestamp":"([^"]{10,40})"')
 _HEAD_BYTES: Final = 65536
 _TIMES_REWRITTEN_UNTIL: Final = (2, 0, 0)  # copies made by these clients carry new timestamps
 

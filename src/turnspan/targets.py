@@ -2,8 +2,8 @@
 
 Nothing is opened before something is sent: an event with nothing new pays for no backend and no masking rules.
 
-A backend of ours is imported by name, without asking the packaging metadata: that would cost more than all else an event
-does. Third parties are found in the group `turnspan.backends`.
+A backend of ours is imported by name, without asking the packaging metadata: that would cost more than all else an
+event does. Third parties are found in the group `turnspan.backends`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class Target:
 def identity_of(destination: Destination) -> str:
     """A destination by its name and where it leads, without any secret: another endpoint is another destination."""
     options = destination.options
-    where = [destination.type, *(str(options.get(key, "")) for key in ("endpoint", "base_url", "directory", "public_key"))]
+    leads = ("endpoint", "base_url", "directory", "public_key")
+    where = [destination.type, *(str(options.get(key, "")) for key in leads)]
     digest = blake2b("\0".join(where).encode("utf-8", "replace"), digest_size=4).hexdigest()
     return f"{destination.name}-{digest}"
 

@@ -9,20 +9,21 @@ Rules:
 from __future__ import annotations
 
 import os
-import re
 import stat
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from turnspan import late
+
 if TYPE_CHECKING:
     from pathlib import Path
 
 _MAX_BYTES: Final = 256 * 1024
-_HEADER: Final = re.compile(r"\s*\[\[?\s*(?P<name>.+?)\s*\]\]?\s*(#.*)?")
-_PLACE: Final = re.compile(r"\(at line (\d+), column \d+\)")
-_QUOTED: Final = re.compile(r"""["'].*["']""")
+_HEADER: Final = late.pattern(r"\s*\[\[?\s*(?P<name>.+?)\s*\]\]?\s*(#.*)?")
+_PLACE: Final = late.pattern(r"\(at line (\d+), column \d+\)")
+_QUOTED: Final = late.pattern(r"""["'].*["']""")
 _SAFELY: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 

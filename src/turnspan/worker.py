@@ -11,6 +11,9 @@ Rules:
 
 from __future__ import annotations
 
+from turnspan import late
+
+# isort: split
 import json
 import os
 import re
@@ -66,7 +69,7 @@ class Event(msgspec.Struct, frozen=True):
     at_s: float = 0.0  # when it happened
 
 
-_TEXT: Final = re.compile(
+_TEXT: Final = late.pattern(
     rb'"(%b)"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")' % "|".join(Event.__struct_fields__).encode(), re.DOTALL
 )
 

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
 from faults import figures
 from faults.sink import Sink
 from faults.world import World

@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+
 from faults.figures import IS_ALL, note
 from faults.story import Story
 from faults.world import BY_SHELL, HOOK, World

@@ -7,6 +7,7 @@ import subprocess
 import time
 
 import pytest
+
 from faults.figures import note
 from faults.world import HOOK, PATIENCE_S
 

@@ -18,6 +18,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
 from faults.figures import IS_ALL, note
 from faults.recording import (
     ACKNOWLEDGED,
@@ -30,10 +34,6 @@ from faults.recording import (
     target_for,
 )
 from faults.story import Recorder
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
-
 from turnspan import state, tail
 from turnspan.config import load_config
 from turnspan.errors import TurnspanError
@@ -88,7 +88,7 @@ class Transcript:
     def is_answered(self):
         """Whether the last row is the end of a turn."""
         rows = self.writer.rows
-        return bool(rows) and rows[-1]["type"] == "assistant" and self.pending is None and not self.half
+        return bool(rows) and rows[-1]["type"] == "assistant" and self.is_closed and "text" in rows[-1]["message"]["content"][0]
 
     def flush(self, now_s, part=1.0):
         """Bring the file up to what was said, but for a part of the last line."""
@@ -178,6 +178,7 @@ class Loom(RuleBasedStateMachine):
             transcript.pending = writer.call("Bash", {"command": f"step {writer.count}"})
         else:
             writer.say(f"Answer {writer.count}.")
+            transcript.is_closed = True
         self.now_s = writer.now.timestamp() + 1
 
     @rule(at=st.integers(0, 9), what=st.lists(st.sampled_from(["prompt", "answer", "call", "answer"]), min_size=1, max_size=5))
@@ -187,6 +188,18 @@ class Loom(RuleBasedStateMachine):
         for each in what:
             self.say(transcript, each)
         transcript.flush(self.now_s)
+
+    @rule(at=st.integers(0, 9), calls=st.integers(0, 2), is_told=st.booleans())
+    def a_turn_is_lived(self, at, calls, is_told):
+        """A prompt, some calls and an answer; the Stop may get lost."""
+        self.rows_are_written(at, ["prompt", *["call", "result"] * calls, "answer"])
+        if is_told:
+            self.a_turn_stops(at, 0)
+
+    @rule(at=st.integers(0, 9), kill_at=st.one_of(st.just(0), st.integers(1, 60)))
+    def something_ends_in_the_middle(self, at, kill_at):
+        """An agent that nobody knows has stopped: an event that ends no turn."""
+        self.happen("SubagentStop", self.one(at), kill_at=kill_at)
 
     @rule(at=st.integers(0, 9), what=st.sampled_from(["prompt", "answer", "call"]), part=st.floats(0.05, 0.95))
     def half_a_row_is_written(self, at, what, part):
@@ -199,7 +212,7 @@ class Loom(RuleBasedStateMachine):
     def a_turn_stops(self, at, kill_at):
         """The client says so, with the last words; its worker may be killed."""
         transcript = self.one(at)
-        if transcript.is_answered:
+        if transcript.is_answered and not transcript.half:
             words = transcript.writer.rows[-1]["message"]["content"][0]["text"]
             self.happen("Stop", transcript, words=words, kill_at=kill_at)
 
@@ -272,10 +285,11 @@ class Loom(RuleBasedStateMachine):
     def a_row_is_removed(self, at, row):
         """The file is written anew without one of its rows."""
         transcript = self.one(at)
-        if transcript.is_shared or not transcript.writer.rows:
+        rows = [one for one in transcript.writer.rows if one["type"] != "api-request"]
+        if transcript.is_shared or not rows:
             return
         transcript.flush(self.now_s)
-        del transcript.writer.rows[row % len(transcript.writer.rows)]
+        transcript.writer.rows.remove(rows[row % len(rows)])
         transcript.path.write_bytes(b"".join(transcript.writer.lines()))
         self.tamper(transcript)
 
@@ -383,8 +397,8 @@ class Loom(RuleBasedStateMachine):
 
 
 SETTINGS = settings(
-    max_examples=400 if IS_ALL else 30,
-    stateful_step_count=40 if IS_ALL else 20,
+    max_examples=3000 if IS_ALL else 120,
+    stateful_step_count=40 if IS_ALL else 25,
     suppress_health_check=list(HealthCheck),
     deadline=None,
 )
@@ -433,7 +447,7 @@ class TakesOneAnswerForTheEnd(Loom):
     def call(self, event):
         """Let everything leave that has an answer."""
         path = Path(event.transcript_path)
-        if path.exists() and b'"type":"assistant"' in path.read_bytes().rpartition(b'"type":"user"')[2]:
+        if path.exists() and b'"type":"assistant"' in path.read_bytes().rpartition(b'"content":"Question')[2]:
             event = msgspec.structs.replace(event, hook_event_name="SessionEnd")
         super().call(event)
 

@@ -4,10 +4,10 @@ The story is lived in this process against a real server, with a clock of its ow
 """
 
 import random
-import time
 
 import pytest
 from backends.servers import HttpServer, reply
+
 from faults.figures import IS_ALL, note
 from faults.sink import FAULTS, UNSAID, Proxy
 from faults.story import Story

@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+
 from faults.figures import note
 from faults.story import A
 

@@ -4,6 +4,7 @@ import os
 import resource
 
 import pytest
+
 from faults.figures import note
 from faults.world import BY_SHELL, HOOK
 

@@ -10,6 +10,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
 from faults import syscalls
 from faults.conftest import needs_strace
 from faults.figures import IS_ALL, note

@@ -5,8 +5,9 @@ import shutil
 import time
 
 import pytest
+
 from faults.figures import IS_ALL, note
-from faults.story import A, DYER, HELPER
+from faults.story import DYER, HELPER, A
 
 EVENT = 4  # the Stop of the turn with an agent
 tried: set[str] = set()

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from faults.sink import spans_in
 from faults.story import loom
-
 from turnspan import state
 from turnspan.config import load_config
 from turnspan.errors import TurnspanError

@@ -1,7 +1,7 @@
 """No secret that stands anywhere in a transcript reaches a server or a file of ours.
 
-Secrets of every kind are put into every text of every type of line that the stories in `fixtures/` hold. Then the worker
-is called as for a real event, and the raw bytes that reached the server, and every byte we wrote to disk, are searched.
+Secrets of every kind are put into every text of every type of line that the stories in `fixtures/` hold. Then the
+worker is called as for a real event, and the raw bytes that reached the server, and all that we wrote, are searched.
 """
 
 import json
@@ -17,10 +17,14 @@ from secret_samples import MAKERS
 from turnspan.worker import Event, serve
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-STORIES = ("agents-background", "agents-nested", "api-errors", "command-custom", "compaction-inside", "interrupted-tool",
-           "parallel-tools", "plan-carried-over", "queued-attachment", "recorded-requests", "surroundings")  # fmt: skip
+STORIES = (
+    "agents-background", "agents-nested", "api-errors", "command-custom", "compaction-inside", "interrupted-tool",
+    "parallel-tools", "plan-carried-over", "queued-attachment", "recorded-requests", "surroundings",
+)  # fmt: skip
 # What a line needs to be what it is. Everything else may hold a secret, ids and names included.
-STRUCTURE = frozenset({"type", "subtype", "role", "timestamp", "sessionId", "version", "operation", "model", "stop_reason"})
+STRUCTURE = frozenset({
+    "type", "subtype", "role", "timestamp", "sessionId", "version", "operation", "model", "stop_reason",
+})  # fmt: skip
 
 
 def with_secrets(value, next_text, key=""):

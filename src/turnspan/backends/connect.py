@@ -17,7 +17,6 @@ import os
 import re
 import selectors
 import socket
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
@@ -76,14 +75,17 @@ def _look_up(host: str, port: int, deadline: Deadline) -> list[Address]:
 
     def ask() -> None:
         try:
-            for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            # As bytes: for text Python loads its IDNA tables first, and a setting's host is ASCII.
+            for family, _, _, _, address in socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM):
                 found.append((family, cast("tuple[str, int]", address)))
         except (OSError, UnicodeError) as exc:
             failures.append(exc)
 
-    if re.fullmatch(r"[0-9.]+|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*", host):
+    if ":" in host or host.replace(".", "").isdecimal():  # an address: nobody has to be asked
         ask()
     else:
+        import threading  # noqa: PLC0415  most destinations of an event are on this machine
+
         thread = threading.Thread(target=ask, daemon=True)
         thread.start()
         thread.join(deadline.left_s())

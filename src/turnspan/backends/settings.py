@@ -10,13 +10,13 @@ Rules:
 from __future__ import annotations
 
 import os
-import re
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from turnspan import late
 from turnspan.backends.spelling import scrub_text
 from turnspan.errors import ConfigError
 
@@ -37,14 +37,14 @@ TRANSPORT = frozenset(
     }
 )
 
-_URL = re.compile(
+_URL = late.pattern(
     r"(?P<scheme>https?)://"
     r"(?:(?P<user>[^/@\s]*)@)?"
     r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?))"
     r"(?::(?P<port>[0-9]{1,5}))?"
     r"(?P<path>/[!-~]*)?"
 )
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TOKEN = late.pattern(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FRAMING = frozenset({"host", "content-length", "content-type", "content-encoding", "transfer-encoding", "connection"})
 
 

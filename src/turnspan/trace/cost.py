@@ -30,7 +30,6 @@ all that is shipped for that model. A key in a provider's spelling (`us.anthropi
 
 from __future__ import annotations
 
-import re
 from datetime import date
 from functools import cache, lru_cache
 from pathlib import Path
@@ -38,6 +37,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
 
+from turnspan import late
 from turnspan.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ US_ONLY_FACTOR = 1.1  # `inference_geo: us`
 NS_PER_DAY = 86_400 * 10**9
 LONGEST_NAME = 300  # no model has a longer one; the pattern below would take its time with a megabyte
 
-_PLAIN_NAME = re.compile(
+_PLAIN_NAME = late.pattern(
     r"(?:^|[./])"  # after any provider, region or ARN
     r"(claude-[a-z0-9.-]+?)"
     r"(?:[-@](?:\d{8}|\d{4}-\d\d-\d\d|latest|default))?"

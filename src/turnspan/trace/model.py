@@ -4,8 +4,8 @@ Rules:
 
 - A `Trace` is what leaves for one turn at one time. Most turns give one. Material that comes after a turn was sealed (a
   blocked stop, a background agent) gives another `Trace` with the same `trace_id` that holds only the new spans.
-- Spans are flat, parents before children. A parent may be missing from the list only when an earlier `Trace` of the same
-  id holds it.
+- Spans are flat, parents before children. A parent may be missing from the list only when an earlier `Trace` of the
+  same id holds it.
 - Everything is derived from the transcript. A span that was built once is never built differently.
 - Content is text or messages; `facts` are small scalar details under our own names, which each backend spells its way.
 """

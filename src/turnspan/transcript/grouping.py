@@ -183,7 +183,7 @@ class Grouper:
         return e.time_ns(self._early[-1][0]) if self._early else None
 
     def _is_early(self, entry: Entry) -> bool:
-        """Whether an answer stands before its own prompt (2.1.45, 2.1.128): nothing is running, and its parent is unknown."""
+        """Whether an answer stands before its own prompt (2.1.45, 2.1.128): nothing runs, its parent is unknown."""
         parent = entry.parent_uuid
         if entry.type != "assistant" or parent is None or parent in self._owners or entry.is_sidechain:
             return False
