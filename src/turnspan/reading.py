@@ -39,10 +39,14 @@ IDLE_NS: Final = 10 * 60 * 10**9
 IDLE_WHILE_PENDING_NS: Final = 60 * 60 * 10**9  # a call without a result may be a long build, or a person at lunch
 _MAX_DEPTH: Final = 12
 _REMEMBERED_LEFT_OUT: Final = 8
+_LATEST_AGENTS: Final = 32
 
 
-class Position(msgspec.Struct, frozen=True):
-    """How far one file has been read, and what is to be remembered there."""
+class Position(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far one file has been read, and what is to be remembered there.
+
+    Of an agent that was read to its end only the place is kept: should it go on, the rest is read again.
+    """
 
     line: int = 0
     offset: int = 0
@@ -138,7 +142,7 @@ class Reading:
                 self.is_rewritten = True
                 self._progress = Progress()
             grouper = Grouper(self.session.session_id, position.carry, _recall(descriptor))
-            for place, entry in self._entries(descriptor, position):
+            for place, entry in _entries(descriptor, position, self.noticed):
                 for sealed in grouper.feed(entry, place):
                     yield self._piece(descriptor, sealed.turns, sealed.end, sealed.carry)
             if grouper.early_ns is not None:
@@ -164,19 +168,6 @@ class Reading:
         if position.offset > os.fstat(descriptor).st_size:
             return Position()
         return position if tail.fingerprint(descriptor, position.offset) == position.fingerprint else Position()
-
-    def _entries(self, descriptor: int, position: Position) -> Iterator[tuple[Place, entries.Entry]]:
-        lines = tail.complete_lines(descriptor, position.offset, position.line, is_whole=entries.is_record)
-        for line in lines:
-            if line.data is None:
-                self.noticed.oversized += 1
-                continue
-            found = entries.parse(line.data, self.noticed)
-            if len(found) > 1:
-                yield from _glued(line, line.data)
-                continue
-            if found:
-                yield Place(line.number, line.offset, line.end), found[0]
 
     def _may_leave(self, grouper: Grouper) -> bool:
         ending = self._ending
@@ -286,7 +277,8 @@ class Reading:
     def _files_of(self, call: Call, turn: Turn, making: _Making) -> list[AgentFile]:
         """The agents a call launched, by the first of the four ways that tells."""
         known = self._known_agents()
-        named = [file for file in known.values() if file.tool_use_id == call.id]
+        new = [file for file in known.values() if file.agent_id not in making.launched]
+        named = [file for file in new if file.tool_use_id == call.id]
         if named:
             return named
         agent_id = call.result.agent_id if call.result is not None else None
@@ -297,7 +289,7 @@ class Reading:
         prompt = agent_prompt(call).strip()
         if not prompt:
             return []
-        others = [f for f in known.values() if f.tool_use_id is None and not sessions.label_of(f.agent_id)]
+        others = [f for f in new if f.tool_use_id is None and not sessions.label_of(f.agent_id)]
         if not known and turn.times:
             others = list(sessions.flat_agent_files(self.session, min(turn.times)))
         for file in others:
@@ -319,9 +311,9 @@ class Reading:
             return turns, position, False
         try:
             position = self._checked(descriptor, position)
-            grouper = Grouper(self.session.session_id, position.carry, _recall(descriptor), is_agent=True)
+            grouper = self._agent_grouper(descriptor, position)
             sealed = []
-            for place, entry in self._entries(descriptor, position):
+            for place, entry in _entries(descriptor, position, self.noticed):
                 sealed += grouper.feed(entry, place)
             is_over = is_over and all(_started_ns(turn) >= since_ns for turn in grouper.unsealed)
             last = grouper.seal() if is_over or grouper.is_answered else None
@@ -333,20 +325,33 @@ class Reading:
                 position = Position(
                     group.end.line + 1, group.end.end, tail.fingerprint(descriptor, group.end.end), group.carry
                 )
+            if position.offset == os.fstat(descriptor).st_size:
+                position = Position(position.line, position.offset, position.fingerprint)
             return turns, position, bool(grouper.unsealed)
         finally:
             os.close(descriptor)
+
+    def _agent_grouper(self, descriptor: int, position: Position) -> Grouper:
+        carry = position.carry
+        if position.offset and not carry.turns:
+            earlier = Grouper(self.session.session_id, None, _recall(descriptor), is_agent=True)
+            for place, entry in _entries(descriptor, Position(), entries.Noticed(), until=position.offset):
+                earlier.feed(entry, place)
+            sealed = earlier.seal()
+            carry = sealed.carry if sealed is not None else carry
+        return Grouper(self.session.session_id, carry, _recall(descriptor), is_agent=True)
 
     def _agent_pieces(self) -> Iterator[Piece]:
         """Agents that left their turn behind: background ones, late rows, and those that nobody launched."""
         known = self._known_agents()
         done: set[str] = set()
         # Whoever was launched comes first: it may have launched others, which then are not nobody's.
-        while (agent_id := next((a for a in self._progress.launched if a not in done), None)) is not None:
-            done.add(agent_id)
-            file = known.get(agent_id) or sessions.flat_agent_file(self.session, agent_id)
-            if file is not None:
-                yield from self._agent_piece(file)
+        while launched := [agent_id for agent_id in self._progress.launched if agent_id not in done]:
+            done.update(launched)
+            for agent_id in self._worth_a_look(launched):
+                file = known.get(agent_id) or sessions.flat_agent_file(self.session, agent_id)
+                if file is not None:
+                    yield from self._agent_piece(file)
         others = dict(known)
         if not self.has_unsealed and (self._ending.is_over or self._is_idle(self.session.path)):
             others |= {file.agent_id: file for file in sessions.flat_agent_files(self.session)}
@@ -354,9 +359,22 @@ class Reading:
             if agent_id not in done and (agent_id in self._progress.agents or self._is_nobodys(file)):
                 yield from self._agent_piece(file)
 
+    def _worth_a_look(self, launched: list[str]) -> list[str]:
+        """Agents that may have said something new.
+
+        One that was read to its end rarely goes on without another call. So an event looks at the latest of what may be
+        a thousand; the end of the session, recovery and backfill look at all.
+        """
+        ending, read = self._ending, self._progress.agents
+        if ending.is_over or ending.now_ns is not None:
+            return launched
+        settled = {a for a in launched[:-_LATEST_AGENTS] if a in read and not read[a].carry.turns}
+        settled -= {*ending.finished_agents}
+        return [agent_id for agent_id in launched if agent_id not in settled]
+
     def _agent_piece(self, file: AgentFile) -> Iterator[Piece]:
         position = self._progress.agents.get(file.agent_id, Position())
-        if _size(file.path) <= position.offset:
+        if file.size <= position.offset:
             return
         is_over = self._ending.is_over or self._is_idle(file.path)
         if not is_over and not self._has_finished(file):
@@ -441,6 +459,22 @@ def _first_prompt(file: AgentFile) -> str:
     return ""
 
 
+def _entries(
+    descriptor: int, position: Position, noticed: entries.Noticed, until: int | None = None
+) -> Iterator[tuple[Place, entries.Entry]]:
+    """The entries of a file from a position on, each with its place."""
+    place = position.offset, position.line
+    for line in tail.complete_lines(descriptor, *place, until=until, is_whole=entries.is_record):
+        if line.data is None:
+            noticed.oversized += 1
+            continue
+        found = entries.parse(line.data, noticed)
+        if len(found) > 1:
+            yield from _glued(line, line.data)
+        elif found:
+            yield Place(line.number, line.offset, line.end), found[0]
+
+
 def _glued(line: tail.Line, data: bytes) -> Iterator[tuple[Place, entries.Entry]]:
     """The records of a line that lost its newline, each in its own place: a turn may end between them."""
     for start, end in entries.records(data):
@@ -455,13 +489,6 @@ def _recall(descriptor: int) -> Callable[[int, int], entries.Entry | None]:
         return found[0] if found else None
 
     return recall
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def read_traces(path: Path, prices: Prices | None = None) -> Iterator[Trace]:

@@ -14,7 +14,7 @@ import json
 import mmap
 import os
 import re
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -49,16 +49,54 @@ class SessionFile(msgspec.Struct, frozen=True):
         return self.path.parent.name
 
 
-class AgentFile(msgspec.Struct, frozen=True):
-    """A subagent's transcript on disk, with what its `meta.json` says."""
+class AgentFile:
+    """A subagent's transcript on disk, and what its `meta.json` says.
 
-    agent_id: str
-    path: Path
-    type: str = ""
-    description: str = ""
-    tool_use_id: str | None = None
-    depth: int | None = None
-    is_finished: bool = False
+    That is read when it is asked for: a long session has a thousand agents, and an event is about one of them.
+    """
+
+    def __init__(self, agent_id: str, name: str) -> None:
+        self.agent_id = agent_id
+        self._name = name
+
+    @cached_property
+    def path(self) -> Path:
+        """Where it lies."""
+        return Path(self._name)
+
+    @property
+    def size(self) -> int:
+        """How many bytes it has now."""
+        return _stamp_of(self._name)[0]
+
+    @property
+    def type(self) -> str:
+        """What kind of agent it is; empty where that is not said."""
+        return self._meta.agent_type or ""
+
+    @property
+    def description(self) -> str:
+        """What it was launched for, in a few words."""
+        return self._meta.description or ""
+
+    @property
+    def tool_use_id(self) -> str | None:
+        """The call that launched it."""
+        return self._meta.tool_use_id
+
+    @property
+    def depth(self) -> int | None:
+        """How many agents stand between it and the session."""
+        return self._meta.spawn_depth
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the client says that it has come to its end."""
+        return bool(self._meta.finished)
+
+    @cached_property
+    def _meta(self) -> _Meta:
+        return _meta(_read(self.path.with_suffix(".meta.json"), _HEAD_BYTES))
 
 
 class _Meta(msgspec.Struct, rename="camel"):
@@ -124,7 +162,7 @@ def agent_files(session: SessionFile) -> dict[str, AgentFile]:
         for name in sorted(names):
             agent_id = name[6:-6]
             if name.startswith("agent-") and name.endswith(".jsonl") and SAFE_ID.fullmatch(agent_id):
-                found[agent_id] = _agent_at(agent_id, Path(directory) / name)
+                found[agent_id] = AgentFile(agent_id, directory + os.sep + name)
     return found
 
 
@@ -133,7 +171,7 @@ def flat_agent_file(session: SessionFile, agent_id: str) -> AgentFile | None:
     if not SAFE_ID.fullmatch(agent_id):
         return None
     path = session.path.parent / f"agent-{agent_id}.jsonl"
-    return _agent_at(agent_id, path) if path.is_file() else None
+    return AgentFile(agent_id, str(path)) if path.is_file() else None
 
 
 def flat_agent_files(session: SessionFile, since_ns: int = 0) -> Iterator[AgentFile]:
@@ -148,15 +186,7 @@ def flat_agent_files(session: SessionFile, since_ns: int = 0) -> Iterator[AgentF
             continue
         path = session.path.parent / name
         if session.session_id.encode() in _read(path, 4096) and (last_time_ns(path) or since_ns) >= since_ns:
-            yield AgentFile(agent_id, path)
-
-
-def _agent_at(agent_id: str, path: Path) -> AgentFile:
-    meta = _meta(_read(path.with_suffix(".meta.json"), _HEAD_BYTES))
-    return AgentFile(
-        agent_id, path, meta.agent_type or "", meta.description or "", meta.tool_use_id, meta.spawn_depth,
-        bool(meta.finished),
-    )  # fmt: skip
+            yield AgentFile(agent_id, str(path))
 
 
 def _meta(raw: bytes) -> _Meta:

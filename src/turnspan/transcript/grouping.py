@@ -68,7 +68,7 @@ _BACKGROUND: Final = frozenset({"async_launched", "teammate_spawned", "remote_la
 Words = tuple[int, int]  # the place (offset, length) of a line that holds words
 
 
-class Carry(msgspec.Struct, frozen=True):
+class Carry(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the past leaves behind for the next reading. Small, and without content: texts are kept as places."""
 
     turns: int = 0
