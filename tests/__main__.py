@@ -8,7 +8,8 @@ import sys
 CHECKS = (
     (sys.executable, "-m", "ruff", "check", "."),
     (sys.executable, "-m", "mypy"),
-    (sys.executable, "-m", "pytest", "-n", "4", *sys.argv[1:]),  # many tests wait for processes, not for a core
+    # Four at a time: many tests wait for processes, not for a core. A file stays together: some share what is costly.
+    (sys.executable, "-m", "pytest", "-n", "4", "--dist", "loadfile", *sys.argv[1:]),
 )
 
 

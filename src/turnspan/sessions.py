@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 SAFE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _STAMP: Final = late.pattern(rb'"timestamp":"([^"]{10,40})"')
 _HEAD_BYTES: Final = 65536
+_AGENT_HEAD_BYTES: Final = 4096
 _TIMES_REWRITTEN_UNTIL: Final = (2, 0, 0)  # copies made by these clients carry new timestamps
 
 
@@ -68,6 +69,11 @@ class AgentFile:
     def size(self) -> int:
         """How many bytes it has now."""
         return _stamp_of(self._name)[0]
+
+    @property
+    def head(self) -> bytes:
+        """How it begins."""
+        return _head_of(self._name, *_stamp_of(self._name))
 
     @property
     def type(self) -> str:
@@ -184,9 +190,10 @@ def flat_agent_files(session: SessionFile, since_ns: int = 0) -> Iterator[AgentF
         agent_id = name[6:-6]
         if not (name.startswith("agent-") and name.endswith(".jsonl") and SAFE_ID.fullmatch(agent_id)):
             continue
-        path = session.path.parent / name
-        if session.session_id.encode() in _read(path, 4096) and (last_time_ns(path) or since_ns) >= since_ns:
-            yield AgentFile(agent_id, str(path))
+        file = AgentFile(agent_id, str(session.path.parent) + os.sep + name)
+        is_its_own = session.session_id.encode() in file.head
+        if is_its_own and (not since_ns or (last_time_ns(file.path) or since_ns) >= since_ns):
+            yield file
 
 
 def _meta(raw: bytes) -> _Meta:
@@ -221,10 +228,18 @@ def is_copied(turn: Turn, session: SessionFile) -> bool:
             return True
         origin = session.path.parent / f"{turn.session_id}.jsonl"
         return not origin.is_file() or _stands_in(origin, turn.prompt_uuid)
+    if _has_own_requests(turn):
+        return False
     return any(
         _stands_in(other.path, turn.prompt_uuid) and _is_older(other.path, turn, session)
         for other in _overlapping(turn, session)
     )
+
+
+def _has_own_requests(turn: Turn) -> bool:
+    """Whether requests were recorded in this file, and none elsewhere: copies do not hold them (2.1.325 on)."""
+    responses = turn.responses
+    return any(r.request_ns is not None for r in responses) and not any(r.has_request_elsewhere for r in responses)
 
 
 def original_ref(ref: TurnRef, session: SessionFile) -> TurnRef:
@@ -268,6 +283,11 @@ def _stamp_of(path: str) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return found.st_size, found.st_mtime_ns
+
+
+@lru_cache(maxsize=1 << 11)  # a backfill asks with every session next to which it lies
+def _head_of(path: str, _size: int, _written_ns: int) -> bytes:
+    return _read(Path(path), _AGENT_HEAD_BYTES)
 
 
 @lru_cache(maxsize=1 << 15)  # a backfill asks for every session's neighbours
@@ -322,8 +342,6 @@ def _is_older(other: Path, turn: Turn, session: SessionFile) -> bool:
     """Which of two files that hold the same prompt had it first? True if it was `other`."""
     if any(response.has_request_elsewhere for response in turn.responses):
         return True  # 2.1.325 on: the recorded requests are not copied
-    if any(response.request_ns is not None for response in turn.responses):
-        return False
     ours, theirs = (_row_of(path, turn.prompt_uuid) for path in (session.path, other))
     if session.session_id in {theirs.session_id, theirs.forked_from and theirs.forked_from.session_id}:
         return False  # up to 2.1.63, and with a mark, a copy names the session it comes from: ours

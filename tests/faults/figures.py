@@ -1,7 +1,8 @@
 """What a run has shown, in figures: printed at its end, and written into `docs/reliability.md` when asked to.
 
-A suite says `note("kill", "…")`. With `TURNSPAN_FIGURES=1` the text between `<!-- kill -->` and `<!-- / -->` on that page
-is replaced by it, so that the page tells what was last run and nothing else.
+A suite says `note("kill", "…")`. With `TURNSPAN_FIGURES=1` the text between `<!-- kill -->` and `<!-- / -->` on that
+page is replaced by it, so that the page tells what was last run and nothing else. (Not with `pytest -n`: the processes that
+it starts keep their notes to themselves.)
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ IS_ALL = os.environ.get("TURNSPAN_FAULTS") == "all"
 _noted: dict[str, str] = {}
 
 
-def note(key, text):
-    """Remember what a suite has shown; the last word counts."""
-    _noted[key] = text
+def note(key, text, *, is_sampled=False):
+    """Remember what a suite has shown; the last word counts. `is_sampled`: by default it shows only a part."""
+    _noted[key] = f"{text} (a sample)" if is_sampled and not IS_ALL else text
 
 
 def noted():

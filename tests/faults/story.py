@@ -1,8 +1,8 @@
 """A small story as it was lived: the rows two people's sessions wrote, and the events that told of them, in order.
 
-Two sessions, tools, an agent in the foreground and one in the background, and a fork without any mark but that its copied
-responses name requests it does not hold, as 2.1.325 leaves it. No session has a turn open while another one is told of, so
-that it makes no difference how long ago it all was.
+Two sessions, tools, an agent in the foreground and one in the background, and a fork without any mark but that its
+copied responses name requests it does not hold, as 2.1.325 leaves it. No session has a turn open while another one is
+told of, so that it makes no difference how long ago it all was.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def test_twenty_sessions_stop_at_once(place, sink):
 
 @pytest.mark.parametrize("seed", range(20 if IS_ALL else 1))
 def test_a_third_of_the_workers_is_killed(place, sink, seed):
-    """Sessions stop at once, and some of their workers are killed at some moment: the next events bring what is missing."""
+    """Sessions stop at once, and some of their workers are killed: the next events bring what is missing."""
     chance = random.Random(seed)
     sessions = SESSIONS if IS_ALL else 8
     world = World(place, sink, crowd(sessions, 1))

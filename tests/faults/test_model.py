@@ -100,14 +100,21 @@ class Transcript:
     def is_answered(self):
         """Whether the last row is the end of a turn."""
         rows = self.writer.rows
-        return bool(rows) and rows[-1]["type"] == "assistant" and self.is_closed and "text" in rows[-1]["message"]["content"][0]
+        return (
+            bool(rows)
+            and rows[-1]["type"] == "assistant"
+            and self.is_closed
+            and "text" in rows[-1]["message"]["content"][0]
+        )
 
     def flush(self, now_s, part=1.0):
         """Bring the file up to what was said, but for a part of the last line."""
         whole = b"".join(self.writer.lines()[self.written :])
         self.written = len(self.writer.lines())
-        keep = len(whole) if part == 1.0 else len(whole) - len(self.writer.lines()[-1]) + int(len(whole) * part) % len(
-            self.writer.lines()[-1]
+        keep = (
+            len(whole)
+            if part == 1.0
+            else len(whole) - len(self.writer.lines()[-1]) + int(len(whole) * part) % len(self.writer.lines()[-1])
         )
         with self.path.open("ab") as file:
             file.write(self.half + whole[:keep])
@@ -120,7 +127,9 @@ class Loom(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.base = Path(tempfile.mkdtemp(prefix="turnspan-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+        self.base = Path(
+            tempfile.mkdtemp(prefix="turnspan-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+        )
         self.project = self.base / "projects" / "-home-ada-loom"
         self.project.mkdir(parents=True)
         self.env = {"CLAUDE_CONFIG_DIR": str(self.base)}
@@ -198,7 +207,10 @@ class Loom(RuleBasedStateMachine):
             transcript.is_closed = True
         self.now_s = writer.now.timestamp() + 1
 
-    @rule(at=st.integers(0, 9), what=st.lists(st.sampled_from(["prompt", "answer", "call", "answer"]), min_size=1, max_size=5))
+    @rule(
+        at=st.integers(0, 9),
+        what=st.lists(st.sampled_from(["prompt", "answer", "call", "answer"]), min_size=1, max_size=5),
+    )
     def rows_are_written(self, at, what):
         """Whole rows, any number of them."""
         transcript = self.one(at)
@@ -327,7 +339,9 @@ class Loom(RuleBasedStateMachine):
         transcript.pending = None
 
     @rule(
-        verdict=st.sampled_from([LATER, CREDENTIALS, CONFIGURATION, INVALID]), is_stored=st.booleans(), good=st.integers(0, 2)
+        verdict=st.sampled_from([LATER, CREDENTIALS, CONFIGURATION, INVALID]),
+        is_stored=st.booleans(),
+        good=st.integers(0, 2),
     )
     def the_backend_fails(self, verdict, is_stored, good):
         """After some good answers; it may keep what it is sent, and never say so."""
@@ -413,9 +427,7 @@ class Loom(RuleBasedStateMachine):
                 lost = {row.key for row in rows} - stored.keys()
             assert not lost, f"lost: {sorted(lost)}"
         strict = {
-            row.key: row.content
-            for row in self.recording.stored
-            if msgspec.json.decode(row.content)[0][2] not in loose
+            row.key: row.content for row in self.recording.stored if msgspec.json.decode(row.content)[0][2] not in loose
         }
         assert strict == expected
         counts["stories"] += 1
@@ -435,7 +447,7 @@ def test_any_order_of_events_leaves_one_reading():
     counts.clear()
     run_state_machine_as_test(Loom, settings=SETTINGS)
     told = ", ".join(f"{name} {counts[name]}" for name in ("killed", "outages", "state lost", "tampered", "forked"))
-    note("model", f"{counts['stories']} stories, {counts['spans']} spans compared ({told})")
+    note("model", f"{counts['stories']} stories, {counts['spans']} spans compared ({told})", is_sampled=True)
 
 
 # ---- mistakes that must be caught
@@ -493,7 +505,12 @@ class Renaming:
     """A backend whose span ids depend on the attempt."""
 
     def __init__(self, inner, attempt):
-        self.name, self.max_request_bytes, self.send, self.close = inner.name, inner.max_request_bytes, inner.send, inner.close
+        self.name, self.max_request_bytes, self.send, self.close = (
+            inner.name,
+            inner.max_request_bytes,
+            inner.send,
+            inner.close,
+        )
         self._inner, self._attempt = inner, attempt
 
     def encode(self, traces):

@@ -26,7 +26,7 @@ def through(world, command, **options):
     world.live(3)
     assert world.judge().repeats == 0
     tried.append(str(options.keys()))
-    note("surroundings", f"{len(tried)} hostile surroundings, each through the hook and the launcher")
+    note("surroundings", f"{len(tried)} surroundings, through the hook and the launcher")
 
 
 both = pytest.mark.parametrize("command", [HOOK, BY_SHELL], ids=["python", "sh"])

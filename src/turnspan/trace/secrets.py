@@ -57,6 +57,11 @@ class RuleSet(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return f"RuleSet({len(self.patterns)} patterns, {len(self.credentials)} credentials)"  # never what they are
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is masked: everything may leave, and there are no credentials."""
+        return not (self.has_builtin or self.patterns or self.credentials)
+
     def credentials_only(self) -> RuleSet:
         """The rules that hold even where everything may leave."""
         return msgspec.structs.replace(self, patterns=(), has_builtin=False)
