@@ -15,7 +15,8 @@ from faults.world import World
 def pytest_collection_modifyitems(items):
     """Leave out the long runs unless they are asked for."""
     for item in items:
-        if "faults" in item.nodeid and item.get_closest_marker("slow") and not figures.IS_ALL:
+        is_long = item.get_closest_marker("slow") is not None or "test_model.py" in item.nodeid
+        if "faults" in item.nodeid and is_long and not figures.IS_ALL:
             item.add_marker(pytest.mark.skip(reason="a long run: TURNSPAN_FAULTS=all"))
 
 

@@ -435,7 +435,7 @@ class Loom(RuleBasedStateMachine):
 
 
 SETTINGS = settings(
-    max_examples=3000 if IS_ALL else 60,
+    max_examples=3000 if IS_ALL else 40,
     stateful_step_count=40 if IS_ALL else 25,
     suppress_health_check=list(HealthCheck),
     deadline=None,

@@ -23,4 +23,7 @@ def test_the_story_arrives_through_real_hooks(world):
     assert world.judge().repeats == 0
     assert len(world.log) >= len(world.story.moments) - 1  # a start before there is a file says nothing
     slowest = max(world.hook_s)
-    note("hook", f"{len(world.hook_s)} events, each exit 0 and silent; the slowest took {slowest:.2f} s on a busy machine")
+    note(
+        "hook",
+        f"{len(world.hook_s)} events, each exit 0 and silent; the slowest took {slowest:.2f} s on a busy machine",
+    )

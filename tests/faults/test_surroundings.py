@@ -44,7 +44,7 @@ def test_a_directory_full_of_traps(world, command, tmp_path):
 
 
 @both
-@pytest.mark.parametrize("locale", ["C", "POSIX", "tr_TR.UTF-8", "de_DE.ISO-8859-1"])
+@pytest.mark.parametrize("locale", ["C", "tr_TR.UTF-8"])
 def test_any_locale(world, command, locale):
     """Words in any language arrive the same."""
     writer = next(iter(world.story._writers.values()))

@@ -81,7 +81,7 @@ def test_a_transcript_that_may_not_be_read_for_a_while(world):
     finish(world, "unreadable")
 
 
-@pytest.mark.parametrize("part", range(0, 100, 2 if IS_ALL else 14))
+@pytest.mark.parametrize("part", range(0, 100, 1 if IS_ALL else 24))
 def test_half_a_line(world, part):
     """Wherever the last line breaks off, it is read when it is whole, and once."""
     payload, path, whole = files_of(world)
