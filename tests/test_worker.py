@@ -17,7 +17,6 @@ from faults.recording import (
     refusing,
     target_for,
 )
-from faults.story import Recorder
 from rows import Writer, agent_writer, save_agent
 
 from turnspan import state
@@ -235,18 +234,6 @@ def test_an_open_turn_leaves_with_the_session(office):
     office.save(writer)
     office.serve("SessionEnd", writer)
     assert turns(office.backend) == ["Turn 1", "Turn 2"]
-
-
-def test_prompts_in_a_row_are_turns_of_their_own(office):
-    """Typed, regretted, typed again: each is a turn, and leaves once."""
-    writer = office.writer()
-    for number in (1, 2, 3):
-        writer.prompt(f"Question {number}.")
-        office.save(writer)
-        office.serve("SubagentStop", writer, agent_id="a1")
-    office.serve("SessionEnd", writer)
-    assert turns(office.backend) == ["Turn 1", "Turn 2", "Turn 3"]
-    assert not any("corrupt" in line for line in office.log)
 
 
 def test_the_end_of_a_session_is_told_in_one_line(office):
@@ -753,53 +740,6 @@ def test_copied_history_is_not_recovered_as_its_own(office):
     state._state_directory.cache_clear()
     office.serve("SessionStart", office.writer(9))
     assert len({row.key for row in office.backend.stored}) == 4
-
-
-def forked(office, origin, number):
-    """Return a fork as 2.1.325 leaves it: no mark, and the recorded requests are not copied."""
-    fork = Recorder(f"5e55104a-0000-4000-8000-{number:012}", "2.1.325", tag=f"w{number}")
-    fork.now = datetime.fromtimestamp(office.now_s, tz=UTC)
-    fork.bare("mode", mode="normal")
-    copied = [row for row in origin.rows if row["type"] != "api-request"]
-    fork.rows += [{**row, "sessionId": fork.session} for row in copied]
-    fork.parent = origin.parent
-    fork.prompt("Another way.")
-    return fork
-
-
-@pytest.mark.parametrize("last", ["origin", "fork"])
-def test_a_prompt_that_nobody_answered_stays_where_it_was_typed(office, last):
-    """It names no request of its own; which file is the copy is told by the rest of it, not by who was written to last."""
-    origin = Recorder("5e55104a-0000-4000-8000-000000000001", "2.1.325", tag="w1")
-    origin.now = datetime.fromtimestamp(office.now_s - 60, tz=UTC)
-    origin.prompt("Never mind.")
-    origin.turn("Hello.", "Good day.")
-    fork = forked(office, origin, 2)
-    for writer in (fork, origin) if last == "origin" else (origin, fork):
-        office.now_s += 10
-        office.save(writer)
-    for writer in (fork, origin):
-        office.serve("SessionEnd", writer)
-    assert sorted(turns(office.backend)) == ["Turn 1", "Turn 2", "Turn 3"]
-    assert office.backend.twice == []
-
-
-def test_the_link_of_a_fork_leads_to_its_origin(office):
-    """Another fork of the same session holds the same turn: the link is the same whoever was written to last."""
-    origin = Recorder("5e55104a-0000-4000-8000-000000000001", "2.1.325", tag="w1")
-    origin.now = datetime.fromtimestamp(office.now_s - 60, tz=UTC)
-    origin.turn("Hello.", "Good day.")
-    one, two = forked(office, origin, 2), forked(office, origin, 3)
-    for writers in ((origin, one, two), (two, one, origin)):
-        for writer in writers:
-            office.now_s += 10
-            office.save(writer)
-        office.serve("SessionEnd", one)
-        shutil.rmtree(office.home / "state")
-    first, second = (
-        row.content for row in office.backend.stored if row.name == "Turn 2" and b"000000000002" in row.content
-    )
-    assert first == second
 
 
 # ---- state

@@ -132,10 +132,13 @@ def sessions_in(directory: Path) -> Iterator[SessionFile]:
 
 
 def _session_names(directory: Path) -> list[str]:
+    """What a project holds. A directory that cannot be listed is an error: "there is no other" would be a guess."""
     try:
         names = sorted(entry.name for entry in os.scandir(directory) if entry.name.endswith(".jsonl"))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        raise TranscriptError(f"cannot list {str(directory)!r}: {error.strerror}") from error
     return [name for name in names if not name.startswith("agent-") and SAFE_ID.fullmatch(name[:-6])]
 
 

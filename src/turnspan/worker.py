@@ -17,7 +17,6 @@ from turnspan import late
 import json
 import os
 import re
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -83,15 +82,20 @@ class Shift(msgspec.Struct, frozen=True):
     sleep: Callable[[float], None]
 
 
-def main() -> int:
-    """Serve one event."""
+def main() -> None:
+    """Serve one event, and be gone: taking the interpreter apart would cost a tenth of the event."""
+    _serve_stdin()
+    os._exit(0)
+
+
+def _serve_stdin() -> None:
     started = time.time()
     payload = take_over()
     env = dict(os.environ)
     try:
         home = load_config(env).home
     except TurnspanError:
-        return 0  # no home at all: there is not even a log
+        return  # no home at all: there is not even a log
     try:
         event = msgspec.structs.replace(parse_event(payload), at_s=_born_s())
         serve(event, env, time.time, time.sleep)
@@ -106,7 +110,6 @@ def main() -> int:
         log.log_line(home, "ERROR", "bug", type=type(error).__name__, at=place)
         if env.get("TURNSPAN_RAISE"):
             raise
-    return 0
 
 
 def _born_s() -> float:
@@ -482,4 +485,4 @@ def _said(shipped: Shipped) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
