@@ -115,9 +115,13 @@ def cost_of_traces(rounds):
         rounds,
     )
     spans = sum(len(trace.spans) for trace in traces)
-    print(f"\n{len(traces)} traces, {spans} spans")
-    for name, seconds in best.items():
-        print(f"  {name:24}{seconds * 1e6 / spans:8.1f} µs a span {seconds / best['encode']:6.2f} x encode")
+    return {"traces": len(traces), "spans": spans, **{name: seconds * 1e6 / spans for name, seconds in best.items()}}
+
+
+def told_of_traces(found):
+    print(f"\n{found['traces']} traces, {found['spans']} spans")
+    for name in ("encode", "redact"):
+        print(f"  {name:24}{found[name]:8.1f} µs a span {found[name] / found['encode']:6.2f} x encode")
 
 
 def false_positives(below, offenders):
@@ -163,9 +167,13 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--megabytes", type=float, default=8)
     parser.add_argument("--offenders", type=int, default=10)
+    parser.add_argument("--json", action="store_true", help="only whole traces next to encoding them, in µs a span")
     options = parser.parse_args()
+    if options.json:
+        print(json.dumps(cost_of_traces(options.rounds)))
+        return
     cost_of_text(options.directory, options.megabytes, options.rounds)
-    cost_of_traces(options.rounds)
+    told_of_traces(cost_of_traces(options.rounds))
     worst_cases()
     false_positives(options.directory, options.offenders)
 

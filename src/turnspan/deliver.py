@@ -219,8 +219,11 @@ def _cut(text: str, characters: int) -> str:
 
 def _size(span: Span) -> int:
     """About how many bytes a span will take."""
-    return 600 + _content_size(span.input) + _content_size(span.output) + sum(
-        len(value) if isinstance(value, str) else 16 for value in span.facts.values()
+    return (
+        600
+        + _content_size(span.input)
+        + _content_size(span.output)
+        + sum(len(value) if isinstance(value, str) else 16 for value in span.facts.values())
     )
 
 

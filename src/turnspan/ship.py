@@ -119,9 +119,7 @@ def ship(
     shipped.has_unsealed = reading.has_unsealed
     noticed = reading.noticed
     shipped.noticed = {
-        name: count
-        for name in ("unreadable", "misshapen", "oversized", "glued")
-        if (count := getattr(noticed, name))
+        name: count for name in ("unreadable", "misshapen", "oversized", "glued") if (count := getattr(noticed, name))
     }
     shipped.unknown = {f"{kind} ({version})": count for (kind, version), count in noticed.unknown.items()}
     if shipped.is_complete and only is None:

@@ -209,7 +209,8 @@ class Grouper:
             self._requests.update(gap.requests)
         if gap.input_ns is not None and self._input_ns is None:
             self._input_ns = gap.input_ns
-        self._end = max(self._end, place, key=lambda at: at.offset)
+        if place.offset >= self._end.offset:  # a row that was held back may come after a later one
+            self._end = place
         self._marked = (len(self._rows), self._context, self._queued, self._taken)
         return [sealed] if sealed is not None else []
 

@@ -1,0 +1,232 @@
+"""Every goal of speed and memory, measured and judged in one table.
+
+    python -m benchmarks                       everything: about half an hour, and 3 GB of made transcripts
+    python -m benchmarks --quick               the same with short sessions and a small archive: some minutes
+    … --data DIRECTORY --only event hook --json --write docs/performance.md
+
+- Each row stands next to its yardstick, in the same run, interleaved: ratios of minima, and of medians, which tell how
+  busy the machine was. The ratio of the minima is judged.
+- `--data` is where made transcripts are kept, and found again the next time.
+- `--write` puts the table into a file, between its markers.
+- A goal that is missed is said so. It is no error: nothing here is a test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+import backfill  # noqa: E402  the other files are scripts: they know each other by their plain names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
+
+
+class Row(NamedTuple):
+    """One line of the table. `is_most`: the goal is the most it may be; else the least."""
+
+    what: str
+    next_to: str
+    goal: float
+    is_most: bool
+    best: float  # the ratio of the minima, or the figure itself
+    median: float | None
+    detail: str = ""
+    unit: str = "x"
+
+    @property
+    def is_met(self) -> bool:
+        slack = 1.1 if self.goal == 1.0 else 1.0  # "the same" has to allow for noise
+        return self.best <= self.goal * slack if self.is_most else self.best >= self.goal
+
+
+class Size(NamedTuple):
+    """How much is measured."""
+
+    lengths: tuple[int, ...]
+    megabytes: int
+    sessions: int
+    rounds: int
+    hook_rounds: int
+    backfills: int
+
+
+FULL = Size((10, 100, 1000, 10_000), 1000, 3000, 9, 40, 2)
+QUICK = Size((10, 100, 1000), 60, 180, 5, 20, 1)
+
+
+def script(name: str, *options: str) -> Any:
+    """What one of the other benchmarks found."""
+    command = [sys.executable, str(HERE / name), *options, "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        sys.exit(f"{name} ended with code {done.returncode}")
+    return json.loads(done.stdout)
+
+
+def hook_rows(size: Size, _: Path) -> Iterator[Row]:
+    found = {row["what"]: row for row in script("hook.py", "--rounds", str(size.hook_rounds))}
+    for what, name in (("hook through the launcher", "launcher"), ("hook through Python", "python hook")):
+        row = found[name]
+        detail = f"{row['min_ms']:.1f} ms"
+        yield Row(what, f"`{row['next to']}`", row["goal"], True, row["min_ratio"], row["median_ratio"], detail)
+    for what, name in (("launcher", "launcher"), ("Python hook", "python hook")):
+        left_open, closed = found[f"{name}, stdin left open"], found[name]
+        ratio, median = (left_open[key] / closed[key] for key in ("min_ms", "median_ms"))
+        yield Row(f"{what}, stdin left open", "the same, closed", 1.0, True, ratio, median)
+    for name, row in found.items():
+        if name.startswith("state"):
+            yield Row(name, "fsync and rename of a small file", 2.0, True, row["min_ratio"], row["median_ratio"])
+
+
+def event_rows(size: Size, data: Path) -> Iterator[Row]:
+    lengths = [str(length) for length in size.lengths]
+    for row in script("event.py", "--turns", *lengths, "--rounds", str(size.rounds), "--data", str(data))["rows"]:
+        detail = f"{row['min']:.0f} {row['unit']}"
+        yield Row(row["what"], row["next to"], row["goal"], True, row["min_ratio"], row["median_ratio"], detail)
+
+
+def core_rows(size: Size, data: Path) -> Iterator[Row]:
+    length = size.lengths[-2]
+    kept = data / f"turns{length}"
+    if not kept.exists():
+        generate(kept, "--turns", str(length))
+    path = max((kept / "projects").glob("*/*.jsonl"), key=lambda path: path.stat().st_size)
+    (found,) = script("core.py", str(path), "--rounds", str(size.rounds))
+    rows = {row["task"]: row for row in found["rows"]}
+    theirs, ours, floor = rows["json.loads"], rows["turnspan: traces"], rows["msgspec, untyped"]
+    detail = f"{ours['mb_per_s']:.0f} MB/s; msgspec alone {floor['times_json_loads']:.1f} x"
+    medians = theirs["cpu_s_median"] / ours["cpu_s_median"]
+    yield Row("bytes to traces, speed", "`json.loads`", 2.0, False, ours["times_json_loads"], medians, detail)
+    yield Row(f"memory, a session of {length:,} turns", "-", 150, True, ours["peak_mb"], None, unit="MB")
+
+
+def backfill_rows(size: Size, data: Path) -> Iterator[Row]:
+    archive = data / f"archive{size.megabytes}"
+    if not archive.exists():
+        generate(archive, "--megabytes", str(size.megabytes), "--sessions", str(size.sessions))
+    tasks: dict[str, Callable[[str], backfill.Run]] = {
+        "json": lambda _: backfill.timed([sys.executable, "-c", backfill.JSON_LOADS, str(archive)], dict(os.environ)),
+        "local": lambda _: backfill.backfill(archive, 1, "full", ""),
+        "local, two": lambda _: backfill.backfill(archive, 2, "full", ""),
+        "otlp": lambda url: backfill.backfill(archive, 1, "redacted", url),
+    }
+    runs: dict[str, list[backfill.Run]] = {name: [] for name in tasks}
+    with backfill.server() as url:
+        for _ in range(size.backfills):
+            for name, task in tasks.items():
+                runs[name].append(task(url))
+
+    def cpu(name: str, choose: Callable[[list[float]], float]) -> float:
+        return choose([run.cpu_s for run in runs[name]])
+
+    for name, what, goal in (
+        ("local", "backfill into local files, `full`, one process", 0.5),
+        ("otlp", "backfill over OTLP, `redacted`, one process", 0.25),
+    ):
+        best, median = (cpu("json", choose) / cpu(name, choose) for choose in (min, statistics.median))
+        detail = f"{megabytes(archive) / cpu(name, min):.0f} MB/s"
+        yield Row(f"{what}, speed", "`json.loads`", goal, False, best, median, detail)
+    walls = {name: [run.wall_s for run in done] for name, done in runs.items()}
+    best, median = (choose(walls["local"]) / choose(walls["local, two"]) for choose in (min, statistics.median))
+    yield Row("backfill, two processes, speed", "one", 1.8, False, best, median, "by the clock")
+    peak = max(run.peak_mb for name, done in runs.items() if name != "json" for run in done)
+    yield Row(f"memory, a backfill of {size.megabytes:,} MB", "-", 150, True, peak, None, unit="MB")
+
+
+def encode_rows(_: Size, __: Path) -> Iterator[Row]:
+    found = script("encode.py")
+    theirs, ours = found["rows"][:2]
+    median = theirs["median_us"] / ours["median_us"]
+    yield Row(
+        "encoding, speed", "the SDK's `encode_spans`", 3.0, False, ours["times_as_fast"], median, "the same bytes"
+    )
+
+
+def masking_rows(_: Size, __: Path) -> Iterator[Row]:
+    found = script("masking.py")
+    yield Row("masking secrets", "encoding the same spans", 1.0, True, found["redact"] / found["encode"], None)
+
+
+PARTS: dict[str, Callable[[Size, Path], Iterator[Row]]] = {
+    "hook": hook_rows,
+    "event": event_rows,
+    "core": core_rows,
+    "backfill": backfill_rows,
+    "encode": encode_rows,
+    "masking": masking_rows,
+}
+
+
+def generate(out: Path, *options: str) -> None:
+    command = [sys.executable, str(HERE / "generate.py"), str(out), *options]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def megabytes(archive: Path) -> float:
+    return sum(path.stat().st_size for path in (archive / "projects").rglob("*.jsonl")) / 1e6
+
+
+def table(rows: list[Row], took_s: float, *, is_quick: bool) -> str:
+    lines = ["| what | next to | goal | measured | medians | |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        digits = ".0f" if row.unit == "MB" else ".2f"
+        goal = f"{'at most' if row.is_most else 'at least'} {row.goal:g} {row.unit}"
+        median = "" if row.median is None else f"{row.median:{digits}} {row.unit}"
+        verdict = row.detail if row.is_met else ", ".join(filter(None, ("**missed**", row.detail)))
+        lines.append(f"| {row.what} | {row.next_to} | {goal} | {row.best:{digits}} {row.unit} | {median} | {verdict} |")
+    missed = sum(not row.is_met for row in rows)
+    cores = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end"
+    how = "`--quick`, " if is_quick else ""
+    where = f"{how}Python {sys.version.split()[0]}, {cores}, {took_s:.0f} s"
+    lines += ["", f"{len(rows) - missed} of {len(rows)} goals met ({where})."]
+    return "\n".join(lines)
+
+
+def write(path: Path, text: str) -> None:
+    """Put the table between the markers of a file."""
+    before, _, rest = path.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    if not rest:
+        sys.exit(f"{path} has no {BEGIN}")
+    path.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="short sessions, a small archive, fewer rounds")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="some of it")
+    parser.add_argument("--data", type=Path, help="where made transcripts are kept, and found again")
+    parser.add_argument("--write", type=Path, help="a file with markers for the table")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    size = QUICK if options.quick else FULL
+    began = time.monotonic()
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        data = options.data or Path(scratch)
+        data.mkdir(parents=True, exist_ok=True)
+        for name in options.only:
+            print(f"{name} …", file=sys.stderr, flush=True)
+            rows += PARTS[name](size, data)
+    text = table(rows, time.monotonic() - began, is_quick=options.quick)
+    if options.write:
+        write(options.write, text)
+    print(json.dumps([row._asdict() | {"is_met": row.is_met} for row in rows], indent=1) if options.json else text)
+
+
+if __name__ == "__main__":
+    main()

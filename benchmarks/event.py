@@ -1,0 +1,298 @@
+"""What one event costs, from the hook to the backend's answer: CPU and memory of the hook and the worker together.
+
+    python benchmarks/event.py [--turns 10 100 1000 10000] [--rounds 9] [--data DIRECTORY] [--json]
+
+- The session already has so many turns, all of them sent. An event brings one more: a prompt, a tool call with 2 KB of
+  result, an answer. The next event brings nothing.
+- Next to it: `python -c "import opentelemetry.exporter.otlp.proto.http.trace_exporter"`, which is what an exporter pays
+  before it has read a line. Everything is interleaved; minima and medians.
+- The worker leaves its parent, so this process adopts what is orphaned below it and reads its usage when it ends. That
+  needs Linux.
+- During an outage what counts is how long the client waits for the hook: with the backend down, and with one that takes
+  a request and never answers, next to a backend that is up. The worker has found out and holds back by then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import backfill
+
+from turnspan import hook
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LAUNCHER = Path(__file__).parent.parent / "hooks" / "turnspan-hook"
+YARDSTICK = "import opentelemetry.exporter.otlp.proto.http.trace_exporter"
+ADOPT_ORPHANS = 36  # prctl's PR_SET_CHILD_SUBREAPER
+RESULT = "".join(f"src/module_{n}.py:{n}: def function_{n}(value):\n" for n in range(45))
+GOAL, GOAL_NOTHING, GOAL_LENGTH = 0.6, 0.6, 1.1
+
+
+class Cost(NamedTuple):
+    """What some processes took."""
+
+    cpu_ms: float
+    peak_mb: float
+    hook_ms: float  # until the hook had exited and let go of stdio
+
+
+class Session:
+    """A made session that grows by a turn at a time."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.path = max((home / "projects").glob("*/*.jsonl"), key=lambda path: path.stat().st_size)
+        self._turns = 0
+
+    def event(self, name: str) -> bytes:
+        facts = {"hook_event_name": name, "session_id": self.path.stem, "transcript_path": str(self.path), "cwd": "/"}
+        return json.dumps(facts).encode()
+
+    def add_turn(self) -> None:
+        """Write what a client writes for one short turn."""
+        self._turns += 1
+        now = time.time_ns() // 1_000_000 - 1000  # it took a second, and has ended
+
+        def row(kind: str, at: int, message: dict[str, Any], parent: int | None) -> dict[str, Any]:
+            def uuid(number: int) -> str:
+                return f"{now % 0xFFFFFFFF:08x}-0000-4000-8000-{number:012x}"
+
+            seconds, ms = divmod(now + at * 100, 1000)
+            return {
+                "parentUuid": None if parent is None else uuid(parent),
+                "isSidechain": False,
+                "type": kind,
+                "message": message,
+                "uuid": uuid(at),
+                "timestamp": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{ms:03}Z",
+                "userType": "external",
+                "cwd": "/",
+                "sessionId": self.path.stem,
+                "version": "2.1.325",
+            }
+
+        def said(message_id: str, block: dict[str, Any], reason: str) -> dict[str, Any]:
+            usage = {"input_tokens": 5, "output_tokens": 40, "cache_read_input_tokens": 20_000}
+            return {
+                "id": f"{message_id}_{now}",
+                "role": "assistant",
+                "model": "claude-opus-5-5",
+                "content": [block],
+                "stop_reason": reason,
+                "usage": usage,
+            }
+
+        call = f"toolu_{now}"
+        ran = {"type": "tool_use", "id": call, "name": "Bash", "input": {"command": "rg function"}}
+        rows = (
+            row("user", 0, {"role": "user", "content": "Where are the functions?"}, None),
+            row("assistant", 1, said("msg_a", ran, "tool_use"), 0),
+            row(
+                "user",
+                2,
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call, "content": RESULT}]},
+                1,
+            ),
+            row("assistant", 3, said("msg_b", {"type": "text", "text": "In forty-five modules."}, "end_turn"), 2),
+        )
+        with self.path.open("a") as file:
+            file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in rows)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of whoever loses its own below it."""
+    if not sys.platform.startswith("linux") or ctypes.CDLL(None).prctl(ADOPT_ORPHANS, 1, 0, 0, 0):
+        sys.exit("the worker's usage can be read on Linux only")
+
+
+def children() -> set[int]:
+    return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
+
+
+def run(command: list[str], env: dict[str, str], stdin: bytes = b"") -> Cost:
+    """Run a command until nothing that it started is left."""
+    before = children()
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with suppress(BrokenPipeError):
+        process.stdin.write(stdin)
+    process.stdin.close()
+    process.stdout.read()
+    process.stdout.close()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    hook_ms = (time.perf_counter() - began) * 1000
+    usages = [used]
+    while orphans := children() - before:
+        usages += [os.wait4(pid, 0)[2] for pid in orphans]
+    cpu_s = sum(used.ru_utime + used.ru_stime for used in usages)
+    peak_kb = max(used.ru_maxrss for used in usages)
+    return Cost(cpu_s * 1000, peak_kb / 1024, hook_ms)
+
+
+def environment(home: Path, url: str) -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "CLAUDE_CONFIG_DIR": str(home),
+        "TURNSPAN_OTLP_ENDPOINT": url,
+    }
+
+
+def through_hook(session: Session, url: str, name: str = "Stop") -> Cost:
+    command = [str(LAUNCHER), sys.executable, hook.PACKAGE_ROOT]
+    return run(command, environment(session.home, url), session.event(name))
+
+
+def last_log_line(session: Session) -> str:
+    return (session.home / "turnspan" / "turnspan.log").read_text().splitlines()[-1]
+
+
+@contextmanager
+def prepared(turns: int, data: Path, url: str) -> Iterator[Session]:
+    """A session of which everything was sent, in a home of its own; what is made is kept in `data`."""
+    kept = data / f"turns{turns}"
+    if not kept.exists():
+        generator = str(Path(__file__).with_name("generate.py"))
+        subprocess.run(
+            [sys.executable, generator, str(kept), "--turns", str(turns)], check=True, stdout=subprocess.DEVNULL
+        )
+    with tempfile.TemporaryDirectory(dir=data) as home:
+        subprocess.run(["cp", "-r", "--reflink=auto", str(kept / "projects"), home], check=True)
+        session = Session(Path(home))
+        through_hook(session, url, "SessionEnd")
+        if "turns=" not in last_log_line(session):
+            sys.exit(f"nothing was sent: {last_log_line(session)}")
+        yield session
+
+
+def measure(lengths: list[int], rounds: int, data: Path) -> dict[str, Any]:
+    """Events at all lengths, interleaved."""
+    with backfill.server() as url:
+        yardsticks: list[Cost] = []
+        one: dict[int, list[Cost]] = {length: [] for length in lengths}
+        nothing: dict[int, list[Cost]] = {length: [] for length in lengths}
+        # One after the other, because ten thousand turns are half a gigabyte; each next to yardsticks of its own.
+        beside: dict[int, list[Cost]] = {length: [] for length in lengths}
+        first = lengths[0]
+        with prepared(first, data, url) as short:
+            for length in lengths:
+                with prepared(length, data, url) as session:
+                    for _ in range(rounds):
+                        for each, costs in ((session, one[length]), (short, beside[length])):
+                            each.add_turn()
+                            costs.append(through_hook(each, url))
+                            if "sent" not in last_log_line(each):
+                                sys.exit(f"the turn was not sent: {last_log_line(each)}")
+                        nothing[length].append(through_hook(session, url))
+                        yardsticks.append(run([sys.executable, "-c", YARDSTICK], dict(os.environ)))
+    rows = [
+        row("event, one new turn", "importing the OTLP exporter", GOAL, one[first], yardsticks),
+        row("event, nothing new", "event, one new turn", GOAL_NOTHING, nothing[first], one[first]),
+    ]
+    for length in lengths[1:]:
+        what = f"event after {length:,} turns"
+        rows.append(row(what, f"after {first}", GOAL_LENGTH, one[length], beside[length]))
+        rows.append(row(f"{what}, memory", f"after {first}", GOAL_LENGTH, one[length], beside[length], field="peak_mb"))
+    return {"rounds": rounds, "rows": rows}
+
+
+def row(
+    what: str, next_to: str, goal: float, ours: list[Cost], theirs: list[Cost], *, field: str = "cpu_ms"
+) -> dict[str, Any]:
+    mine, other = ([getattr(cost, field) for cost in costs] for costs in (ours, theirs))
+    return {
+        "what": what,
+        "next to": next_to,
+        "unit": {"cpu_ms": "ms CPU", "peak_mb": "MB", "hook_ms": "ms"}[field],
+        "min": min(mine),
+        "median": statistics.median(mine),
+        "min_ratio": min(mine) / min(other),
+        "median_ratio": statistics.median(mine) / statistics.median(other),
+        "goal": goal,
+    }
+
+
+# ---------------------------------------------------------------- outages
+
+
+@contextmanager
+def silent_server() -> Iterator[str]:
+    """A backend that takes connections, and never says a word."""
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def measure_outage(rounds: int, data: Path) -> list[dict[str, Any]]:
+    """How long the hook takes while the backend is away, next to one that is there."""
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        nobody = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    with backfill.server() as url, silent_server() as silent, prepared(10, data, url) as session:
+        for away in (nobody, silent):
+            session.add_turn()
+            through_hook(session, away)
+            if "held" not in last_log_line(session):
+                sys.exit(f"the outage was not noticed: {last_log_line(session)}")
+        costs: dict[str, list[Cost]] = {url: [], nobody: [], silent: []}
+        for _ in range(rounds):
+            for where, taken in costs.items():
+                session.add_turn()
+                taken.append(through_hook(session, where))
+    return [
+        row("hook, backend down", "backend up", 1.0, costs[nobody], costs[url], field="hook_ms"),
+        row("hook, backend hanging", "backend up", 1.0, costs[silent], costs[url], field="hook_ms"),
+    ]
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    figures = f"{'min':>8} {'median':>8} {'unit':8} {'ratio of minima':>16} {'of medians':>11} {'goal':>6}"
+    lines = [f"{'what':34} {'next to':30} {figures}"]
+    for each in rows:
+        verdict = "" if each["min_ratio"] <= each["goal"] * (1.1 if each["goal"] == 1.0 else 1.0) else "  falls short"
+        lines.append(
+            f"{each['what']:34} {each['next to']:30} {each['min']:8.1f} {each['median']:8.1f} {each['unit']:8}"
+            f" {each['min_ratio']:16.2f} {each['median_ratio']:11.2f} {each['goal']:6.1f}{verdict}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--turns", type=int, nargs="+", default=[10, 100, 1000, 10_000])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--data", type=Path, help="where made sessions are kept, and found again")
+    parser.add_argument(
+        "--no-outage", action="store_true", help="leave out the hook during an outage, which takes a minute"
+    )
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    adopt_orphans()
+    with tempfile.TemporaryDirectory() as scratch:
+        data = options.data or Path(scratch)
+        data.mkdir(parents=True, exist_ok=True)
+        result = measure(options.turns, options.rounds, data)
+        if not options.no_outage:
+            result["rows"] += measure_outage(options.rounds, data)
+    print(json.dumps(result, indent=1) if options.json else table(result["rows"]))
+
+
+if __name__ == "__main__":
+    main()
