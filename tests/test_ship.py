@@ -26,9 +26,9 @@ from turnspan import state
 from turnspan.backends import Answer, Verdict
 from turnspan.config import load_config
 from turnspan.errors import StateError
-from turnspan.reading import Ending
+from turnspan.reading import PIECE_SPANS, Ending
 from turnspan.sessions import session_at
-from turnspan.ship import BATCH_SPANS, ship
+from turnspan.ship import ship
 from turnspan.targets import Target
 
 NOW_S = 1_780_000_000.0
@@ -163,14 +163,14 @@ def test_a_span_refused_before_an_outage_is_named(place):
 
 def test_many_turns_are_noted_batch_by_batch(place):
     """An outage far into a long session costs one batch, not the session."""
-    writer = writer_of(BATCH_SPANS)
+    writer = writer_of(PIECE_SPANS)
     backend = Recording(ACKNOWLEDGED, LATER)
-    assert place.ship(writer, backend).turns == BATCH_SPANS // 2
-    assert place.cursor(writer).sent_turns == BATCH_SPANS // 2
+    assert place.ship(writer, backend).turns == PIECE_SPANS // 2
+    assert place.cursor(writer).sent_turns == PIECE_SPANS // 2
     place.now_s += 3600
     backend.answers = [ACKNOWLEDGED]
-    assert place.ship(writer, backend).turns == BATCH_SPANS // 2
-    assert (len(backend.stored), backend.twice) == (2 * BATCH_SPANS, [])
+    assert place.ship(writer, backend).turns == PIECE_SPANS // 2
+    assert (len(backend.stored), backend.twice) == (2 * PIECE_SPANS, [])
 
 
 # ---- quarantine
@@ -371,7 +371,7 @@ print(len(backend.requests), place.cursor(writer).sent_turns)
 
 def test_a_disk_that_is_full_at_the_commit_stops_the_export(place):
     """The old state stays what it was, one batch has gone out and no more; with room again, nothing is lost."""
-    writer, backend = writer_of(BATCH_SPANS + 10), Recording()
+    writer, backend = writer_of(PIECE_SPANS + 10), Recording()
     place.ship(writer_of(1, session=2), Recording())  # the directories are there
     writer.save(place.project)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -386,9 +386,9 @@ def test_a_disk_that_is_full_at_the_commit_stops_the_export(place):
     assert len(backend.requests) == 1
     assert place.cursor(writer) is None
     assert not list((place.config.home / "state").glob("*.tmp"))
-    assert place.ship(writer, backend).turns == BATCH_SPANS + 10
+    assert place.ship(writer, backend).turns == PIECE_SPANS + 10
     rows = {row.key: row.content for row in backend.stored}
-    assert len(rows) == 2 * (BATCH_SPANS + 10)
+    assert len(rows) == 2 * (PIECE_SPANS + 10)
     assert all(rows[row.key] == row.content for row in backend.stored)  # what came again is the same
 
 

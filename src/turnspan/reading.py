@@ -23,7 +23,7 @@ from turnspan.trace import ids
 from turnspan.trace.build import Agent, Launch, agent_prompt, agent_type, build_agent, build_turn
 from turnspan.trace.model import Kind
 from turnspan.transcript import entries
-from turnspan.transcript.grouping import Carry, Grouper
+from turnspan.transcript.grouping import Carry, Grouper, Sealed
 from turnspan.transcript.turns import AGENT_TOOLS, Place
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from turnspan.trace.model import Trace
     from turnspan.transcript.turns import Call, Turn
 
+PIECE_SPANS: Final = 400  # what makes a request worth its while
 IDLE_NS: Final = 10 * 60 * 10**9
 IDLE_WHILE_PENDING_NS: Final = 60 * 60 * 10**9  # a call without a result may be a long build, or a person at lunch
 _MAX_DEPTH: Final = 12
@@ -97,11 +98,22 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class _Making(msgspec.Struct):
-    """A piece in the making: its traces, and how far agents have been read and launched with it."""
+    """A piece in the making: its traces, and how far everything has been read with it."""
 
     agents: dict[str, Position]
     launched: dict[str, tuple[Launched, ...]]
+    is_own: bool
+    left_out: tuple[int, ...]
+    last: Sealed | None = None  # of the session's own file
     traces: list[Trace] = []
+    spans: int = 0
+    turns: int = 0
+    copied: int = 0
+
+    def add(self, trace: Trace) -> None:
+        """One more trace."""
+        self.traces.append(trace)
+        self.spans += len(trace.spans)
 
 
 class Reading:
@@ -136,30 +148,50 @@ class Reading:
     def _pieces(self) -> Iterator[Piece]:
         descriptor = tail.open_regular(self.session.path)
         try:
-            self.size = os.fstat(descriptor).st_size
-            position = self._checked(descriptor, self._progress.main)
-            if position != self._progress.main:
-                self.is_rewritten = True
-                self._progress = Progress()
-            grouper = Grouper(self.session.session_id, position.carry, _recall(descriptor))
-            for place, entry in _entries(descriptor, position, self.noticed):
-                for sealed in grouper.feed(entry, place):
-                    yield self._piece(descriptor, sealed.turns, sealed.end, sealed.carry)
-            if grouper.early_ns is not None:
-                self.has_unsealed = True
-                if self._ending.is_over or self._is_past(grouper.early_ns, IDLE_NS):
-                    for sealed in grouper.flush():
-                        yield self._piece(descriptor, sealed.turns, sealed.end, sealed.carry)
-            if grouper.unsealed:
-                last = grouper.seal() if self._may_leave(grouper) else None
-                if last is not None:
-                    yield self._piece(descriptor, last.turns, last.end, last.carry)
-                else:
-                    self.has_unsealed = True
+            yield from self._own_pieces(descriptor)
         finally:
             os.close(descriptor)
         yield from self._agent_pieces()
         self.is_finished = True
+
+    def _own_pieces(self, descriptor: int) -> Iterator[Piece]:
+        self.size = os.fstat(descriptor).st_size
+        position = self._checked(descriptor, self._progress.main)
+        if position != self._progress.main:
+            self.is_rewritten = True
+            self._progress = Progress()
+        grouper = Grouper(self.session.session_id, position.carry, _recall(descriptor))
+        making = self._begin()
+        try:
+            for place, entry in _entries(descriptor, position, self.noticed):
+                for sealed in grouper.feed(entry, place):
+                    self._add(sealed, making)
+                if making.spans >= PIECE_SPANS:
+                    yield self._piece(descriptor, making)
+                    making = self._begin()
+        except OSError:
+            if making.last is not None:  # what stands before the spot that cannot be read
+                yield self._piece(descriptor, making)
+            raise
+        self._add_open(grouper, making)
+        if making.last is not None:
+            yield self._piece(descriptor, making)
+
+    def _add_open(self, grouper: Grouper, making: _Making) -> None:
+        """What stands at the end, as far as it may leave."""
+        if grouper.early_ns is not None:
+            self.has_unsealed = True
+            if self._ending.is_over or self._is_past(grouper.early_ns, IDLE_NS):
+                for sealed in grouper.flush():
+                    self._add(sealed, making)
+        if not grouper.unsealed:
+            return
+        past = making.last.carry if making.last is not None else self._progress.main.carry
+        last = grouper.seal() if self._may_leave(grouper, past) else None
+        if last is not None:
+            self._add(last, making)
+        else:
+            self.has_unsealed = True
 
     def _checked(self, descriptor: int, position: Position) -> Position:
         """The position, if the file still is the one it was taken in; else its beginning."""
@@ -169,7 +201,7 @@ class Reading:
             return Position()
         return position if tail.fingerprint(descriptor, position.offset) == position.fingerprint else Position()
 
-    def _may_leave(self, grouper: Grouper) -> bool:
+    def _may_leave(self, grouper: Grouper, past: Carry) -> bool:
         ending = self._ending
         if ending.is_over:
             return True
@@ -178,7 +210,7 @@ class Reading:
             if grouper.is_answered and (words is None or words in grouper.unsealed[-1].last_words):
                 return True
             # The stop may have been an earlier turn's: then its words have left already.
-            self.is_answer_missing = words not in self._progress.main.carry.words
+            self.is_answer_missing = words not in past.words
         if grouper.is_answered and all(turn.session_id == ending.stopped_session for turn in grouper.unsealed):
             return True  # 1.0.128 `--continue`: the stop names the old file, the turn stands in a new one
         if ending.now_ns is not None:
@@ -203,28 +235,35 @@ class Reading:
             latest = max(latest, sessions.last_time_ns(agent.path) or 0)
         return latest
 
-    def _piece(self, descriptor: int, turns: Sequence[Turn], end: Place, carry: Carry) -> Piece:
-        making = _Making(dict(self._progress.agents), dict(self._progress.launched))
-        is_own, left_out = self._progress.is_own, self._progress.left_out
-        copied = 0
-        for turn in turns:
-            if turn.part > 0 and turn.number in left_out:
+    def _begin(self) -> _Making:
+        now = self._progress
+        return _Making(dict(now.agents), dict(now.launched), now.is_own, now.left_out)
+
+    def _add(self, sealed: Sealed, making: _Making) -> None:
+        """Build what was sealed, less what was copied."""
+        making.last = sealed
+        for turn in sealed.turns:
+            if turn.part > 0 and turn.number in making.left_out:
                 continue
-            is_copied = not is_own and sessions.is_copied(turn, self.session)
+            is_copied = not making.is_own and sessions.is_copied(turn, self.session)
             if is_copied or sessions.repeats_itself(turn, self.session):
-                copied += turn.part == 0
-                left_out = (*left_out, turn.number)[-_REMEMBERED_LEFT_OUT:]
+                making.copied += turn.part == 0
+                making.left_out = (*making.left_out, turn.number)[-_REMEMBERED_LEFT_OUT:]
                 continue
-            if not is_own and turn.previous is not None:
+            if not making.is_own and turn.previous is not None:
                 turn.previous = sessions.original_ref(turn.previous, self.session)
-            is_own = True
+            making.is_own = True
+            making.turns += turn.part == 0
             trace_id = ids.trace_id(turn.session_id, turn.key)
             found = self._launched_by(turn, trace_id, f"Turn {turn.number}", making)
-            making.traces.append(build_turn(turn, found, prices=self._prices))
-        fingerprint = tail.fingerprint(descriptor, end.end)
-        position = Position(end.line + 1, end.end, fingerprint, carry)
-        self._progress = Progress(position, is_own, making.agents, making.launched, left_out)
-        return Piece(making.traces, self._progress, sum(turn.part == 0 for turn in turns) - copied, copied)
+            making.add(build_turn(turn, found, prices=self._prices))
+
+    def _piece(self, descriptor: int, making: _Making) -> Piece:
+        assert making.last is not None
+        end = making.last.end
+        position = Position(end.line + 1, end.end, tail.fingerprint(descriptor, end.end), making.last.carry)
+        self._progress = Progress(position, making.is_own, making.agents, making.launched, making.left_out)
+        return Piece(making.traces, self._progress, making.turns, making.copied)
 
     # ---- agents
 
@@ -312,7 +351,7 @@ class Reading:
         try:
             position = self._checked(descriptor, position)
             grouper = self._agent_grouper(descriptor, position)
-            sealed = []
+            sealed: list[Sealed] = []
             for place, entry in _entries(descriptor, position, self.noticed):
                 sealed += grouper.feed(entry, place)
             is_over = is_over and all(_started_ns(turn) >= since_ns for turn in grouper.unsealed)
@@ -386,7 +425,8 @@ class Reading:
             self.is_answer_missing |= file.agent_id in self._ending.finished_agents
         if not turns:
             return
-        making = _Making({**self._progress.agents, file.agent_id: after}, dict(self._progress.launched))
+        making = self._begin()
+        making.agents[file.agent_id] = after
         if _is_warmup(turns):
             self.warmups += 1
         else:
@@ -407,7 +447,7 @@ class Reading:
                 launch = None
                 trace_id, name = ids.trace_id(turn.session_id, f"agent:{file.agent_id}"), agent.type or "agent"
             found = self._launched_by(turn, trace_id, name, making)
-            making.traces.append(build_agent(agent, turn, launch, found, prices=self._prices))
+            making.add(build_agent(agent, turn, launch, found, prices=self._prices))
 
     def _is_nobodys(self, file: AgentFile) -> bool:
         """Whether no call will ever claim an agent: its id says what it is for, or the session is over."""

@@ -20,7 +20,7 @@ from turnspan.deliver import deliver
 from turnspan.reading import Ending, Progress, Reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from turnspan.backends import Verdict
     from turnspan.config import Config
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from turnspan.targets import Target
     from turnspan.trace.model import Trace
 
-BATCH_SPANS: Final = 400
 _FIRST_HOLD_S: Final = 30.0
 _LONGEST_HOLD_S: Final = 300.0
 _LONGEST_RETRY_AFTER_S: Final = 3600.0
@@ -102,16 +101,16 @@ def ship(
     walk = _Walk(
         reading, target, config, clock=clock, checkpoint=loaded, cursor=cursor, shipped=shipped, only=only, there=there
     )
-    for batch in _batches(reading.pieces()):
-        leaving = walk.leaving(batch)
-        while not walk.send(batch, leaving):
+    for piece in reading.pieces():
+        leaving = walk.leaving(piece)
+        while not walk.send(piece, leaving):
             assert shipped.stopped is not None
             if shipped.stopped.answer is Answer.LATER and is_patient(shipped.stopped):
                 shipped.stopped = None
                 continue
             walk.stop(shipped.stopped)
             break
-        shipped.is_interrupted = shipped.stopped is None and not goes_on(shipped, batch[-1].progress)
+        shipped.is_interrupted = shipped.stopped is None and not goes_on(shipped, piece.progress)
         if not shipped.is_complete:
             break
     shipped.is_rewritten = reading.is_rewritten
@@ -125,20 +124,6 @@ def ship(
     if shipped.is_complete and only is None:
         walk.note_seen()
     return shipped
-
-
-def _batches(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
-    """Pieces in groups that make a request worth its while, in order."""
-    batch: list[Piece] = []
-    spans = 0
-    for piece in pieces:
-        batch.append(piece)
-        spans += sum(len(trace.spans) for trace in piece.traces)
-        if spans >= BATCH_SPANS:
-            yield batch
-            batch, spans = [], 0
-    if batch:
-        yield batch
 
 
 class _Walk:
@@ -168,8 +153,8 @@ class _Walk:
         self._there = there
         self._is_writable = False
 
-    def send(self, batch: Sequence[Piece], leaving: Sequence[Trace]) -> bool:
-        """Send what may leave of a batch and commit what is settled; False if something stopped it."""
+    def send(self, piece: Piece, leaving: Sequence[Trace]) -> bool:
+        """Send what may leave of a piece and commit what is settled; False if something stopped it."""
         only = self._only
         arrived = set(self._there)
         if only is None:
@@ -192,13 +177,12 @@ class _Walk:
                 self._commit()
             return delivery.stopped is None
         if delivery.stopped is None:
-            last = batch[-1].progress
-            self._shipped.turns += sum(piece.turns for piece in batch)
-            self._shipped.copied += sum(piece.copied for piece in batch)
+            self._shipped.turns += piece.turns
+            self._shipped.copied += piece.copied
             self._commit(
-                progress=last,
+                progress=piece.progress,
                 arrived=(),
-                sent_turns=self._cursor.sent_turns + sum(piece.turns for piece in batch),
+                sent_turns=self._cursor.sent_turns + piece.turns,
                 last_success_s=self._clock(),
                 last_error="",
                 seen_bytes=self._seen(),
@@ -206,15 +190,15 @@ class _Walk:
             return True
         self._shipped.stopped = delivery.stopped
         if delivery.sent:
-            # A part of the batch is there: remember which spans, so that they do not go out again.
+            # A part of the piece is there: remember which spans, so that they do not go out again.
             self._commit(arrived=tuple(span.hex() for span in arrived)[:_REMEMBERED_SPANS])
         return False
 
-    def leaving(self, batch: Sequence[Piece]) -> list[Trace]:
-        """What may leave of a batch, masked once, however often it is sent."""
+    def leaving(self, piece: Piece) -> list[Trace]:
+        """What may leave of a piece, masked once, however often it is sent."""
         only = self._only
         traces: list[Trace] = []
-        for trace in (trace for piece in batch for trace in piece.traces):
+        for trace in piece.traces:
             if only is not None and only.isdisjoint(span.span_id for span in trace.spans):
                 continue
             masked = self._masked(trace)  # all of it: the same span must not leave with other masks

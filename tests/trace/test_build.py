@@ -22,7 +22,8 @@ def said(key, *parts, at=103, **fields):
     known = {"first_ns": at * S, "last_ns": at * S, "trigger_ns": 100 * S, "stop_reason": "end_turn",
              "usage": e.Usage(input_tokens=10, output_tokens=5)}  # fmt: skip
     texts = [Said("text", part) if isinstance(part, str) else part for part in parts]
-    return Response(key, f"u-{key}", MODEL, "2.1.325", parts=texts, **{**known, **fields})
+    calls = [part for part in parts if isinstance(part, Call)]
+    return Response(key, f"u-{key}", MODEL, "2.1.325", parts=texts, calls=calls, **{**known, **fields})
 
 
 def call(key="t", name="Bash", arguments="{}", at=102, result=None):

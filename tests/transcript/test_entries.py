@@ -342,9 +342,16 @@ def test_ids_in_texts_are_found():
 
 def test_the_outcome_is_read_only_as_far_as_needed():
     """Of `toolUseResult` only what the message does not repeat is read; text and rubbish say nothing."""
-    assert entries.outcome(Entry(tool_use_result=msgspec.Raw(b'{"agentId":"a","stdout":"long"}'))).agent_id == "a"
-    for raw in (b'"Error: no"', b"[1]", b'{"agentId":5}', b""):
-        assert entries.outcome(Entry(tool_use_result=msgspec.Raw(raw))).agent_id is None
+
+    def outcome(raw):
+        return entries.outcome(msgspec.json.decode(b'{"toolUseResult":' + raw + b"}", type=Entry))
+
+    found = outcome(b'{"agentId":"a","stdout":"long","durationMs":12,"interrupted":"no","status":[]}')
+    assert (found.agent_id, found.duration_ms, found.interrupted, found.status) == ("a", 12.0, False, None)
+    assert outcome(b'{"totalDurationMs":5,"isAsync":true}').duration_ms == 5
+    for raw in (b'"Error: no"', b"[1]", b'{"agentId":5}', b"null", b"5", b"true"):
+        assert outcome(raw).agent_id is None
+    assert entries.outcome(Entry()).agent_id is None
 
 
 def test_plain_text_leaves_out_what_is_no_text():

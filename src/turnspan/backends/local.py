@@ -83,7 +83,7 @@ class LocalBackend:
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             with kernel_lock(self._directory / ".lock", _LOCK_WAIT_S):
-                self._append([line + b"\n" for line in body.split(b"\n") if line])
+                self._append(body.splitlines(keepends=True))
         except Busy:
             return Verdict(Answer.LATER, f"another process is writing to {self._directory}")
         except OSError as error:
@@ -127,7 +127,7 @@ class LocalBackend:
             _sync_directory(self._directory)
             _sync_directory(self._directory.parent)
         try:
-            _write_all(file, opening + b"".join(lines))
+            _write_all(file, b"".join((opening, *lines)))
             os.fsync(file)
         except OSError:
             os.ftruncate(file, size)

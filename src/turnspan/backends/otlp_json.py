@@ -40,19 +40,21 @@ _FLAGS = b',"flags":%d}' % FLAGS
 
 def encode_lines(traces: Sequence[Trace], spelling: Spelling) -> bytes:
     """Each trace as one line, each with its line end."""
-    lines: list[bytes] = []
+    out: list[bytes] = []
     for trace in traces:
         if not trace.spans:
             continue
+        before = len(out)
         try:
-            lines.append(_line(trace, spelling))
+            _line(trace, spelling, out)
         except UnicodeEncodeError:
-            lines.append(_line(scrubbed(trace), spelling))
-    return b"".join(lines)
+            del out[before:]
+            _line(scrubbed(trace), spelling, out)
+    return b"".join(out)
 
 
-def _line(trace: Trace, spelling: Spelling) -> bytes:
-    out = [b'{"resourceSpans":[{"resource":{"attributes":[']
+def _line(trace: Trace, spelling: Spelling, out: list[bytes]) -> None:
+    out.append(b'{"resourceSpans":[{"resource":{"attributes":[')
     _attributes(spelling.resource(trace), out, b"")
     out += (b']},"scopeSpans":[{"scope":', _SCOPE, b',"spans":[')
     shared: list[bytes] = []
@@ -62,7 +64,6 @@ def _line(trace: Trace, spelling: Spelling) -> bytes:
         out.append(b"," if number else b"")
         _span(trace, span, everywhere, spelling.of_span(trace, span), out)
     out.append(b"]}]}]}\n")
-    return b"".join(out)
 
 
 def _span(trace: Trace, span: Span, everywhere: bytes, attributes: Attributes, out: list[bytes]) -> None:

@@ -48,10 +48,9 @@ FINISH_REASONS: Final = {
     "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_call",
     "refusal": "content_filter",
 }  # fmt: skip
-# The output counts that clients recorded: right from this version on, a streaming placeholder before.
-_OUTPUT_RIGHT_FROM: Final = (2, 1, 63)
-_OUTPUT_NEVER_RIGHT_FROM: Final = (2, 1, 20)
-_AGENT_OUTPUT_RIGHT_FROM: Final = (2, 1, 221)
+# From this version on a response without a stop reason has a streaming placeholder for its output count; before, any
+# response may have one.
+_PLACEHOLDER_FROM: Final = (2, 1, 20)
 _CHARACTERS_PER_TOKEN: Final = 12  # generous: a response with more text than this a token was not counted to its end
 _PLACEHOLDER_TOKENS: Final = 8  # what a stream announces before it has begun
 
@@ -122,6 +121,7 @@ class _Builder:
         self._agent = agent
         self._spans: list[Span] = []
         self._built: set[str] = set()
+        self._taken: set[bytes] = set()
         if launch is not None:
             self._trace_id = launch.trace_id
         elif agent is not None:
@@ -139,10 +139,10 @@ class _Builder:
             root = root_of(self._trace_id)
             if turn.part == 0:
                 at = len(self._spans)
-                totals, cost = self._add_below(turn, root, depth=0)
+                totals, cost = self._add_below(turn, root)
                 self._spans.insert(at, self._turn_span(turn, root, name, totals, cost))
             else:
-                self._add_below(turn, root, depth=0)
+                self._add_below(turn, root)
         return Trace(
             trace_id=self._trace_id,
             name=name,
@@ -179,12 +179,12 @@ class _Builder:
 
     # ---- what hangs below a turn or an agent
 
-    def _add_below(self, turn: Turn, parent: bytes, depth: int) -> tuple[Usage, float | None]:
+    def _add_below(self, turn: Turn, parent: bytes) -> tuple[Usage, float | None]:
         """Generations, tools, agents and events of a turn; their usage and cost in sum."""
         totals, costs = Usage(), _Costs()
         asked: list[Message] = list(_prompt_messages(turn) or ()) if turn.part == 0 else []
         for response in turn.responses:
-            span = self._generation(turn, response, parent, tuple(asked), depth)
+            span = self._generation(turn, response, parent, tuple(asked))
             self._spans.append(span)
             if span.usage is not None:
                 totals += span.usage
@@ -193,9 +193,7 @@ class _Builder:
             for call in response.calls:
                 tool = self._add_tool(call, span)
                 for launched in (*self._launched(call), *self._inline(call)):
-                    below, cost_below = self._add_agent_turns(launched, tool.span_id, depth)
-                    totals += below
-                    costs.merge(cost_below)
+                    totals += self._add_agent_turns(launched, tool.span_id, costs)
                 if call.result is not None:
                     asked.append(Message("tool", (ToolResult(call.id, call.result.text),)))
         for happening in turn.happenings:
@@ -203,14 +201,10 @@ class _Builder:
         for agent in turn.agents:
             if agent.root not in self._built:  # inline, and no call claims it
                 self._built.add(agent.root)
-                below, cost_below = self._add_agent_turns(Agent(agent.root, "", tuple(agent.turns)), parent, depth)
-                totals += below
-                costs.merge(cost_below)
+                totals += self._add_agent_turns(Agent(agent.root, "", tuple(agent.turns)), parent, costs)
         return totals, costs.value
 
-    def _generation(
-        self, turn: Turn, response: Response, parent: bytes, asked: tuple[Message, ...], depth: int
-    ) -> Span:
+    def _generation(self, turn: Turn, response: Response, parent: bytes, asked: tuple[Message, ...]) -> Span:
         first = response.first_ns if response.first_ns is not None else _bounds(turn)[0]
         recorded = response.request_ns
         trigger = response.trigger_ns
@@ -219,36 +213,21 @@ class _Builder:
         if recorded is None and start > end:
             start = min(first, end)
         end = max(start, end)
-        usage = _usage(response, is_agent=depth > 0)
-        facts: Facts = {"response_id": response.key}
-        if response.is_repeat:
-            usage = None
-        for name, value in (
-            ("request_id", response.request_id), ("request_model", response.requested_model or response.model or None),
-            ("effort", response.effort), ("max_tokens", response.max_tokens), ("stop_reason", response.stop_reason),
-            ("service_tier", response.usage.service_tier if response.usage is not None else None),
-            ("speed", response.usage.speed if response.usage is not None else None),
-            ("error_status", response.error_status), ("thinking_ms", response.thinking_ms),
-        ):  # fmt: skip
-            if value is not None:
-                facts[name] = value
+        used = response.usage
         finish = FINISH_REASONS.get(response.stop_reason or "", response.stop_reason or "")
         if not finish:
             finish = "tool_call" if response.calls else "stop"
-        facts["finish_reason"] = finish
-        if recorded is None:
-            facts["time.inferred"] = "start"
-        if response.is_aborted:
-            facts["aborted"] = True
-        first_token = None
-        if response.error is None and response.first_ns is not None:
-            first_token = response.first_ns - int((response.first_block_ms or 0) * 1_000_000)
-            first_token = min(max(first_token, start), end)
-        cost = None
-        if usage is not None and response.usage is not None and response.error is None:
-            cost = self._cost(response, response.usage, usage, end)
+        usage = cost = first_token = None
+        if response.error is None:
+            if used is not None and not response.is_repeat:
+                usage = _usage(response, used)
+                cost = self._cost(response, used, usage, end)
+            if response.first_ns is not None:
+                first_token = response.first_ns - int((response.first_block_ms or 0) * 1_000_000)
+                first_token = min(max(first_token, start), end)
+        key = response.key + "#" + response.uuid if response.is_repeat else response.key
         return Span(
-            span_id=self._unique(Kind.GENERATION, response.key + ("#" + response.uuid if response.is_repeat else "")),
+            span_id=self._unique(Kind.GENERATION, key),
             parent_id=parent,
             kind=Kind.GENERATION,
             name=response.model or "model",
@@ -257,12 +236,12 @@ class _Builder:
             input=asked or None,
             output=(_said(response, finish),),
             model=response.model or None,
-            usage=usage if response.error is None else None,
+            usage=usage,
             cost_usd=cost,
             first_token_ns=first_token,
             error="api_error" if response.error is not None else None,
             error_message=response.error or "",
-            facts=facts,
+            facts=_generation_facts(response, finish),
         )
 
     def _cost(self, response: Response, recorded: e.Usage, usage: Usage, end_ns: int) -> float | None:
@@ -357,23 +336,25 @@ class _Builder:
                 break
         return found
 
-    def _add_agent_turns(self, agent: Agent, parent: bytes, depth: int) -> tuple[Usage, _Costs]:
-        totals, costs = Usage(), _Costs()
+    def _add_agent_turns(self, agent: Agent, parent: bytes, costs: _Costs) -> Usage:
+        """An agent's spans; its usage, and its cost added to others. One in the background counts for itself."""
+        totals, own = Usage(), _Costs()
         for turn in agent.turns:
-            below, cost = self._add_agent(agent, turn, parent, depth)
+            below, cost = self._add_agent(agent, turn, parent)
             if not agent.is_background:
                 totals += below
-                costs.add(cost, below)
-        return totals, costs
+                own.add(cost, below)
+        costs.merge(own)
+        return totals
 
-    def _add_agent(self, agent: Agent, turn: Turn, parent: bytes | None, depth: int = 0) -> tuple[Usage, float | None]:
+    def _add_agent(self, agent: Agent, turn: Turn, parent: bytes | None) -> tuple[Usage, float | None]:
         # An agent that is written to again later gets another span: what was sent stays as it was.
         key = agent.agent_id if turn.number == 1 else f"{agent.agent_id}/{turn.key}"
         own_id = ids.span_id(self._trace_id, Kind.AGENT, key)
         if turn.part > 0:
-            return self._add_below(turn, own_id, depth + 1)
+            return self._add_below(turn, own_id)
         at = len(self._spans)
-        totals, cost = self._add_below(turn, own_id, depth + 1)
+        totals, cost = self._add_below(turn, own_id)
         start, end = _bounds(turn)
         facts: Facts = {"agent_id": agent.agent_id, "background": agent.is_background}
         if agent.description:
@@ -422,12 +403,12 @@ class _Builder:
 
     def _unique(self, kind: Kind, key: str) -> bytes:
         """The id of a span; should a broken file hold a key twice in one trace, the second gets another id."""
-        name, number = key, 1
-        while f"{kind}:{name}" in self._built:
+        span_id, number = ids.span_id(self._trace_id, kind, key), 1
+        while span_id in self._taken:
             number += 1
-            name = f"{key}~{number}"
-        self._built.add(f"{kind}:{name}")
-        return ids.span_id(self._trace_id, kind, name)
+            span_id = ids.span_id(self._trace_id, kind, f"{key}~{number}")
+        self._taken.add(span_id)
+        return span_id
 
 
 class _Costs:
@@ -506,10 +487,7 @@ def _bounds(turn: Turn) -> tuple[int, int]:
     return start, max([start, *times])
 
 
-def _usage(response: Response, *, is_agent: bool) -> Usage | None:
-    used = response.usage
-    if used is None:
-        return None
+def _usage(response: Response, used: e.Usage) -> Usage:
     split = used.cache_creation
     five = _count(split.ephemeral_5m_input_tokens) if split is not None else 0
     hour = _count(split.ephemeral_1h_input_tokens) if split is not None else 0
@@ -522,7 +500,7 @@ def _usage(response: Response, *, is_agent: bool) -> Usage | None:
         five,
         hour,
         _count(used.server_tool_use.web_search_requests) if used.server_tool_use is not None else 0,
-        _is_incomplete(response, is_agent=is_agent),
+        _is_incomplete(response),
     )
 
 
@@ -530,15 +508,12 @@ def _count(value: int | None) -> int:
     return value if value is not None and 0 < value < 2**53 else 0
 
 
-def _is_incomplete(response: Response, *, is_agent: bool) -> bool:
+def _is_incomplete(response: Response) -> bool:
     """Whether the output count is a streaming placeholder (docs/decisions.md has the versions)."""
     if response.stop_reason is not None:
         return False
     version = version_of(response.version)
-    if response.is_aborted or not version:
-        return True
-    right_from = _AGENT_OUTPUT_RIGHT_FROM if is_agent else _OUTPUT_RIGHT_FROM
-    if version >= right_from or version >= _OUTPUT_NEVER_RIGHT_FROM:
+    if response.is_aborted or not version or version >= _PLACEHOLDER_FROM:
         return True
     characters = sum(len(part.arguments if isinstance(part, Call) else part.text) for part in response.parts)
     counted = _count(response.usage.output_tokens) if response.usage is not None else 0
@@ -570,6 +545,27 @@ def _said(response: Response, finish: str) -> Message:
         elif part.text:
             parts.append(Text(part.text))
     return Message("assistant", tuple(parts), finish)
+
+
+def _generation_facts(response: Response, finish: str) -> Facts:
+    used = response.usage
+    facts: Facts = {
+        name: value
+        for name, value in (
+            ("response_id", response.key), ("request_id", response.request_id),
+            ("request_model", response.requested_model or response.model or None), ("effort", response.effort),
+            ("max_tokens", response.max_tokens), ("stop_reason", response.stop_reason),
+            ("service_tier", used.service_tier if used is not None else None),
+            ("speed", used.speed if used is not None else None), ("error_status", response.error_status),
+            ("thinking_ms", response.thinking_ms), ("finish_reason", finish),
+        )
+        if value is not None
+    }  # fmt: skip
+    if response.request_ns is None:
+        facts["time.inferred"] = "start"
+    if response.is_aborted:
+        facts["aborted"] = True
+    return facts
 
 
 def _turn_facts(turn: Turn) -> Facts:

@@ -200,7 +200,7 @@ def _usd(tokens: int, rate: float | None, factor: float) -> float:
 
 
 def _in_force(history: tuple[ModelRates, ...], at_ns: int | None) -> ModelRates:
-    if at_ns is None:
+    if at_ns is None or len(history) == 1:
         return history[-1]
     days = at_ns // NS_PER_DAY
     epoch = date(1970, 1, 1).toordinal()

@@ -15,16 +15,19 @@ VERSION: Final = b"turnspan-1"
 
 def trace_id(session_id: str, key: str) -> bytes:
     """16 bytes for the turn that a prompt started; `key` is the prompt's original uuid."""
-    return _digest(VERSION, session_id.encode("utf-8", "replace"), key.encode("utf-8", "replace"))[:16]
+    return _digest(_counted(VERSION) + _counted(session_id.encode("utf-8", "replace")), key)[:16]
 
 
 def span_id(trace: bytes, kind: str, key: str) -> bytes:
     """8 bytes for one span of a trace; `key` is its message id, tool use id, agent id or line uuid."""
-    return _digest(trace, kind.encode(), key.encode("utf-8", "replace"))[:8]
+    return _digest(_counted(trace) + _counted(kind.encode()), key)[:8]
 
 
-def _digest(*parts: bytes) -> bytes:
-    # Each part is preceded by its length, so that no two lists of parts give the same bytes.
-    joined = b"".join([len(part).to_bytes(4, "big") + part for part in parts])
-    digest: bytes = sha256(joined).digest()
+def _counted(part: bytes) -> bytes:
+    """A part preceded by its length, so that no two lists of parts give the same bytes."""
+    return len(part).to_bytes(4, "big") + part
+
+
+def _digest(before: bytes, key: str) -> bytes:
+    digest: bytes = sha256(before + _counted(key.encode("utf-8", "replace"))).digest()
     return digest if digest[:8] != bytes(8) else b"\x01" + digest[1:]  # an id of zeros is invalid in OpenTelemetry

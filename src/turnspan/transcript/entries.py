@@ -15,12 +15,16 @@ import json
 import re
 from collections import Counter
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
 
 from turnspan import late
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
 
 # Lines that carry nothing a trace needs. They are recognised by their first bytes, or by a decode of the type alone.
 SKIPPED: Final = frozenset(
@@ -166,6 +170,20 @@ class Attachment(msgspec.Struct, frozen=True):
     prompt: str | list[Block | str] | None = None
 
 
+_ABSENT: Final = msgspec.Raw()
+
+
+class ToolUseResult(msgspec.Struct, frozen=True, rename="camel"):
+    """The few fields of `toolUseResult` that the message does not repeat. Raw: any tool may call anything so."""
+
+    agent_id: msgspec.Raw = _ABSENT
+    status: msgspec.Raw = _ABSENT
+    is_async: msgspec.Raw = _ABSENT
+    duration_ms: msgspec.Raw = _ABSENT
+    total_duration_ms: msgspec.Raw = _ABSENT
+    interrupted: msgspec.Raw = _ABSENT
+
+
 class Entry(msgspec.Struct, rename="camel"):
     """What one line says, in Python's spelling; everything may be missing."""
 
@@ -207,7 +225,7 @@ class Entry(msgspec.Struct, rename="camel"):
     api_error_status: int | None = None
     error: msgspec.Raw = msgspec.Raw()
     # tool results
-    tool_use_result: msgspec.Raw = msgspec.Raw()
+    tool_use_result: ToolUseResult | str | list[msgspec.Raw] | float | bool | None = None
     tool_denial_kind: str | None = None
     source_tool_use_id: str | None = msgspec.field(default=None, name="sourceToolUseID")
     # system lines
@@ -231,15 +249,14 @@ class Entry(msgspec.Struct, rename="camel"):
     pr_number: int | None = None
 
 
-class ToolOutcome(msgspec.Struct, frozen=True, rename="camel"):
-    """The few fields of `toolUseResult` that the message does not repeat."""
+class Outcome(msgspec.Struct, frozen=True):
+    """What is known of a tool call beside its result."""
 
     agent_id: str | None = None
     status: str | None = None
-    is_async: bool | None = None
+    is_async: bool = False
     duration_ms: float | None = None
-    total_duration_ms: float | None = None
-    interrupted: bool | None = None
+    interrupted: bool = False
 
 
 class Noticed(msgspec.Struct):
@@ -264,8 +281,10 @@ class _TypeOnly(msgspec.Struct):
 
 _decode = msgspec.json.Decoder(Entry).decode
 _decode_type = msgspec.json.Decoder(_TypeOnly).decode
-_decode_outcome = msgspec.json.Decoder(ToolOutcome).decode
 _decode_text = msgspec.json.Decoder(str).decode
+_decode_number = msgspec.json.Decoder(float).decode
+_decode_bool = msgspec.json.Decoder(bool).decode
+_NO_OUTCOME: Final = Outcome()
 _SEAM: Final = late.pattern(rb"(?<=\})[\s\0]*(?=\{\")")
 _HEAD: Final = b'{"type":"'
 _SKIPPED_NAMES: Final = frozenset(name.encode() for name in SKIPPED)
@@ -331,7 +350,7 @@ def _salvage(line: bytes, noticed: Noticed) -> list[Entry]:
     text = line.replace(b"\0", b"").decode("utf-8", "replace").strip().lstrip("\ufeff")
     if not text:
         return []
-    if _depth(text) > _MAX_DEPTH:
+    if _is_too_deep(text):
         noticed.unreadable += 1
         return []
     entries: list[Entry] = []
@@ -363,17 +382,17 @@ def _salvage(line: bytes, noticed: Noticed) -> list[Entry]:
     return entries
 
 
-def _depth(text: str) -> int:
-    """How deep brackets nest, counted without recursion; brackets in strings may raise it, never lower it."""
-    depth = deepest = 0
+def _is_too_deep(text: str) -> bool:
+    """Whether brackets nest too deep, counted without recursion; those in strings may add to it, never take away."""
+    if text.count("{") + text.count("[") <= _MAX_DEPTH:
+        return False
+    depth = 0
     for match in re.finditer(r"[\[{]+|[\]}]+", text):
         found = match.group()
-        if found[0] in "[{":
-            depth += len(found)
-            deepest = max(deepest, depth)
-        else:
-            depth = max(0, depth - len(found))
-    return deepest
+        depth = depth + len(found) if found[0] in "[{" else max(0, depth - len(found))
+        if depth > _MAX_DEPTH:
+            return True
+    return False
 
 
 def _bounded_int(digits: str) -> int | None:
@@ -425,7 +444,7 @@ def _drop_at(value: dict[str, Any], complaint: str) -> bool:
 
 def _clean(value: Any) -> Any:  # noqa: ANN401  any JSON value
     if isinstance(value, str):
-        return _SURROGATE.sub("\ufffd", value)
+        return value if value.isascii() else _SURROGATE.sub("\ufffd", value)
     if isinstance(value, list):
         return [_clean(item) for item in value]
     if isinstance(value, dict):
@@ -452,7 +471,6 @@ def parse_time(stamp: str | float | None) -> int | None:
     return None
 
 
-@lru_cache(maxsize=256)  # a row's time is asked for several times
 def _parse_iso(stamp: str) -> int | None:
     try:
         moment = datetime.fromisoformat(stamp)
@@ -516,15 +534,29 @@ def media(source: Source | None) -> tuple[str, int]:
     return source.media_type or "image", encoded * 3 // 4
 
 
-def outcome(entry: Entry) -> ToolOutcome:
+def outcome(entry: Entry) -> Outcome:
     """What `toolUseResult` adds; its body repeats the message and is not built."""
-    raw = bytes(entry.tool_use_result)
-    if not raw.startswith(b"{"):
-        return ToolOutcome()
+    found = entry.tool_use_result
+    if type(found) is not ToolUseResult:
+        return _NO_OUTCOME
+    took = found.duration_ms if found.duration_ms is not _ABSENT else found.total_duration_ms
+    return Outcome(
+        _value(found.agent_id, _decode_text),
+        _value(found.status, _decode_text),
+        _value(found.is_async, _decode_bool) or False,
+        _value(took, _decode_number),
+        _value(found.interrupted, _decode_bool) or False,
+    )
+
+
+def _value(raw: msgspec.Raw, decode: Callable[[msgspec.Raw], T]) -> T | None:
+    """A field's value; None where it is not there, or something else."""
+    if raw is _ABSENT:
+        return None
     try:
-        return _decode_outcome(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ToolOutcome()
+        return decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def system_text(entry: Entry) -> str:

@@ -40,7 +40,7 @@ from turnspan.transcript.turns import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from turnspan.transcript.entries import Entry
 
@@ -89,7 +89,12 @@ class Sealed(msgspec.Struct, frozen=True):
 
     turns: list[Turn]
     end: Place
-    carry: Carry
+    past: Carry  # all of it but the words, whose digests take time and of which only the last are asked for
+
+    @property
+    def carry(self) -> Carry:
+        """What to remember."""
+        return msgspec.structs.replace(self.past, words=self.turns[-1].last_words)
 
 
 class _Gap(msgspec.Struct):
@@ -103,7 +108,11 @@ class _Gap(msgspec.Struct):
     stopped_ns: int | None = None
     input_ns: int | None = None
     tentative: tuple[Entry, Place] | None = None  # a command: a turn, if it gets a reply
-    tentative_rows: set[str] = set()
+    tentative_rows: dict[str, None] = {}  # in order
+
+
+_NO_GAP: Final = _Gap()  # mostly nothing stands between two rows; it is only ever read
+_NONE_SEALED: Final[tuple[Sealed, ...]] = ()
 
 
 class Grouper:
@@ -126,11 +135,12 @@ class Grouper:
         self._late: dict[int, Turn] = {}
         self._between: list[tuple[Entry, Place]] = []
         self._early: list[tuple[Entry, Place]] = []
-        self._gap = _Gap()
+        self._gap = _NO_GAP
         self._end = Place(0, 0, 0)
         self._requests: dict[str, tuple[int | None, e.RequestParams | None]] = {}
         self._input_ns: int | None = None
-        self._keys: set[str] = set()  # of the responses in what is open
+        self._responses: dict[str, tuple[Turn, Response]] = {}  # in what is open, by message id
+        self._calls: dict[str, tuple[Turn, Call]] = {}  # likewise
         self._said: dict[Words, Entry] = {}  # lines already at hand, so that they need not be recalled
         self._inline: dict[str, tuple[InlineAgent, Grouper]] = {}
         self._inline_rows: dict[str, str] = {}
@@ -153,29 +163,33 @@ class Grouper:
         """Whether what is open has come to an end, so that an event may seal it."""
         return bool(self.unsealed) and all(turn.has_answer for turn in self.unsealed)
 
-    def feed(self, entry: Entry, place: Place) -> list[Sealed]:
+    def feed(self, entry: Entry, place: Place) -> Sequence[Sealed]:
         """Take one entry; what it seals."""
         entry.uuid, entry.parent_uuid = known_as(entry.uuid), known_as(entry.parent_uuid)
-        if entry.uuid is not None and entry.uuid in self._owners:
-            return []  # a row that stands there twice
+        if entry.uuid in self._owners and entry.uuid is not None:
+            return _NONE_SEALED  # a row that stands there twice
         if not self._is_conversation(entry):
             self._between.append((entry, place))
-            return []
-        if self._is_early(entry):
+            return _NONE_SEALED
+        if entry.type == "assistant" and entry.parent_uuid not in self._owners and self._is_early(entry):
             self._early.append((entry, place))
-            return []
+            return _NONE_SEALED
         if not self._early:
-            return self._take(entry, place)
+            sealed = self._take(entry, place)
+            return (sealed,) if sealed is not None else _NONE_SEALED
         rows = [*self._early, (entry, place)]
         if entry.type == "user" and (e.time_ns(entry) or 0) <= (e.time_ns(rows[0][0]) or 0):
             rows = [*rows[-1:], *rows[:-1]]  # the prompt that was written behind its own answer
         self._early = []
-        return [sealed for row, at in rows for sealed in self._take(row, at)]
+        return self._take_all(rows)
 
     def flush(self) -> list[Sealed]:
         """Take rows that were held back for a prompt that did not come."""
         early, self._early = self._early, []
-        return [sealed for entry, place in early for sealed in self._take(entry, place)]
+        return self._take_all(early)
+
+    def _take_all(self, rows: list[tuple[Entry, Place]]) -> list[Sealed]:
+        return [sealed for entry, place in rows if (sealed := self._take(entry, place)) is not None]
 
     @property
     def early_ns(self) -> int | None:
@@ -185,26 +199,25 @@ class Grouper:
     def _is_early(self, entry: Entry) -> bool:
         """Whether an answer stands before its own prompt (2.1.45, 2.1.128): nothing runs, its parent is unknown."""
         parent = entry.parent_uuid
-        if entry.type != "assistant" or parent is None or parent in self._owners or entry.is_sidechain:
+        if parent is None or parent in self._owners or entry.is_sidechain:
             return False
         if any(not turn.has_answer for turn in self.unsealed) or (not self.unsealed and not self._past.turns):
             return False
         return all(other.uuid != parent for other, _ in self._between)
 
-    def _take(self, entry: Entry, place: Place) -> list[Sealed]:
-        self._gap = _Gap()
+    def _take(self, entry: Entry, place: Place) -> Sealed | None:
+        gap = self._gap = _Gap() if self._between else _NO_GAP
         if self._between:
             for other, at in self._between:
                 self._take_between(other, at)
             self._between = []
+        sealed = None
         if entry.is_sidechain and not self._is_agent:
             self._take_sidechain(entry, place)
-            sealed = None
         elif entry.type == "assistant":
-            sealed = self._take_assistant(entry, place)
+            sealed = self._take_assistant(entry, place, e.time_ns(entry))
         else:
-            sealed = self._take_user(entry, place)
-        gap = self._gap
+            sealed = self._take_user(entry, place, e.time_ns(entry))
         if gap.requests:
             self._requests.update(gap.requests)
         if gap.input_ns is not None and self._input_ns is None:
@@ -212,7 +225,7 @@ class Grouper:
         if place.offset >= self._end.offset:  # a row that was held back may come after a later one
             self._end = place
         self._marked = (len(self._rows), self._context, self._queued, self._taken)
-        return [sealed] if sealed is not None else []
+        return sealed
 
     def seal(self) -> Sealed | None:
         """What is open, sealed: a later start or an event says that it has ended."""
@@ -235,7 +248,6 @@ class Grouper:
             responses=tuple([*past.responses, *(r.key for t in turns for r in t.responses)][-_REMEMBERED_RESPONSES:]),
             pending=tuple(pending[-_REMEMBERED_CALLS:]),
             is_answered=all(turn.has_answer and not turn.has_failed for turn in turns),
-            words=turns[-1].last_words,
             high_water_ns=max([past.high_water_ns, *(time for turn in turns for time in turn.times)]),
             context=context,
             queued=queued,
@@ -245,7 +257,7 @@ class Grouper:
         needed = {*self._context.values(), *self._queued, *self._taken, *context.values(), *queued, *taken}
         self._said = {at: entry for at, entry in self._said.items() if at in needed}
         self._open, self._late, self._inline, self._inline_rows = None, {}, {}, {}
-        self._requests, self._input_ns, self._keys = {}, None, set()
+        self._requests, self._input_ns, self._responses, self._calls = {}, None, {}, {}
         return Sealed(turns, self._end, self._past)
 
     # ---- which rows make the conversation
@@ -258,9 +270,8 @@ class Grouper:
         if entry.is_sidechain and not self._is_agent:
             return True
         found = e.blocks(entry.message)
-        for block in found:
-            if block.type == "tool_result":
-                return True
+        if any(block.type == "tool_result" for block in found):
+            return True
         if entry.is_meta or entry.is_compact_summary or entry.is_visible_in_transcript_only:
             return False
         text = e.plain_text(found).lstrip()
@@ -290,7 +301,7 @@ class Grouper:
             self._take_quiet_user(entry, entry.message, place)
         if entry.uuid is not None and entry.parent_uuid is not None:
             if entry.parent_uuid in gap.tentative_rows:
-                gap.tentative_rows.add(entry.uuid)
+                gap.tentative_rows[entry.uuid] = None
             elif entry.uuid not in gap.tentative_rows and entry.parent_uuid in self._owners:
                 self._own(entry.uuid, self._owners[entry.parent_uuid])
 
@@ -350,14 +361,14 @@ class Grouper:
             gap.input_ns = e.time_ns(entry)
         elif start.startswith(_BASH) or (not entry.is_meta and e.command_of(start) is not None):
             gap.tentative = (entry, place)
-            gap.tentative_rows = {entry.uuid} if entry.uuid else set()
+            gap.tentative_rows = {entry.uuid: None} if entry.uuid else {}
             gap.expansion = []
             gap.input_ns = e.time_ns(entry)
             command = e.command_of(start)
             gap.commands.append(command[0] if command else "!" + start[len(_BASH) :].partition("</")[0])
         elif start.startswith(_LOCAL):
             if start.startswith("<local-command-std") and entry.turn_origin is None:
-                gap.tentative, gap.tentative_rows = None, set()  # a local command that has printed its own answer
+                gap.tentative, gap.tentative_rows = None, {}  # a local command that has printed its own answer
             elif start.startswith("<bash-"):
                 gap.expansion.append(text)
                 gap.input_ns = e.time_ns(entry) or gap.input_ns
@@ -367,47 +378,46 @@ class Grouper:
 
     # ---- user rows
 
-    def _take_user(self, entry: Entry, place: Place) -> Sealed | None:
+    def _take_user(self, entry: Entry, place: Place, moment: int | None) -> Sealed | None:
         assert entry.message is not None
         found = e.blocks(entry.message)
         results = [block for block in found if block.type == "tool_result"]
         text = e.plain_text(found)
         if results and (self._open is not None or self._late or self._past.recent):
-            self._take_results(entry, place, results, text)
+            self._take_results(entry, place, moment, results, text)
             return None
         if text.lstrip().startswith(_INTERRUPTED):
             if self._open is not None or self._past.recent:
                 turn = self._open or self._part_of(self._ref(entry), entry, place)
                 self._settle(turn)
-                self._interrupt(turn, entry, place, text)
+                self._interrupt(turn, entry, place, moment, text)
             return None
         sealed = self.seal()
         typed, ide = e.without_ide_tags(text)
         media = tuple(e.media(block.source) for block in found if block.type in {"image", "document"})
         turn = self._new_turn(entry, place, _origin_of(entry, text))
-        turn.prompt = Prompt(typed, e.time_ns(entry), media, ide)
+        turn.prompt = Prompt(typed, moment, media, ide)
         turn.answers_call = e.tool_notified(text) if turn.origin == "task_notification" else None
         if entry.plan_content is not None:
             turn.previous_session = e.session_named_in(text)
         self._gap.expansion = []  # what came before the prompt is not its expansion
         self._settle(turn)
         self._taken = ()
-        self._input_ns = e.time_ns(entry)
+        self._input_ns = moment
         return sealed
 
-    def _interrupt(self, turn: Turn, entry: Entry, place: Place, text: str) -> None:
+    def _interrupt(self, turn: Turn, entry: Entry, place: Place, moment: int | None, text: str) -> None:
         turn.is_interrupted = True
-        self._row(turn, entry, place)
-        turn.happenings.append(Happening("interruption", _key(entry), e.time_ns(entry), text))
+        self._row(turn, entry, place, moment)
+        turn.happenings.append(Happening("interruption", _key(entry), moment, text))
 
-    def _take_results(self, entry: Entry, place: Place, results: list[e.Block], text: str) -> None:
+    def _take_results(self, entry: Entry, place: Place, moment: int | None, results: list[e.Block], text: str) -> None:
         known = e.outcome(entry)
-        moment = e.time_ns(entry)
         turn: Turn | None = None
         for block in results:
             answer = e.inner_text(block.content)
             call_id = known_as(block.tool_use_id) or ""
-            turn, call = self._call(call_id)
+            turn, call = self._calls.get(call_id, (None, None))
             if turn is None or call is None:
                 ref = self._waiting(call_id)
                 turn = self._open if ref is None and self._is_own(entry) else None
@@ -421,27 +431,19 @@ class Grouper:
                     bool(block.is_error),
                     moment,
                     entry.tool_denial_kind,
-                    known.duration_ms if known.duration_ms is not None else known.total_duration_ms,
+                    known.duration_ms,
                     known.agent_id or (e.agent_named_in(answer[-2000:]) if call.name in AGENT_TOOLS else None),
-                    bool(known.is_async) or known.status in _BACKGROUND,
-                    bool(known.interrupted),
+                    known.is_async or known.status in _BACKGROUND,
+                    known.interrupted,
                 )
-            self._row(turn, entry, place)
+            self._row(turn, entry, place, moment)
         assert turn is not None
         self._settle(turn)
-        if text.lstrip().startswith(_INTERRUPTED):
-            self._interrupt(turn, entry, place, text)
+        if text and text.lstrip().startswith(_INTERRUPTED):
+            self._interrupt(turn, entry, place, moment, text)
         elif text.strip() and not text.lstrip().startswith("<system-reminder>"):
             turn.happenings.append(Happening("steering", _key(entry), moment, text))
         self._input_ns = max(moment or 0, self._input_ns or 0) or None
-
-    def _call(self, tool_use_id: str) -> tuple[Turn | None, Call | None]:
-        for turn in self.unsealed:
-            for response in reversed(turn.responses):
-                for call in response.calls:
-                    if call.id == tool_use_id:
-                        return turn, call
-        return None, None
 
     def _waiting(self, tool_use_id: str) -> TurnRef | None:
         """The earlier turn that left while this call had no result."""
@@ -450,7 +452,7 @@ class Grouper:
 
     # ---- assistant rows
 
-    def _take_assistant(self, entry: Entry, place: Place) -> Sealed | None:
+    def _take_assistant(self, entry: Entry, place: Place, moment: int | None) -> Sealed | None:
         assert entry.message is not None
         message = entry.message
         is_synthetic = message.model == "<synthetic>"
@@ -460,28 +462,20 @@ class Grouper:
         if is_synthetic:
             key = _key(entry)  # these ids are made up anew by every copy
         sealed = None
-        turn, response = self._response(key)
+        turn, response = self._responses.get(key, (None, None))
         if turn is None or response is None:
             if self._is_agent and self._is_fork_context and self._open is None and not self._past.recent:
                 return None  # a forked agent begins with a copy of the message that launched it
             turn, sealed = self._turn_for(entry, place, is_synthetic=is_synthetic)
             self._settle(turn)
-            response = self._new_response(key, entry, message)
+            response = self._new_response(key, entry, message, moment)
             response.is_repeat = turn.part > 0 and key in self._past.responses
             turn.responses.append(response)
-            self._keys.add(key)
-        self._row(turn, entry, place)
-        _add_blocks(response, entry, message)
+            self._responses[key] = (turn, response)
+        self._row(turn, entry, place, moment)
+        for call in _add_blocks(response, entry, message, moment):
+            self._calls[call.id] = (turn, call)
         return sealed
-
-    def _response(self, key: str) -> tuple[Turn | None, Response | None]:
-        if key not in self._keys:
-            return None, None  # mostly: then a long turn need not be looked through
-        for turn in self.unsealed:
-            for response in reversed(turn.responses):
-                if response.key == key:
-                    return turn, response
-        return None, None
 
     def _turn_for(self, entry: Entry, place: Place, *, is_synthetic: bool) -> tuple[Turn, Sealed | None]:
         """The turn that a new response belongs to, and what its coming seals."""
@@ -540,7 +534,7 @@ class Grouper:
         self._input_ns = trigger
         return turn, sealed
 
-    def _new_response(self, key: str, entry: Entry, message: e.Message) -> Response:
+    def _new_response(self, key: str, entry: Entry, message: e.Message, moment: int | None) -> Response:
         asked = self._gap.requests.get(entry.request_ref or "") or self._requests.get(entry.request_ref or "")
         params = asked[1] if asked is not None else None
         return Response(
@@ -555,7 +549,7 @@ class Grouper:
             trigger_ns=self._gap.input_ns or self._input_ns,
             request_ns=asked[0] if asked is not None else None,
             has_request_elsewhere=entry.request_ref is not None and asked is None,
-            first_ns=e.time_ns(entry),
+            first_ns=moment,
             first_block_ms=entry.thinking_duration_ms or entry.tool_input_stream_ms,
         )
 
@@ -578,7 +572,7 @@ class Grouper:
             prompt_id=entry.prompt_id or "",
             permission_mode=entry.permission_mode or "",
         )
-        self._row(self._open, entry, place)
+        self._row(self._open, entry, place, e.time_ns(entry))
         return self._open
 
     def _is_own(self, entry: Entry) -> bool:
@@ -601,13 +595,12 @@ class Grouper:
                 start=place, end=place,
             )  # fmt: skip
             self._late[ref.number] = turn
-            self._row(turn, entry, place)
+            self._row(turn, entry, place, e.time_ns(entry))
         return turn
 
-    def _row(self, turn: Turn, entry: Entry, place: Place) -> None:
+    def _row(self, turn: Turn, entry: Entry, place: Place, moment: int | None) -> None:
         """A conversation row belongs to a turn: its place, its time, what it says about the session."""
         turn.end = place
-        moment = e.time_ns(entry)
         if moment is not None:
             turn.times.append(moment)
         turn.version = entry.version or turn.version
@@ -717,9 +710,8 @@ def _answers_queued_version(version: str) -> bool:
     return bool(numbers) and numbers <= QUEUED_OWN_ANSWER_UNTIL
 
 
-def _add_blocks(response: Response, entry: Entry, message: e.Message) -> None:  # noqa: C901  a table of cases
-    """One more line of a response."""
-    moment = e.time_ns(entry)
+def _add_blocks(response: Response, entry: Entry, message: e.Message, moment: int | None) -> list[Call]:  # noqa: C901
+    """One more line of a response; the calls that it brings."""
     if moment is not None and (response.last_ns is None or moment > response.last_ns):
         response.last_ns = moment
     response.stop_reason = message.stop_reason or response.stop_reason
@@ -735,16 +727,22 @@ def _add_blocks(response: Response, entry: Entry, message: e.Message) -> None:  
     if entry.is_api_error_message:
         response.error = e.plain_text(found)
         response.error_status = entry.api_error_status
+    calls: list[Call] = []
     for block in found:
-        if block.type == "tool_use":
+        kind = block.type
+        if kind == "tool_use":
             call_id = known_as(block.id) or f"{response.key}/{len(response.parts)}"
-            if call_id not in [call.id for call in response.calls]:
-                response.parts.append(Call(call_id, block.name or "tool", e.raw_text(block.input) or "{}", moment))
-        elif block.type in {"thinking", "redacted_thinking"}:
-            response.parts.append(Said("thinking", block.thinking or ""))
-        elif block.type == "text":
+            if all(call.id != call_id for call in response.calls):
+                call = Call(call_id, block.name or "tool", e.raw_text(block.input) or "{}", moment)
+                response.parts.append(call)
+                response.calls.append(call)
+                calls.append(call)
+        elif kind == "text":
             response.parts.append(Said("text", block.text or ""))
-        elif block.type == "server_tool_use":
+        elif kind in {"thinking", "redacted_thinking"}:
+            response.parts.append(Said("thinking", block.thinking or ""))
+        elif kind == "server_tool_use":
             response.parts.append(Said("server_tool", f"{block.name or 'tool'} {e.raw_text(block.input)}".strip()))
-        elif block.type is not None and block.type.endswith("_tool_result"):
+        elif kind is not None and kind.endswith("_tool_result"):
             response.parts.append(Said("server_tool", e.inner_text(block.content)))
+    return calls

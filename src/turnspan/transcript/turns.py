@@ -68,6 +68,7 @@ class Response(msgspec.Struct):
     effort: str | None = None
     max_tokens: int | None = None
     parts: list[Said | Call] = []
+    calls: list[Call] = []  # those of its parts that are tool calls
     usage: e.Usage | None = None
     stop_reason: str | None = None
     trigger_ns: int | None = None  # the row that made the client ask
@@ -81,11 +82,6 @@ class Response(msgspec.Struct):
     is_aborted: bool = False
     is_repeat: bool = False  # an earlier part of the turn holds the beginning of this response
     has_request_elsewhere: bool = False  # it names a recorded request that is not in this file
-
-    @property
-    def calls(self) -> list[Call]:
-        """The tool calls it asked for."""
-        return [part for part in self.parts if isinstance(part, Call)]
 
 
 class Happening(msgspec.Struct, frozen=True):
@@ -226,6 +222,11 @@ def words_digest(text: str) -> str:
 
 def known_as(given: str | None) -> str | None:
     """An id as it is, if it looks like one; else a digest: what we remember between two events is never content."""
-    if given is None or (len(given) == 36 and given.isascii() and given[8] == "-" and given[13] == "-"):
+    if given is None or (len(given) == 36 and given[8] == "-" and given[13] == "-" and given.isascii()):
         return given
+    return _plain_id(given)
+
+
+@lru_cache(maxsize=64)  # the lines of a response repeat it
+def _plain_id(given: str) -> str:
     return given if _ID.fullmatch(given) else "id:" + words_digest(given)
