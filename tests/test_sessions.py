@@ -244,6 +244,33 @@ def test_later_parts_of_a_copied_turn_are_copies_too(project):
     assert [(piece.turns, piece.copied) for piece in reading.pieces()] == [(1, 1)]
 
 
+def test_the_origin_of_an_unmarked_fork_holds_more_than_the_conversation(project):
+    """Where nothing else tells, the file with more rows between the common ones is the origin, whoever wrote last."""
+    main = Writer(version="2.1.172")
+    main.prompt("One.")
+    main.bare("file-history-snapshot", snapshot={})
+    main.say("First.")
+    main.turn("Two.", "Second.")
+    fork = copied(main, sessionId=lambda _: OTHER)
+    fork.rows = [row for row in fork.rows if row["type"] != "file-history-snapshot"]
+    fork.turn("Fork.", "Other.")
+    assert told(fork.save(project)) == [
+        "Turn 1",
+        "  said First.",
+        "Turn 2",
+        "  said Second.",
+        "Turn 3",
+        "  said Other.",
+    ]
+    for latest in (main, fork, main):
+        path = latest.save(project)
+        os.utime(path, ns=(path.stat().st_mtime_ns + 10**9,) * 2)
+        if latest is main:
+            main.turn("More.", "Later.")
+    assert told(project / f"{main.session}.jsonl")[:2] == ["Turn 1", "  said First."]
+    assert told(project / f"{OTHER}.jsonl") == ["Turn 3", "  said Other."]
+
+
 def test_a_forks_first_turn_points_to_the_turn_before_it(project):
     """The turn that follows a copied one is linked to its original, in the other session."""
     for mark in ({"sessionId": lambda _: OTHER}, {}):

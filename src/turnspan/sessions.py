@@ -35,6 +35,7 @@ SAFE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _STAMP: Final = late.pattern(rb'"timestamp":"([^"]{10,40})"')
 _HEAD_BYTES: Final = 65536
 _AGENT_HEAD_BYTES: Final = 4096
+_WHOLE_BYTES: Final = 64 * 1024 * 1024  # as much of a transcript as is compared
 _TIMES_REWRITTEN_UNTIL: Final = (2, 0, 0)  # copies made by these clients carry new timestamps
 
 
@@ -354,7 +355,32 @@ def _is_older(other: Path, turn: Turn, session: SessionFile) -> bool:
     born, other_born = (_first_time(path) for path in (session.path, other))
     if born is not None and other_born is not None and born != other_born:
         return other_born < born  # what a client writes first in a new file is not copied
+    extra, other_extra = _rows_between(session.path, other)
+    if extra != other_extra:
+        return other_extra > extra  # only the conversation is copied: more than that stands in the origin
     return (_mtime(other), other.name) < (_mtime(session.path), session.path.name)
+
+
+def _rows_between(*paths: Path) -> list[int]:
+    """How many rows of its own each of these files has between those that all of them hold."""
+    files = [[_uuid_of(line) for line in _lines(path, _WHOLE_BYTES)] for path in paths]
+    common = set[str].intersection(*({uuid for uuid in uuids if uuid} for uuids in files))
+    found = []
+    for uuids in files:
+        shared = [number for number, uuid in enumerate(uuids) if uuid in common]
+        found.append(shared[-1] - shared[0] + 1 - len(shared) if shared else 0)
+    return found
+
+
+class _Named(msgspec.Struct):
+    uuid: str = ""
+
+
+def _uuid_of(line: bytes) -> str:
+    try:
+        return msgspec.json.decode(line, type=_Named).uuid
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
 
 
 class _Row(msgspec.Struct, rename="camel"):
@@ -367,7 +393,7 @@ class _Row(msgspec.Struct, rename="camel"):
 
 def _row_of(path: Path, uuid: str) -> _Row:
     needle = b'"uuid":"' + uuid.encode() + b'"'
-    for line in _lines(path, 64 * 1024 * 1024):
+    for line in _lines(path, _WHOLE_BYTES):
         if needle in line:
             try:
                 return msgspec.json.decode(line, type=_Row)
