@@ -13,7 +13,7 @@ from reads import one_pass, outline, read, sent, spans
 from rows import Writer, agent_writer, save_agent, tool_id
 
 from turnspan.errors import TranscriptError
-from turnspan.reading import IDLE_NS, IDLE_WHILE_PENDING_NS, Ending, Progress, Reading
+from turnspan.reading import IDLE_NS, IDLE_WHILE_PENDING_NS, PIECE_SPANS, Ending, Progress, Reading
 from turnspan.sessions import SessionFile
 from turnspan.transcript.entries import parse_time
 from turnspan.transcript.turns import words_digest
@@ -360,6 +360,26 @@ def test_a_background_agent_leaves_when_it_has_finished(project):
     assert second[0].trace_id == first[0].trace_id
     assert read(path, progress)[0] == []
     assert sent(first + second) == sent(read(path)[0])
+
+
+def test_what_may_leave_together_leaves_together(project):
+    """A session of a few turns and an agent is one piece, one commit; a long one comes in several."""
+    writer = Writer()
+    writer.prompt("Look far.")
+    _, agent = background(writer, "a1", "Go far.")
+    writer.say("Sent.")
+    agent.say("Far.")
+    save_agent(agent, project, "a1", {"agentType": "Explore"})
+    writer.turn("And?", "It is far.")
+    reading, pieces = walk(writer.save(project), is_over=True)
+    assert [(piece.turns, len(piece.traces)) for piece in pieces] == [(2, 3)]
+    assert reading.is_finished
+    for number in range(PIECE_SPANS):
+        writer.turn(f"{number}?", "Yes.")
+    _, pieces = walk(writer.save(project), is_over=True)
+    sizes = [sum(len(trace.spans) for trace in piece.traces) for piece in pieces]
+    assert [size >= PIECE_SPANS for size in sizes] == [True, True, False]
+    assert (max(sizes) < 2 * PIECE_SPANS, sum(piece.turns for piece in pieces)) == (True, PIECE_SPANS + 2)
 
 
 @pytest.mark.parametrize("child", ["a0", "z9"])

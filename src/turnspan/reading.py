@@ -97,7 +97,7 @@ class Piece(msgspec.Struct, frozen=True):
     copied: int = 0
 
 
-class _Making(msgspec.Struct):
+class _Draft(msgspec.Struct):
     """A piece in the making: its traces, and how far everything has been read with it."""
 
     agents: dict[str, Position]
@@ -105,6 +105,7 @@ class _Making(msgspec.Struct):
     is_own: bool
     left_out: tuple[int, ...]
     last: Sealed | None = None  # of the session's own file
+    is_changed: bool = False  # something was read that is worth a commit
     traces: list[Trace] = []
     spans: int = 0
     turns: int = 0
@@ -129,6 +130,7 @@ class Reading:
         self.size = 0  # of the session's file, when it was read
         self.warmups = 0
         self._progress = progress
+        self._draft = _begun(progress)
         self._ending = ending
         self._prices = prices
         self._agents: dict[str, AgentFile] | None = None
@@ -148,50 +150,55 @@ class Reading:
     def _pieces(self) -> Iterator[Piece]:
         descriptor = tail.open_regular(self.session.path)
         try:
-            yield from self._own_pieces(descriptor)
+            for _ in self._steps(descriptor):
+                if self._draft.spans >= PIECE_SPANS:
+                    yield self._piece(descriptor)
+            self.is_finished = True
+            if self._draft.is_changed:
+                yield self._piece(descriptor)
+        except OSError:
+            if self._draft.is_changed:  # what stands before the spot that cannot be read
+                yield self._piece(descriptor)
+            raise
         finally:
             os.close(descriptor)
-        yield from self._agent_pieces()
-        self.is_finished = True
 
-    def _own_pieces(self, descriptor: int) -> Iterator[Piece]:
+    def _steps(self, descriptor: int) -> Iterator[None]:
+        """Draft what may leave, a turn or an agent at a time."""
         self.size = os.fstat(descriptor).st_size
         position = self._checked(descriptor, self._progress.main)
         if position != self._progress.main:
             self.is_rewritten = True
             self._progress = Progress()
+            self._draft = _begun(self._progress)
         grouper = Grouper(self.session.session_id, position.carry, _recall(descriptor))
-        making = self._begin()
-        try:
-            for place, entry in _entries(descriptor, position, self.noticed):
-                for sealed in grouper.feed(entry, place):
-                    self._add(sealed, making)
-                if making.spans >= PIECE_SPANS:
-                    yield self._piece(descriptor, making)
-                    making = self._begin()
-        except OSError:
-            if making.last is not None:  # what stands before the spot that cannot be read
-                yield self._piece(descriptor, making)
-            raise
-        self._add_open(grouper, making)
-        if making.last is not None:
-            yield self._piece(descriptor, making)
-
-    def _add_open(self, grouper: Grouper, making: _Making) -> None:
-        """What stands at the end, as far as it may leave."""
+        for place, entry in _entries(descriptor, position, self.noticed):
+            for sealed in grouper.feed(entry, place):
+                self._add(sealed)
+                yield
         if grouper.early_ns is not None:
             self.has_unsealed = True
             if self._ending.is_over or self._is_past(grouper.early_ns, IDLE_NS):
                 for sealed in grouper.flush():
-                    self._add(sealed, making)
-        if not grouper.unsealed:
-            return
-        past = making.last.carry if making.last is not None else self._progress.main.carry
-        last = grouper.seal() if self._may_leave(grouper, past) else None
-        if last is not None:
-            self._add(last, making)
-        else:
-            self.has_unsealed = True
+                    self._add(sealed)
+        if grouper.unsealed:
+            last = grouper.seal() if self._may_leave(grouper) else None
+            if last is not None:
+                self._add(last)
+            else:
+                self.has_unsealed = True
+        yield
+        yield from self._agents_left()
+
+    def _piece(self, descriptor: int) -> Piece:
+        """The draft as it is; another one is begun."""
+        draft, position = self._draft, self._progress.main
+        if draft.last is not None:
+            end = draft.last.end
+            position = Position(end.line + 1, end.end, tail.fingerprint(descriptor, end.end), draft.last.carry)
+        self._progress = Progress(position, draft.is_own, draft.agents, draft.launched, draft.left_out)
+        self._draft = _begun(self._progress)
+        return Piece(draft.traces, self._progress, draft.turns, draft.copied)
 
     def _checked(self, descriptor: int, position: Position) -> Position:
         """The position, if the file still is the one it was taken in; else its beginning."""
@@ -201,7 +208,7 @@ class Reading:
             return Position()
         return position if tail.fingerprint(descriptor, position.offset) == position.fingerprint else Position()
 
-    def _may_leave(self, grouper: Grouper, past: Carry) -> bool:
+    def _may_leave(self, grouper: Grouper) -> bool:
         ending = self._ending
         if ending.is_over:
             return True
@@ -210,6 +217,7 @@ class Reading:
             if grouper.is_answered and (words is None or words in grouper.unsealed[-1].last_words):
                 return True
             # The stop may have been an earlier turn's: then its words have left already.
+            past = self._draft.last.carry if self._draft.last is not None else self._progress.main.carry
             self.is_answer_missing = words not in past.words
         if grouper.is_answered and all(turn.session_id == ending.stopped_session for turn in grouper.unsealed):
             return True  # 1.0.128 `--continue`: the stop names the old file, the turn stands in a new one
@@ -235,35 +243,25 @@ class Reading:
             latest = max(latest, sessions.last_time_ns(agent.path) or 0)
         return latest
 
-    def _begin(self) -> _Making:
-        now = self._progress
-        return _Making(dict(now.agents), dict(now.launched), now.is_own, now.left_out)
-
-    def _add(self, sealed: Sealed, making: _Making) -> None:
+    def _add(self, sealed: Sealed) -> None:
         """Build what was sealed, less what was copied."""
-        making.last = sealed
+        draft = self._draft
+        draft.last, draft.is_changed = sealed, True
         for turn in sealed.turns:
-            if turn.part > 0 and turn.number in making.left_out:
+            if turn.part > 0 and turn.number in draft.left_out:
                 continue
-            is_copied = not making.is_own and sessions.is_copied(turn, self.session)
+            is_copied = not draft.is_own and sessions.is_copied(turn, self.session)
             if is_copied or sessions.repeats_itself(turn, self.session):
-                making.copied += turn.part == 0
-                making.left_out = (*making.left_out, turn.number)[-_REMEMBERED_LEFT_OUT:]
+                draft.copied += turn.part == 0
+                draft.left_out = (*draft.left_out, turn.number)[-_REMEMBERED_LEFT_OUT:]
                 continue
-            if not making.is_own and turn.previous is not None:
+            if not draft.is_own and turn.previous is not None:
                 turn.previous = sessions.original_ref(turn.previous, self.session)
-            making.is_own = True
-            making.turns += turn.part == 0
+            draft.is_own = True
+            draft.turns += turn.part == 0
             trace_id = ids.trace_id(turn.session_id, turn.key)
-            found = self._launched_by(turn, trace_id, f"Turn {turn.number}", making)
-            making.add(build_turn(turn, found, prices=self._prices))
-
-    def _piece(self, descriptor: int, making: _Making) -> Piece:
-        assert making.last is not None
-        end = making.last.end
-        position = Position(end.line + 1, end.end, tail.fingerprint(descriptor, end.end), making.last.carry)
-        self._progress = Progress(position, making.is_own, making.agents, making.launched, making.left_out)
-        return Piece(making.traces, self._progress, making.turns, making.copied)
+            found = self._launched_by(turn, trace_id, f"Turn {turn.number}")
+            draft.add(build_turn(turn, found, prices=self._prices))
 
     # ---- agents
 
@@ -272,14 +270,13 @@ class Reading:
             self._agents = sessions.agent_files(self.session)
         return self._agents
 
-    def _launched_by(
-        self, turn: Turn, trace_id: bytes, name: str, making: _Making, depth: int = 1
-    ) -> dict[str, list[Agent]]:
+    def _launched_by(self, turn: Turn, trace_id: bytes, name: str, depth: int = 1) -> dict[str, list[Agent]]:
         """The finished foreground agents of a turn, by their call; every launch is noted down.
 
         What such an agent did for an earlier call, and has not left yet, leaves now, as a trace before this one.
         """
         found: dict[str, list[Agent]] = {}
+        draft = self._draft
         if depth > _MAX_DEPTH:
             return found
         for response in turn.responses:
@@ -287,36 +284,36 @@ class Reading:
                 result = call.result
                 if call.name not in AGENT_TOOLS and (result is None or result.agent_id is None):
                     continue
-                for file in self._files_of(call, turn, making):
+                for file in self._files_of(call, turn):
                     span = ids.span_id(trace_id, Kind.TOOL, call.id)
                     launch = Launched(
                         trace_id.hex(), span.hex(), name, agent_type(call), result is not None and result.is_background,
                         call.time_ns or 0,
                     )  # fmt: skip
-                    earlier = making.launched.get(file.agent_id, ())
-                    making.launched[file.agent_id] = (*earlier, launch)
+                    earlier = draft.launched.get(file.agent_id, ())
+                    draft.launched[file.agent_id] = (*earlier, launch)
                     if launch.is_background:
                         continue
                     turns, position, _ = self._agent_turns(
                         file,
-                        making.agents.get(file.agent_id, Position()),
+                        draft.agents.get(file.agent_id, Position()),
                         is_over=True,
                         since_ns=launch.since_ns if earlier else 0,
                         until_ns=result.time_ns if result is not None else None,
                     )
-                    making.agents[file.agent_id] = position
+                    draft.agents[file.agent_id] = position
                     own = [run for run in turns if not earlier or _started_ns(run) >= launch.since_ns]
                     others = [run for run in turns if earlier and _started_ns(run) < launch.since_ns]
-                    self._make_agent(file, others, making)
+                    self._make_agent(file, others)
                     for run in own:
-                        found |= self._launched_by(run, trace_id, name, making, depth + 1)
+                        found |= self._launched_by(run, trace_id, name, depth + 1)
                     found.setdefault(call.id, []).append(_agent(file, own, launch))
         return found
 
-    def _files_of(self, call: Call, turn: Turn, making: _Making) -> list[AgentFile]:
+    def _files_of(self, call: Call, turn: Turn) -> list[AgentFile]:
         """The agents a call launched, by the first of the four ways that tells."""
-        known = self._known_agents()
-        new = [file for file in known.values() if file.agent_id not in making.launched]
+        known, draft = self._known_agents(), self._draft
+        new = [file for file in known.values() if file.agent_id not in draft.launched]
         named = [file for file in new if file.tool_use_id == call.id]
         if named:
             return named
@@ -332,7 +329,7 @@ class Reading:
         if not known and turn.times:
             others = list(sessions.flat_agent_files(self.session, min(turn.times)))
         for file in others:
-            if not {file.agent_id} & (making.agents.keys() | making.launched.keys()) and _first_prompt(file) == prompt:
+            if not {file.agent_id} & (draft.agents.keys() | draft.launched.keys()) and _first_prompt(file) == prompt:
                 return [file]
         return []
 
@@ -380,23 +377,25 @@ class Reading:
             carry = sealed.carry if sealed is not None else carry
         return Grouper(self.session.session_id, carry, _recall(descriptor), is_agent=True)
 
-    def _agent_pieces(self) -> Iterator[Piece]:
+    def _agents_left(self) -> Iterator[None]:
         """Agents that left their turn behind: background ones, late rows, and those that nobody launched."""
         known = self._known_agents()
         done: set[str] = set()
         # Whoever was launched comes first: it may have launched others, which then are not nobody's.
-        while launched := [agent_id for agent_id in self._progress.launched if agent_id not in done]:
+        while launched := [agent_id for agent_id in self._draft.launched if agent_id not in done]:
             done.update(launched)
             for agent_id in self._worth_a_look(launched):
                 file = known.get(agent_id) or sessions.flat_agent_file(self.session, agent_id)
                 if file is not None:
-                    yield from self._agent_piece(file)
+                    self._add_agent(file)
+                    yield
         others = dict(known)
         if not self.has_unsealed and (self._ending.is_over or self._is_idle(self.session.path)):
             others |= {file.agent_id: file for file in sessions.flat_agent_files(self.session)}
         for agent_id, file in others.items():
-            if agent_id not in done and (agent_id in self._progress.agents or self._is_nobodys(file)):
-                yield from self._agent_piece(file)
+            if agent_id not in done and (agent_id in self._draft.agents or self._is_nobodys(file)):
+                self._add_agent(file)
+                yield
 
     def _worth_a_look(self, launched: list[str]) -> list[str]:
         """Agents that may have said something new.
@@ -404,15 +403,17 @@ class Reading:
         One that was read to its end rarely goes on without another call. So an event looks at the latest of what may be
         a thousand; the end of the session, recovery and backfill look at all.
         """
-        ending, read = self._ending, self._progress.agents
+        ending, read = self._ending, self._draft.agents
         if ending.is_over or ending.now_ns is not None:
             return launched
         settled = {a for a in launched[:-_LATEST_AGENTS] if a in read and not read[a].carry.turns}
         settled -= {*ending.finished_agents}
         return [agent_id for agent_id in launched if agent_id not in settled]
 
-    def _agent_piece(self, file: AgentFile) -> Iterator[Piece]:
-        position = self._progress.agents.get(file.agent_id, Position())
+    def _add_agent(self, file: AgentFile) -> None:
+        """What an agent has done since it was last read, if it has finished."""
+        draft = self._draft
+        position = draft.agents.get(file.agent_id, Position())
         if file.size <= position.offset:
             return
         is_over = self._ending.is_over or self._is_idle(file.path)
@@ -425,19 +426,17 @@ class Reading:
             self.is_answer_missing |= file.agent_id in self._ending.finished_agents
         if not turns:
             return
-        making = self._begin()
-        making.agents[file.agent_id] = after
+        draft.agents[file.agent_id] = after
+        draft.is_changed = True
         if _is_warmup(turns):
             self.warmups += 1
         else:
-            self._make_agent(file, turns, making)
-        self._progress = msgspec.structs.replace(self._progress, agents=making.agents, launched=making.launched)
-        yield Piece(making.traces, self._progress)
+            self._make_agent(file, turns)
 
-    def _make_agent(self, file: AgentFile, turns: Sequence[Turn], making: _Making) -> None:
+    def _make_agent(self, file: AgentFile, turns: Sequence[Turn]) -> None:
         """An agent's turns as traces of their own, each in the trace of the call that it was run for."""
         for turn in turns:
-            calls = making.launched.get(file.agent_id, ())
+            calls = self._draft.launched.get(file.agent_id, ())
             call = next((c for c in reversed(calls) if c.since_ns <= _started_ns(turn)), calls[0] if calls else None)
             agent = _agent(file, turns, call, is_late=True)
             if call is not None:
@@ -446,8 +445,8 @@ class Reading:
             else:
                 launch = None
                 trace_id, name = ids.trace_id(turn.session_id, f"agent:{file.agent_id}"), agent.type or "agent"
-            found = self._launched_by(turn, trace_id, name, making)
-            making.add(build_agent(agent, turn, launch, found, prices=self._prices))
+            found = self._launched_by(turn, trace_id, name)
+            self._draft.add(build_agent(agent, turn, launch, found, prices=self._prices))
 
     def _is_nobodys(self, file: AgentFile) -> bool:
         """Whether no call will ever claim an agent: its id says what it is for, or the session is over."""
@@ -462,6 +461,10 @@ class Reading:
     def _has_finished(self, file: AgentFile) -> bool:
         """Whether the client says that an agent has come to an end; its file may lag behind."""
         return file.agent_id in self._ending.finished_agents or file.is_finished
+
+
+def _begun(now: Progress) -> _Draft:
+    return _Draft(dict(now.agents), dict(now.launched), now.is_own, now.left_out)
 
 
 def _agent(file: AgentFile, turns: Sequence[Turn], call: Launched | None, *, is_late: bool = False) -> Agent:
