@@ -22,7 +22,7 @@ from turnspan.reading import Ending, Progress, Reading
 from turnspan.targets import prices_of
 from turnspan.terminal import count
 from turnspan.trace.redact import redact
-from turnspan.transcript import entries
+from turnspan.transcript.lines import Noticed, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,8 +127,8 @@ def require_transcript(path: Path) -> None:
 
 def _is_entry(line: bytes) -> bool:
     """Whether a line is of a type that Claude Code writes, also one that no trace needs."""
-    noticed = entries.Noticed()
-    if entries.parse(line, noticed):
+    noticed = Noticed()
+    if parse(line, noticed):
         return True
     return line.lstrip().startswith(b"{") and noticed.is_clean and not noticed.unknown
 

@@ -22,7 +22,7 @@ from turnspan.errors import TranscriptError
 from turnspan.trace import ids
 from turnspan.trace.build import Agent, Launch, agent_prompt, agent_type, build_agent, build_turn
 from turnspan.trace.model import Kind
-from turnspan.transcript import entries
+from turnspan.transcript import entries, lines
 from turnspan.transcript.grouping import Carry, Grouper, Sealed
 from turnspan.transcript.turns import AGENT_TOOLS, Place
 
@@ -122,7 +122,7 @@ class Reading:
 
     def __init__(self, session: SessionFile, progress: Progress, ending: Ending, prices: Prices | None = None) -> None:
         self.session = session
-        self.noticed = entries.Noticed()
+        self.noticed = lines.Noticed()
         self.is_rewritten = False
         self.is_answer_missing = False
         self.has_unsealed = False
@@ -371,7 +371,7 @@ class Reading:
         carry = position.carry
         if position.offset and not carry.turns:
             earlier = Grouper(self.session.session_id, None, _recall(descriptor), is_agent=True)
-            for place, entry in _entries(descriptor, Position(), entries.Noticed(), until=position.offset):
+            for place, entry in _entries(descriptor, Position(), lines.Noticed(), until=position.offset):
                 earlier.feed(entry, place)
             sealed = earlier.seal()
             carry = sealed.carry if sealed is not None else carry
@@ -485,14 +485,14 @@ def _is_warmup(turns: Sequence[Turn]) -> bool:
 
 
 def _first_prompt(file: AgentFile) -> str:
-    noticed = entries.Noticed()
+    noticed = lines.Noticed()
     try:
         descriptor = tail.open_regular(file.path)
     except TranscriptError:
         return ""
     try:
-        for line in tail.complete_lines(descriptor, is_whole=entries.is_record):
-            for entry in entries.parse(line.data or b"", noticed):
+        for line in tail.complete_lines(descriptor, is_whole=lines.is_record):
+            for entry in lines.parse(line.data or b"", noticed):
                 if entry.type == "user" and entry.message is not None:
                     return entries.plain_text(entries.blocks(entry.message)).strip()
             if line.number > 50:
@@ -503,15 +503,15 @@ def _first_prompt(file: AgentFile) -> str:
 
 
 def _entries(
-    descriptor: int, position: Position, noticed: entries.Noticed, until: int | None = None
+    descriptor: int, position: Position, noticed: lines.Noticed, until: int | None = None
 ) -> Iterator[tuple[Place, entries.Entry]]:
     """The entries of a file from a position on, each with its place."""
     place = position.offset, position.line
-    for line in tail.complete_lines(descriptor, *place, until=until, is_whole=entries.is_record):
+    for line in tail.complete_lines(descriptor, *place, until=until, is_whole=lines.is_record):
         if line.data is None:
             noticed.oversized += 1
             continue
-        found = entries.parse(line.data, noticed)
+        found = lines.parse(line.data, noticed)
         if len(found) > 1:
             yield from _glued(line, line.data)
         elif found:
@@ -520,15 +520,15 @@ def _entries(
 
 def _glued(line: tail.Line, data: bytes) -> Iterator[tuple[Place, entries.Entry]]:
     """The records of a line that lost its newline, each in its own place: a turn may end between them."""
-    for start, end in entries.records(data):
+    for start, end in lines.records(data):
         place = Place(line.number, line.offset + start, line.end if end == len(data) else line.offset + end)
-        for entry in entries.parse(data[start:end], entries.Noticed()):
+        for entry in lines.parse(data[start:end], lines.Noticed()):
             yield place, entry
 
 
 def _recall(descriptor: int) -> Callable[[int, int], entries.Entry | None]:
     def recall(offset: int, length: int) -> entries.Entry | None:
-        found = entries.parse(tail.read_line_at(descriptor, offset, length).rstrip(b"\r\n"), entries.Noticed())
+        found = lines.parse(tail.read_line_at(descriptor, offset, length).rstrip(b"\r\n"), lines.Noticed())
         return found[0] if found else None
 
     return recall

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rows import Writer
 
-from turnspan.transcript import entries
-from turnspan.transcript.entries import Block, Entry, Inner, Noticed, Source, parse, parse_time
+from turnspan.transcript import entries, lines
+from turnspan.transcript.entries import Block, Entry, Inner, Source, parse_time
+from turnspan.transcript.lines import Noticed, parse
 
 
 def read(line):
@@ -32,7 +33,7 @@ def test_a_line_is_decoded_into_typed_fields():
     assert noticed.is_clean
 
 
-@pytest.mark.parametrize("kind", sorted(entries.SKIPPED))
+@pytest.mark.parametrize("kind", sorted(lines.SKIPPED))
 def test_lines_that_carry_nothing_are_skipped(kind):
     """Snapshots, progress and recorded request bodies are passed over, wherever the type stands in the line."""
     assert read({"type": kind, "data": {"message": {"role": "user"}}}) == ((), Noticed())
@@ -88,19 +89,19 @@ def test_the_records_of_a_glued_line_have_places():
     first, second = json.dumps(PROMPT).encode(), json.dumps({**PROMPT, "uuid": '}{"', "x": "\xe9}"}).encode()
     for between in (b"", b"  ", b"\0\0"):
         line = first + between + second + between + first
-        assert [line[start:end] for start, end in entries.records(line)] == [first, second, first]
-    assert entries.records(first) == [(0, len(first))]
-    assert entries.records(first[:20] + first) == [(0, 20 + len(first))]
+        assert [line[start:end] for start, end in lines.records(line)] == [first, second, first]
+    assert lines.records(first) == [(0, len(first))]
+    assert lines.records(first[:20] + first) == [(0, 20 + len(first))]
 
 
 @pytest.mark.parametrize("cut", [0, 1, 20, -2, -1])
 def test_a_whole_record_is_told_from_half_of_one(cut):
     """A record without its newline is whole when its last brace is there, and only then."""
     line = json.dumps(PROMPT).encode()
-    assert entries.is_record(line)
-    assert entries.is_record(b"\0" + line + b" ")
-    assert not entries.is_record(line[:cut])
-    assert not entries.is_record(b"[]")
+    assert lines.is_record(line)
+    assert lines.is_record(b"\0" + line + b" ")
+    assert not lines.is_record(line[:cut])
+    assert not lines.is_record(b"[]")
 
 
 def test_a_torn_record_does_not_cost_the_next_one():

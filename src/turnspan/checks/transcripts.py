@@ -17,7 +17,7 @@ from turnspan.errors import TranscriptError
 from turnspan.listing import newest_sessions
 from turnspan.retention import cleanup_days, expiring
 from turnspan.terminal import count
-from turnspan.transcript import entries
+from turnspan.transcript import lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ class Seen(msgspec.Struct):
     """What stands in the transcripts that were written last."""
 
     sessions: int = 0
-    noticed: entries.Noticed = msgspec.field(default_factory=entries.Noticed)
+    noticed: lines.Noticed = msgspec.field(default_factory=lines.Noticed)
     versions: Counter[str] = msgspec.field(default_factory=Counter)
     fields: dict[str, str] = {}  # new to us → the version that wrote it
 
@@ -90,7 +90,7 @@ def look_through(projects: Path) -> Seen:
 
 
 def _look_at(line: bytes, seen: Seen) -> None:
-    for entry in entries.parse(line, seen.noticed):
+    for entry in lines.parse(line, seen.noticed):
         if entry.version:
             seen.versions[entry.version] += 1
         if entry.type in {"user", "assistant"}:

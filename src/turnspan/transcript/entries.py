@@ -1,21 +1,17 @@
-"""One line of a transcript becomes an `Entry`; nobody else reads Claude Code's JSON.
+"""What one line of a transcript says, as typed values; nobody else knows Claude Code's field names.
 
 Rules:
 
-- The list of types and fields is open. What we know is decoded into typed values, what we do not read is skipped
-  without being built, and an unknown type is counted, never an error.
-- Every field is optional and may have the wrong type. A line that does not fit goes through `_salvage`, which keeps
-  what does fit: no line can cost another one.
-- Text that leaves this module is valid Unicode: bad bytes and lone surrogates become U+FFFD.
+- The list of types and fields is open. What we know is decoded into typed values; what we do not read is skipped
+  without being built.
+- Every field is optional and may have the wrong type. `lines` decodes, and keeps what fits.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections import Counter
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import msgspec
 
@@ -26,24 +22,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Lines that carry nothing a trace needs. They are recognised by their first bytes, or by a decode of the type alone.
-SKIPPED: Final = frozenset(
-    {
-        "api-request-blob", "api-request-shape", "atis-latch", "cost-state", "file-history-delta",
-        "file-history-snapshot", "last-prompt", "progress", "relocated", "tools-used", "worktree-state",
-    }
-)  # fmt: skip
-# Lines that say something about the session or its turns.
-KNOWN: Final = SKIPPED | {
-    "agent-name", "ai-title", "api-request", "assistant", "attachment", "custom-title", "fork-context-ref", "mode",
-    "permission-mode", "pr-link", "queue-operation", "summary", "system", "tag", "user",
-}  # fmt: skip
-
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _LONGEST_TIME: Final = 64  # characters; nobody writes a longer one
-_MAX_DEPTH: Final = 200  # deeper JSON is nobody's conversation, and our own decoders would refuse it later
-_SURROGATE: Final = late.pattern("[\ud800-\udfff]")
 _COMMAND: Final = late.pattern(r"<command-name>(.*?)</command-name>", re.DOTALL)
 _COMMAND_ARGS: Final = late.pattern(r"<command-args>(.*?)</command-args>", re.DOTALL)
 _IDE_TAG: Final = late.pattern(r"<(ide_[a-z_]+)>(.*?)</\1>", re.DOTALL)
@@ -259,200 +240,10 @@ class Outcome(msgspec.Struct, frozen=True):
     interrupted: bool = False
 
 
-class Noticed(msgspec.Struct):
-    """What was passed over while reading, for people to see: `doctor` shows it."""
-
-    unreadable: int = 0  # lines, or parts of lines, that are not JSON
-    misshapen: int = 0  # fields of the wrong type, dropped
-    oversized: int = 0  # lines too long to hold
-    glued: int = 0  # further objects found on a line
-    unknown: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)  # (type, client version)
-
-    @property
-    def is_clean(self) -> bool:
-        """Whether nothing had to be repaired or dropped."""
-        return not (self.unreadable or self.misshapen or self.oversized or self.glued)
-
-
-class _TypeOnly(msgspec.Struct):
-    type: str | None = None
-    version: str | None = None
-
-
-_decode = msgspec.json.Decoder(Entry).decode
-_decode_type = msgspec.json.Decoder(_TypeOnly).decode
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_number = msgspec.json.Decoder(float).decode
 _decode_bool = msgspec.json.Decoder(bool).decode
 _NO_OUTCOME: Final = Outcome()
-_SEAM: Final = late.pattern(rb"(?<=\})[\s\0]*(?=\{\")")
-_HEAD: Final = b'{"type":"'
-_SKIPPED_NAMES: Final = frozenset(name.encode() for name in SKIPPED)
-_WANTED: Final = KNOWN - SKIPPED
-_PROGRESS: Final = b'"type":"progress"'
-
-
-def parse(line: bytes, noticed: Noticed) -> tuple[Entry, ...]:
-    """The entries on one complete line: mostly one, sometimes none or several."""
-    if line.startswith(_HEAD) and line[len(_HEAD) : line.find(b'"', len(_HEAD))] in _SKIPPED_NAMES:
-        if b'}{"' not in line and b"\0" not in line:
-            return ()  # … unless a record that we want is glued to it
-    elif line.find(_PROGRESS, 0, 600) >= 0:
-        # The key may also stand in a nested object: only the line's own type decides.
-        try:
-            if _decode_type(line).type == "progress":
-                return ()
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            pass
-    try:
-        entry = _decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return tuple(_salvage(line, noticed))
-    return (entry,) if entry.type in _WANTED or _is_wanted(entry, noticed) else ()
-
-
-def records(line: bytes) -> list[tuple[int, int]]:
-    """Where the records of a glued line stand, so that reading can go on between them."""
-    found, start = [], 0
-    for seam in _SEAM.finditer(line):
-        if is_record(line[start : seam.start()]):
-            found.append((start, seam.start()))
-            start = seam.end()
-    return [*found, (start, len(line))]
-
-
-def is_record(line: bytes) -> bool:
-    """Whether a line is one whole JSON object."""
-    try:
-        return line.rstrip().endswith(b"}") and bool(_decode_type(line.replace(b"\0", b"")))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-
-
-def _is_wanted(entry: Entry, noticed: Noticed) -> bool:
-    kind = entry.type
-    if kind in SKIPPED:
-        return False
-    if kind not in KNOWN:
-        if kind is None and entry.message is not None and entry.message.role in {"user", "assistant"}:
-            entry.type = entry.message.role  # seed 002: early lines had only the message's role
-            return True
-        noticed.unknown[kind or "(none)", entry.version or "?"] += 1
-        return False
-    return True
-
-
-# ---- lines that do not fit
-
-
-def _salvage(line: bytes, noticed: Noticed) -> list[Entry]:
-    """What can be read of a line that is torn, glued, binary or of wrong types."""
-    text = line.replace(b"\0", b"").decode("utf-8", "replace").strip().lstrip("\ufeff")
-    if not text:
-        return []
-    if _is_too_deep(text):
-        noticed.unreadable += 1
-        return []
-    entries: list[Entry] = []
-    decoder = json.JSONDecoder(parse_int=_bounded_int, parse_constant=lambda _: None)
-    at = 0
-    while at < len(text):
-        try:
-            value, end = decoder.raw_decode(text, at)
-            value = _clean(value)
-        except (ValueError, RecursionError):
-            noticed.unreadable += 1
-            # A torn record may be followed by a whole one: Claude Code's lines begin with one of these.
-            starts = [p for p in (text.find(head, at + 1) for head in ('{"type":', '{"parentUuid":')) if p > 0]
-            if not starts:
-                break
-            at = min(starts)
-            continue
-        if entries:
-            noticed.glued += 1
-        if isinstance(value, dict):
-            entry = _coerced(value, noticed)
-            if entry is not None and _is_wanted(entry, noticed):
-                entries.append(entry)
-        else:
-            noticed.misshapen += 1
-        at = end
-        while at < len(text) and text[at].isspace():
-            at += 1
-    return entries
-
-
-def _is_too_deep(text: str) -> bool:
-    """Whether brackets nest too deep, counted without recursion; those in strings may add to it, never take away."""
-    if text.count("{") + text.count("[") <= _MAX_DEPTH:
-        return False
-    depth = 0
-    for match in re.finditer(r"[\[{]+|[\]}]+", text):
-        found = match.group()
-        depth = depth + len(found) if found[0] in "[{" else max(0, depth - len(found))
-        if depth > _MAX_DEPTH:
-            return True
-    return False
-
-
-def _bounded_int(digits: str) -> int | None:
-    return int(digits) if len(digits) <= 18 else None
-
-
-def _coerced(value: dict[str, Any], noticed: Noticed) -> Entry | None:
-    """The entry that is left when fields of the wrong type are dropped, one by one."""
-    for _ in range(64):
-        try:
-            return _decode(msgspec.json.encode(value))
-        except msgspec.ValidationError as error:
-            noticed.misshapen += 1
-            if not _drop_at(value, str(error)):
-                return None
-    return None
-
-
-_PATH_STEP: Final = late.pattern(r"\.([A-Za-z0-9_]+)|\[(\d+|\.\.\.)\]")
-
-
-def _drop_at(value: dict[str, Any], complaint: str) -> bool:
-    """Remove the field a validation error names (`… - at `$.message.usage.input_tokens``); False if it names none."""
-    where = complaint.rpartition("`$")[2].rstrip("`")
-    steps = _PATH_STEP.findall(where)
-    holder: Any = value
-    for number, (name, index) in enumerate(steps):
-        is_last = number == len(steps) - 1
-        if name and isinstance(holder, dict) and name in holder:
-            if is_last:
-                del holder[name]
-                return True
-            holder = holder[name]
-        elif index.isdigit() and isinstance(holder, list) and int(index) < len(holder):
-            if is_last:
-                del holder[int(index)]
-                return True
-            holder = holder[int(index)]
-        elif index == "..." and isinstance(holder, list):  # msgspec names the list, not the element
-            keep = [x for x in holder if isinstance(x, (dict, str))]
-            if len(keep) == len(holder):
-                keep = []
-            holder[:] = keep
-            return True
-        else:
-            return False
-    return False
-
-
-def _clean(value: Any) -> Any:  # noqa: ANN401  any JSON value
-    if isinstance(value, str):
-        return value if value.isascii() else _SURROGATE.sub("\ufffd", value)
-    if isinstance(value, list):
-        return [_clean(item) for item in value]
-    if isinstance(value, dict):
-        return {_clean(key): _clean(item) for key, item in value.items()}
-    return value
-
-
-# ---- what an entry says
 
 
 def time_ns(entry: Entry) -> int | None:
