@@ -20,7 +20,8 @@ import msgspec
 from turnspan import sessions, tail
 from turnspan.errors import TranscriptError
 from turnspan.trace import ids
-from turnspan.trace.build import Agent, Launch, agent_prompt, agent_type, build_agent, build_turn
+from turnspan.trace.build import Agent, Launch, build_agent, build_turn
+from turnspan.trace.facts import agent_arguments
 from turnspan.trace.model import Kind
 from turnspan.transcript import entries, lines
 from turnspan.transcript.grouping import Carry, Grouper, Sealed
@@ -287,8 +288,8 @@ class Reading:
                 for file in self._files_of(call, turn):
                     span = ids.span_id(trace_id, Kind.TOOL, call.id)
                     launch = Launched(
-                        trace_id.hex(), span.hex(), name, agent_type(call), result is not None and result.is_background,
-                        call.time_ns or 0,
+                        trace_id.hex(), span.hex(), name, agent_arguments(call)[1],
+                        result is not None and result.is_background, call.time_ns or 0,
                     )  # fmt: skip
                     earlier = draft.launched.get(file.agent_id, ())
                     draft.launched[file.agent_id] = (*earlier, launch)
@@ -322,7 +323,7 @@ class Reading:
             file = known.get(agent_id) or sessions.flat_agent_file(self.session, agent_id)
             if file is not None:
                 return [file]
-        prompt = agent_prompt(call).strip()
+        prompt = agent_arguments(call)[0].strip()
         if not prompt:
             return []
         others = [f for f in new if f.tool_use_id is None and not sessions.label_of(f.agent_id)]

@@ -1,6 +1,7 @@
 import pytest
 
-from turnspan.trace.build import Agent, Launch, agent_prompt, agent_type, build_agent, build_turn, root_of, trace_of
+from turnspan.trace.build import Agent, Launch, build_agent, build_turn, root_of, trace_of
+from turnspan.trace.facts import agent_arguments
 from turnspan.trace.model import Json, Kind, Media, Message, Reasoning, Text, ToolCall, ToolResult, Usage
 from turnspan.transcript import entries as e
 from turnspan.transcript.turns import Call, Happening, InlineAgent, Place, Prompt, Response, Result, Said, Turn, TurnRef
@@ -382,9 +383,9 @@ def test_a_background_agent_joins_the_trace_of_its_turn():
 def test_a_call_says_what_agent_it_asks_for():
     """The prompt and the kind of agent are in the call's arguments, where they make sense."""
     asking = call(arguments='{"prompt":"Go.","subagent_type":"Explore"}')
-    assert (agent_prompt(asking), agent_type(asking)) == ("Go.", "Explore")
+    assert agent_arguments(asking) == ("Go.", "Explore", "")
     for arguments in ("[]", "rubbish", '{"prompt":5}', "[" * 5000):
-        assert (agent_prompt(call(arguments=arguments)), agent_type(call(arguments=arguments))) == ("", "")
+        assert agent_arguments(call(arguments=arguments)) == ("", "", "")
 
 
 # ---- what surrounds it

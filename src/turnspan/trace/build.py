@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.trace import ids
-from turnspan.trace.cost import cost_usd
+from turnspan.trace.facts import agent_arguments, failure_of, generation_facts, session_facts, tool_facts, turn_facts
 from turnspan.trace.model import (
     Facts,
     Json,
@@ -34,25 +34,19 @@ from turnspan.trace.model import (
     Trace,
     Usage,
 )  # fmt: skip
-from turnspan.transcript.entries import exit_code_of
-from turnspan.transcript.turns import AGENT_TOOLS, Call, version_of
+from turnspan.trace.usage import Costs, cost_of, usage_of
+from turnspan.transcript.turns import AGENT_TOOLS, Call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from turnspan.trace.cost import Prices
-    from turnspan.transcript import entries as e
     from turnspan.transcript.turns import Happening, Response, Turn, TurnRef
 
 FINISH_REASONS: Final = {
     "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_call",
     "refusal": "content_filter",
 }  # fmt: skip
-# From this version on a response without a stop reason has a streaming placeholder for its output count; before, any
-# response may have one.
-_PLACEHOLDER_FROM: Final = (2, 1, 20)
-_CHARACTERS_PER_TOKEN: Final = 12  # generous: a response with more text than this a token was not counted to its end
-_PLACEHOLDER_TOKENS: Final = 8  # what a stream announces before it has begun
 
 
 class Agent(msgspec.Struct, frozen=True):
@@ -149,7 +143,7 @@ class _Builder:
             session_id=turn.session_id,
             client_version=turn.version,
             tags=tuple(filter(None, (turn.tag,))),
-            facts=_session_facts(turn),
+            facts=session_facts(turn),
             spans=tuple(self._spans),
         )
 
@@ -173,7 +167,7 @@ class _Builder:
             totals_cost_usd=cost,
             error="api_error" if failed is not None else None,
             error_message=(failed.error or "") if failed is not None else "",
-            facts=_turn_facts(turn),
+            facts=turn_facts(turn),
             links=links,
         )
 
@@ -181,7 +175,7 @@ class _Builder:
 
     def _add_below(self, turn: Turn, parent: bytes) -> tuple[Usage, float | None]:
         """Generations, tools, agents and events of a turn; their usage and cost in sum."""
-        totals, costs = Usage(), _Costs()
+        totals, costs = Usage(), Costs()
         asked: list[Message] = list(_prompt_messages(turn) or ()) if turn.part == 0 else []
         for response in turn.responses:
             span = self._generation(turn, response, parent, tuple(asked))
@@ -220,8 +214,8 @@ class _Builder:
         usage = cost = first_token = None
         if response.error is None:
             if used is not None and not response.is_repeat:
-                usage = _usage(response, used)
-                cost = self._cost(response, used, usage, end)
+                usage = usage_of(response, used)
+                cost = cost_of(response, used, usage, self._prices, end)
             if response.first_ns is not None:
                 first_token = response.first_ns - int((response.first_block_ms or 0) * 1_000_000)
                 first_token = min(max(first_token, start), end)
@@ -241,80 +235,29 @@ class _Builder:
             first_token_ns=first_token,
             error="api_error" if response.error is not None else None,
             error_message=response.error or "",
-            facts=_generation_facts(response, finish),
+            facts=generation_facts(response, finish),
         )
-
-    def _cost(self, response: Response, recorded: e.Usage, usage: Usage, end_ns: int) -> float | None:
-        """What a response cost, the way the client counts it: by the model asked for, an advisor's tokens on top."""
-        if response.is_aborted:
-            return None  # the client counts it as nothing, and the count is a placeholder
-        model = response.requested_model or response.model
-        cost = cost_usd(
-            model, usage, speed=recorded.speed, geo=recorded.inference_geo, prices=self._prices, at_ns=end_ns
-        )
-        for advice in recorded.iterations or ():
-            if advice.type == "advisor_message" and cost is not None:
-                used = Usage(
-                    _count(advice.input_tokens), _count(advice.output_tokens), _count(advice.cache_read_input_tokens),
-                    _count(advice.cache_creation_input_tokens),
-                )  # fmt: skip
-                extra = cost_usd(advice.model or model, used, prices=self._prices, at_ns=end_ns)
-                cost = None if extra is None else cost + extra
-        return cost
 
     def _add_tool(self, call: Call, generation: Span) -> Span:
-        start = call.time_ns if call.time_ns is not None else generation.end_ns
+        start = end = call.time_ns if call.time_ns is not None else generation.end_ns
         result = call.result
-        end = start
-        facts: Facts = {"tool_call_id": call.id}
-        error, message = None, ""
-        if result is None:
-            facts["incomplete"] = True
-        else:
-            end = result.time_ns if result.time_ns is not None else start
-            if result.duration_ms is not None:
-                facts["duration_ms"] = result.duration_ms
-            if result.denial is not None:
-                facts["denial"] = result.denial
-            if result.is_background:
-                facts["background"] = True
-            if result.is_error:
-                error = "tool_error"
-                if result.denial is not None or result.text.startswith(_REJECTED):
-                    error = "permission_denied"
-                if result.was_interrupted or result.denial == "interrupted" or _CUT_SHORT in result.text[:400]:
-                    error = "interrupted"
-                message = result.text[:500]
-                code = exit_code_of(result.text)
-                if code is not None:
-                    facts["exit_code"] = code
-        if call.name.startswith("mcp__"):
-            facts["mcp_server"] = call.name.split("__")[1]
-        self._add_argument_facts(call, facts)
+        if result is not None and result.time_ns is not None:
+            end = max(start, result.time_ns)
         span = Span(
             span_id=self._unique(Kind.TOOL, call.id),
             parent_id=generation.span_id,
             kind=Kind.TOOL,
             name=call.name,
             start_ns=start,
-            end_ns=max(start, end),
+            end_ns=end,
             input=Json(call.arguments),
             output=result.text if result is not None else None,
-            error=error,
-            error_message=message,
-            facts=facts,
+            error=failure_of(result) if result is not None else None,
+            error_message=result.text[:500] if result is not None and result.is_error else "",
+            facts=tool_facts(call),
         )
         self._spans.append(span)
         return span
-
-    def _add_argument_facts(self, call: Call, facts: Facts) -> None:
-        if call.name not in _ARGUMENT_FACTS or len(call.arguments) > 1_000_000:
-            return
-        key, name = _ARGUMENT_FACTS[call.name]
-        try:
-            facts[name] = _decode_text(getattr(_decode_arguments(call.arguments), key))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return
 
     def _launched(self, call: Call) -> Sequence[Agent]:
         """The agents that a call launched, once: in a broken file an agent may hold its own call."""
@@ -328,7 +271,7 @@ class _Builder:
         if call.name not in AGENT_TOOLS or not self._turn.agents:
             return []
         found = []
-        prompt, kind, description = _agent_arguments(call)
+        prompt, kind, description = agent_arguments(call)
         for agent in self._turn.agents:
             if agent.root not in self._built and agent.prompt.strip() == prompt.strip():
                 self._built.add(agent.root)
@@ -336,9 +279,9 @@ class _Builder:
                 break
         return found
 
-    def _add_agent_turns(self, agent: Agent, parent: bytes, costs: _Costs) -> Usage:
+    def _add_agent_turns(self, agent: Agent, parent: bytes, costs: Costs) -> Usage:
         """An agent's spans; its usage, and its cost added to others. One in the background counts for itself."""
-        totals, own = Usage(), _Costs()
+        totals, own = Usage(), Costs()
         for turn in agent.turns:
             below, cost = self._add_agent(agent, turn, parent)
             if not agent.is_background:
@@ -411,73 +354,6 @@ class _Builder:
         return span_id
 
 
-class _Costs:
-    """A sum that is unknown as soon as one of its parts is."""
-
-    def __init__(self) -> None:
-        self.total = 0.0
-        self.is_known = True
-
-    def add(self, cost: float | None, usage: Usage) -> None:
-        if cost is not None:
-            self.total += cost
-        elif usage.input or usage.output or usage.cache_read or usage.cache_write:
-            self.is_known = False
-
-    def merge(self, other: _Costs) -> None:
-        self.total += other.total
-        self.is_known = self.is_known and other.is_known
-
-    @property
-    def value(self) -> float | None:
-        return self.total if self.is_known else None
-
-
-_REJECTED: Final = ("The user doesn't want to proceed", "Permission to use", "Claude requested permissions")
-_CUT_SHORT: Final = "[Request interrupted by user"
-_ARGUMENT_FACTS: Final = {
-    "Read": ("file_path", "file_path"), "Write": ("file_path", "file_path"), "Edit": ("file_path", "file_path"),
-    "MultiEdit": ("file_path", "file_path"), "NotebookEdit": ("notebook_path", "file_path"),
-    "Skill": ("skill", "skill"),
-}  # fmt: skip
-
-
-class _FileArguments(msgspec.Struct):
-    """Raw, because one that is no text must not hide another."""
-
-    file_path: msgspec.Raw = msgspec.Raw()
-    notebook_path: msgspec.Raw = msgspec.Raw()
-    skill: msgspec.Raw = msgspec.Raw()
-
-
-_decode_arguments: Final = msgspec.json.Decoder(_FileArguments).decode
-_decode_text: Final = msgspec.json.Decoder(str).decode
-
-
-class _AgentArguments(msgspec.Struct):
-    prompt: str | None = None
-    subagent_type: str | None = None
-    description: str | None = None
-
-
-def _agent_arguments(call: Call) -> tuple[str, str, str]:
-    try:
-        known = msgspec.json.decode(call.arguments, type=_AgentArguments)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        known = _AgentArguments()
-    return known.prompt or "", known.subagent_type or "", known.description or ""
-
-
-def agent_prompt(call: Call) -> str:
-    """The prompt an Agent call gives to its agent."""
-    return _agent_arguments(call)[0]
-
-
-def agent_type(call: Call) -> str:
-    """The kind of agent that a call asks for; empty where it does not say."""
-    return _agent_arguments(call)[1]
-
-
 def _bounds(turn: Turn) -> tuple[int, int]:
     """Start and end of a turn: the prompt's time where there is one, else the first; never the clock."""
     times = turn.times
@@ -485,39 +361,6 @@ def _bounds(turn: Turn) -> tuple[int, int]:
     if start is None:
         start = min(times, default=0)
     return start, max([start, *times])
-
-
-def _usage(response: Response, used: e.Usage) -> Usage:
-    split = used.cache_creation
-    five = _count(split.ephemeral_5m_input_tokens) if split is not None else 0
-    hour = _count(split.ephemeral_1h_input_tokens) if split is not None else 0
-    written = _count(used.cache_creation_input_tokens)
-    five = max(written, five + hour) - hour  # no split, or half of one: the rest has the default lifetime
-    return Usage(
-        _count(used.input_tokens),
-        _count(used.output_tokens),
-        _count(used.cache_read_input_tokens),
-        five,
-        hour,
-        _count(used.server_tool_use.web_search_requests) if used.server_tool_use is not None else 0,
-        _is_incomplete(response),
-    )
-
-
-def _count(value: int | None) -> int:
-    return value if value is not None and 0 < value < 2**53 else 0
-
-
-def _is_incomplete(response: Response) -> bool:
-    """Whether the output count is a streaming placeholder (docs/decisions.md has the versions)."""
-    if response.stop_reason is not None:
-        return False
-    version = version_of(response.version)
-    if response.is_aborted or not version or version >= _PLACEHOLDER_FROM:
-        return True
-    characters = sum(len(part.arguments if isinstance(part, Call) else part.text) for part in response.parts)
-    counted = _count(response.usage.output_tokens) if response.usage is not None else 0
-    return counted <= _PLACEHOLDER_TOKENS or characters > _CHARACTERS_PER_TOKEN * counted
 
 
 def _prompt_messages(turn: Turn) -> tuple[Message, ...] | None:
@@ -545,54 +388,3 @@ def _said(response: Response, finish: str) -> Message:
         elif part.text:
             parts.append(Text(part.text))
     return Message("assistant", tuple(parts), finish)
-
-
-def _generation_facts(response: Response, finish: str) -> Facts:
-    used = response.usage
-    facts: Facts = {
-        name: value
-        for name, value in (
-            ("response_id", response.key), ("request_id", response.request_id),
-            ("request_model", response.requested_model or response.model or None), ("effort", response.effort),
-            ("max_tokens", response.max_tokens), ("stop_reason", response.stop_reason),
-            ("service_tier", used.service_tier if used is not None else None),
-            ("speed", used.speed if used is not None else None), ("error_status", response.error_status),
-            ("thinking_ms", response.thinking_ms), ("finish_reason", finish),
-        )
-        if value is not None
-    }  # fmt: skip
-    if response.request_ns is None:
-        facts["time.inferred"] = "start"
-    if response.is_aborted:
-        facts["aborted"] = True
-    return facts
-
-
-def _turn_facts(turn: Turn) -> Facts:
-    facts: Facts = {"turn_number": turn.number, "origin": turn.origin}
-    for name, value in (
-        ("prompt_id", turn.prompt_id), ("permission_mode", turn.permission_mode),
-        ("command", turn.prompt.command if turn.prompt is not None else None),
-        ("local_commands", turn.local_commands), ("answers_call", turn.answers_call),
-    ):  # fmt: skip
-        if value:
-            facts[name] = value
-    if turn.is_interrupted:
-        facts["interrupted"] = True
-    elif not turn.has_answer:
-        facts["incomplete"] = True
-    return facts
-
-
-def _session_facts(turn: Turn) -> Facts:
-    titles = turn.titles
-    title = titles.get("custom-title") or titles.get("ai-title") or titles.get("summary")
-    facts: Facts = {}
-    for name, value in (
-        ("title", title), ("cwd", turn.cwd), ("git_branch", turn.git_branch), ("slug", turn.slug),
-        ("entrypoint", turn.entrypoint), ("client_version", turn.version),
-        ("previous_session", turn.previous_session), ("pull_request", turn.pull_request),
-    ):  # fmt: skip
-        if value:
-            facts[name] = value
-    return facts

@@ -1,0 +1,143 @@
+"""What is told of a span beside its content: small details under our own names, and what a call's arguments say.
+
+A detail that the transcript does not hold is not there; nothing is made up.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from turnspan.transcript.entries import exit_code_of
+
+if TYPE_CHECKING:
+    from turnspan.trace.model import Facts
+    from turnspan.transcript.turns import Call, Response, Result, Turn
+
+_REJECTED: Final = ("The user doesn't want to proceed", "Permission to use", "Claude requested permissions")
+_CUT_SHORT: Final = "[Request interrupted by user"
+_LONGEST_ARGUMENTS: Final = 1_000_000
+_ARGUMENT_FACTS: Final = {
+    "Read": ("file_path", "file_path"), "Write": ("file_path", "file_path"), "Edit": ("file_path", "file_path"),
+    "MultiEdit": ("file_path", "file_path"), "NotebookEdit": ("notebook_path", "file_path"),
+    "Skill": ("skill", "skill"),
+}  # fmt: skip
+
+
+class _FileArguments(msgspec.Struct):
+    """Raw, because one that is no text must not hide another."""
+
+    file_path: msgspec.Raw = msgspec.Raw()
+    notebook_path: msgspec.Raw = msgspec.Raw()
+    skill: msgspec.Raw = msgspec.Raw()
+
+
+_decode_arguments: Final = msgspec.json.Decoder(_FileArguments).decode
+_decode_text: Final = msgspec.json.Decoder(str).decode
+
+
+class _AgentArguments(msgspec.Struct):
+    prompt: str | None = None
+    subagent_type: str | None = None
+    description: str | None = None
+
+
+def agent_arguments(call: Call) -> tuple[str, str, str]:
+    """What an Agent call says: the prompt, the type and the description; empty where it does not."""
+    try:
+        known = msgspec.json.decode(call.arguments, type=_AgentArguments)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        known = _AgentArguments()
+    return known.prompt or "", known.subagent_type or "", known.description or ""
+
+
+def tool_facts(call: Call) -> Facts:
+    """Of a tool call."""
+    result = call.result
+    facts: Facts = {"tool_call_id": call.id}
+    if result is None:
+        facts["incomplete"] = True
+    else:
+        if result.duration_ms is not None:
+            facts["duration_ms"] = result.duration_ms
+        if result.denial is not None:
+            facts["denial"] = result.denial
+        if result.is_background:
+            facts["background"] = True
+        code = exit_code_of(result.text) if result.is_error else None
+        if code is not None:
+            facts["exit_code"] = code
+    if call.name.startswith("mcp__"):
+        facts["mcp_server"] = call.name.split("__")[1]
+    if call.name in _ARGUMENT_FACTS and len(call.arguments) <= _LONGEST_ARGUMENTS:
+        key, name = _ARGUMENT_FACTS[call.name]
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            facts[name] = _decode_text(getattr(_decode_arguments(call.arguments), key))
+    return facts
+
+
+def failure_of(result: Result) -> str | None:
+    """The kind of error that a result is; None if it is none."""
+    if not result.is_error:
+        return None
+    if result.was_interrupted or result.denial == "interrupted" or _CUT_SHORT in result.text[:400]:
+        return "interrupted"
+    if result.denial is not None or result.text.startswith(_REJECTED):
+        return "permission_denied"
+    return "tool_error"
+
+
+def generation_facts(response: Response, finish: str) -> Facts:
+    """Of a response."""
+    used = response.usage
+    facts: Facts = {
+        name: value
+        for name, value in (
+            ("response_id", response.key), ("request_id", response.request_id),
+            ("request_model", response.requested_model or response.model or None), ("effort", response.effort),
+            ("max_tokens", response.max_tokens), ("stop_reason", response.stop_reason),
+            ("service_tier", used.service_tier if used is not None else None),
+            ("speed", used.speed if used is not None else None), ("error_status", response.error_status),
+            ("thinking_ms", response.thinking_ms), ("finish_reason", finish),
+        )
+        if value is not None
+    }  # fmt: skip
+    if response.request_ns is None:
+        facts["time.inferred"] = "start"
+    if response.is_aborted:
+        facts["aborted"] = True
+    return facts
+
+
+def turn_facts(turn: Turn) -> Facts:
+    """Of a turn."""
+    facts: Facts = {"turn_number": turn.number, "origin": turn.origin}
+    for name, value in (
+        ("prompt_id", turn.prompt_id), ("permission_mode", turn.permission_mode),
+        ("command", turn.prompt.command if turn.prompt is not None else None),
+        ("local_commands", turn.local_commands), ("answers_call", turn.answers_call),
+    ):  # fmt: skip
+        if value:
+            facts[name] = value
+    if turn.is_interrupted:
+        facts["interrupted"] = True
+    elif not turn.has_answer:
+        facts["incomplete"] = True
+    return facts
+
+
+def session_facts(turn: Turn) -> Facts:
+    """Of the session, as it was when the turn ended."""
+    titles = turn.titles
+    title = titles.get("custom-title") or titles.get("ai-title") or titles.get("summary")
+    facts: Facts = {}
+    for name, value in (
+        ("title", title), ("cwd", turn.cwd), ("git_branch", turn.git_branch), ("slug", turn.slug),
+        ("entrypoint", turn.entrypoint), ("client_version", turn.version),
+        ("previous_session", turn.previous_session), ("pull_request", turn.pull_request),
+    ):  # fmt: skip
+        if value:
+            facts[name] = value
+    return facts

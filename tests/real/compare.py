@@ -1,0 +1,136 @@
+"""What should be in a backend, what its own API says is there, and whether the two are the same.
+
+Rules:
+
+- What should be there is built from the final files by `turnspan.reading`, masked for the destination, and spelled in its
+  names. It does not go through our encoder: that is on trial as well.
+- A backend may add what it derives; a suite says which names those are and what they must hold. It may take nothing away.
+- Every difference is told at once, each with its span: one run shows all that is wrong.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from turnspan.backends.spelling import scrubbed
+from turnspan.config import load_config
+from turnspan.reading import read_traces
+from turnspan.sessions import all_sessions
+from turnspan.targets import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from turnspan.trace.model import Span, Trace
+
+Key = tuple[str, str]  # trace id, span id
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A span as a backend tells of it."""
+
+    trace_id: str
+    span_id: str
+    parent_id: str | None
+    name: str
+    start_ns: int
+    end_ns: int
+    error: str | None  # the message of an ERROR status; None: the status is another one
+    attributes: dict[str, Any]
+
+    @property
+    def key(self) -> Key:
+        """What it is known by."""
+        return self.trace_id, self.span_id
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A span as one reading of the final files gives it."""
+
+    trace: Trace
+    span: Span
+    attributes: dict[str, Any]
+
+    @property
+    def key(self) -> Key:
+        """What it is known by."""
+        return self.trace.trace_id.hex(), self.span.span_id.hex()
+
+    @property
+    def parent_id(self) -> str | None:
+        """The id of the span above it."""
+        return None if self.span.parent_id is None else self.span.parent_id.hex()
+
+    @property
+    def error(self) -> str | None:
+        """What its status says, if it is ERROR."""
+        return None if self.span.error is None else self.span.error_message
+
+
+def wanted_in(projects, env) -> dict[Key, Wanted]:
+    """Everything that a destination should hold of a transcript tree; the environment says which destination."""
+    config = load_config(env)
+    target = Target(config.destinations[0], config)
+    spelling = target.backend._spelling
+    found: dict[Key, Wanted] = {}
+    for session in all_sessions(projects):
+        for trace in read_traces(session.path):
+            masked = scrubbed(target.mask(trace).trace)
+            for span in masked.spans:
+                attributes = {**spelling.of_trace(masked), **spelling.of_span(masked, span)}
+                one = Wanted(masked, span, {key: _listed(value) for key, value in attributes.items()})
+                assert one.key not in found, f"{span.name!r} was built twice"
+                found[one.key] = one
+    target.close()
+    return found
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def differences(
+    wanted: dict[Key, Wanted],
+    seen: Iterable[Seen],
+    *,
+    precision_ns: int,
+    derived: Callable[[Wanted], dict[str, Any]],
+    same: Callable[[Any, Any], bool] = lambda ours, theirs: ours == theirs,
+) -> list[str]:
+    """Return what is missing, spurious, double or different. `derived` gives what the backend adds to a span itself."""
+    seen = list(seen)
+    counts = Counter(one.key for one in seen)
+    told = [f"{key}: {count} times" for key, count in counts.items() if count > 1]
+    told += [f"{key}: not there: {wanted[key].span.name}" for key in wanted.keys() - counts.keys()]
+    told += [f"{key}: nobody wrote this" for key in counts.keys() - wanted.keys()]
+    for one in seen:
+        if (ours := wanted.get(one.key)) is not None:
+            label = f"{ours.trace.session_id[:8]} {ours.trace.name} {ours.span.kind} {ours.span.name}"
+            told += [f"{label}: {what}" for what in _of_span(ours, one, precision_ns, derived(ours), same)]
+    return told
+
+
+def _of_span(ours: Wanted, seen: Seen, precision_ns: int, derived: dict[str, Any], same) -> list[str]:
+    told = []
+    for what, left, right in (
+        ("parent", ours.parent_id, seen.parent_id),
+        ("name", ours.span.name, seen.name),
+        ("error", ours.error, seen.error),
+    ):
+        if left != right:
+            told.append(f"{what} is {right!r}, not {left!r}")
+    for what, left, right in (("start", ours.span.start_ns, seen.start_ns), ("end", ours.span.end_ns, seen.end_ns)):
+        if abs(left - right) > precision_ns:
+            told.append(f"{what} is {right}, not {left}")
+    expected = {**derived, **ours.attributes}
+    for key, value in expected.items():
+        if key not in seen.attributes:
+            told.append(f"{key} is missing; it is {value!r}")
+        elif not same(value, seen.attributes[key]):
+            told.append(f"{key} is {seen.attributes[key]!r}, not {value!r}")
+    told += [f"{key} = {seen.attributes[key]!r} is nothing of ours" for key in seen.attributes.keys() - expected.keys()]
+    return told

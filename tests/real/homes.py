@@ -1,0 +1,180 @@
+"""Homes with transcripts of `fixtures/` in them, and the two ways in which these leave: while they grow, and afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from faults.story import PROJECT, Moment, Story
+from faults.world import World
+from lives import Life
+
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
+STORIES = tuple(sorted(path.name for path in FIXTURES.iterdir() if (path / "projects").is_dir()))
+# Several turns, tools that work, fail and are denied, agents in the foreground, in the background and nested, requests that
+# fail, Esc, a compaction, a Stop that sends the model on: what a live hook meets on a day.
+LIVE_STORIES = (
+    "several-turns",
+    "split-response",
+    "parallel-tools",
+    "agents-foreground",
+    "agents-background",
+    "agents-nested",
+    "api-errors",
+    "interrupted-tool",
+    "compaction-inside",
+    "stop-blocked",
+    "recorded-requests",
+)
+PATIENCE_S = 120
+
+
+def copy_stories(names, projects: Path) -> None:
+    """Put stories into a transcript tree, side by side."""
+    for name in names:
+        shutil.copytree(FIXTURES / name / "projects", projects, dirs_exist_ok=True)
+
+
+def rename_sessions(projects: Path, tag: str) -> None:
+    """Give the sessions of stories ids that only this run has: four hexadecimal digits are their own."""
+    for path in sorted(projects.rglob("*"), reverse=True):  # what is inside first
+        if path.is_file():
+            path.write_bytes(path.read_bytes().replace(b"-10e0-4000-", f"-{tag}-4000-".encode()))
+        path.rename(path.with_name(path.name.replace("-10e0-4000-", f"-{tag}-4000-")))
+
+
+# ---- afterwards
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A home in which everything has already happened."""
+
+    base: Path
+    settings: dict[str, str]  # in the environment
+
+    @property
+    def projects(self) -> Path:
+        """Where the transcripts are."""
+        return self.base / "claude" / "projects"
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Nothing of this machine's settings."""
+        own = {"PATH": os.environ["PATH"], "HOME": str(self.base), "CLAUDE_CONFIG_DIR": str(self.base / "claude")}
+        return {**own, **self.settings}
+
+    def configure(self, text: str) -> None:
+        """Write the configuration file."""
+        home = self.base / "claude" / "turnspan"
+        home.mkdir(parents=True, mode=0o700)
+        (home / "config.toml").write_text(text)
+        (home / "config.toml").chmod(0o600)
+
+    def turnspan(self, *words: str) -> dict:
+        """Run a command that must succeed; what it says as JSON."""
+        done = subprocess.run(
+            [sys.executable, "-m", "turnspan", *words, "--json"], env=self.env, cwd=self.base, capture_output=True,
+            text=True, timeout=PATIENCE_S, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout)
+
+
+# ---- while they grow
+
+STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?=\.\d+Z|Z)")
+
+
+def bring_to_now(projects: Path) -> None:
+    """Move all times of a transcript tree so that it began five minutes ago: a session silent for ten was left behind."""
+    files = {path: path.read_bytes() for path in projects.rglob("*") if path.is_file()}
+    first = min(_stamp(found[0]) for data in files.values() for found in STAMP.finditer(data))
+    later = datetime.now(tz=UTC).replace(microsecond=0) - timedelta(minutes=5) - first
+    for path, data in files.items():
+        path.write_bytes(STAMP.sub(lambda found: f"{_stamp(found[0]) + later:%Y-%m-%dT%H:%M:%S}".encode(), data))
+
+
+def _stamp(text: bytes) -> datetime:
+    return datetime.strptime(text.decode(), "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC)
+
+
+class Grown(Story):
+    """The story that a finished transcript tree tells: which rows came when, and which events a client told of."""
+
+    def __init__(self, projects: Path) -> None:
+        super().__init__()
+        life = Life(projects)
+        self._files = life.files
+        self._agents = {name: _agent_of(name) for name in life.files if _agent_of(name) is not None}
+        ends = {name: {first for first, _ in places} for name, places in life.answered.items()}
+        sizes: dict[Path, int] = {}
+        for name, size in life.steps:
+            sizes[name] = size
+            words = _last_words(self._files[name][:size]) if size in ends.get(name, ()) else None
+            if words is not None:
+                self._tell("Stop", name.stem, sizes, last_assistant_message=words)
+            elif name in self._agents and size == len(self._files[name]):
+                session, agent = self._agents[name]
+                self._tell("SubagentStop", session, sizes, agent_id=agent)
+        for name in life.answered:
+            self._tell("SessionEnd", name.stem, sizes)
+
+    @property
+    def files(self):
+        """What every file holds in the end."""
+        return self._files
+
+    def _tell(self, name, session, sizes, **facts):
+        self.moments.append(Moment(name, session, dict(sizes), facts))
+
+
+def _agent_of(name: Path) -> tuple[str, str] | None:
+    """The session and the id of the agent that a file belongs to."""
+    if name.suffix != ".jsonl" or name.parent.name != "subagents":
+        return None
+    return name.parent.parent.name, name.stem.removeprefix("agent-")
+
+
+def _last_words(data: bytes) -> str | None:
+    """What the model said last, if that is how the conversation stands: a client calls Stop with these words."""
+    texts: dict[str, list[str]] = defaultdict(list)
+    last = None
+    for line in data.splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if row.get("type") not in {"user", "assistant"} or row.get("isSidechain"):
+            continue
+        last = row["message"].get("id") if row["type"] == "assistant" else None
+        if last is not None:
+            texts[last] += [block["text"] for block in row["message"]["content"] if block.get("type") == "text"]
+    return "\n\n".join(texts[last]) if last is not None and texts[last] else None
+
+
+def live_through(base: Path, server, stories=LIVE_STORIES, tag: str = "", **settings: str) -> World:
+    """Have a real hook called at each moment of some stories, with a real worker behind it; the home afterwards.
+
+    A `tag` gives the sessions ids of their own.
+    """
+    finished = base / "finished"
+    copy_stories(stories, finished)
+    bring_to_now(finished)
+    if tag:
+        rename_sessions(finished, tag)
+    story = Grown(finished)
+    assert {path.parts[0] for path in story.files} == {PROJECT}
+    world = World(base, server, story, **settings)
+    for number in range(len(story.moments)):
+        world.call_hook(world.payload(number))
+        world.wait()
+    return world

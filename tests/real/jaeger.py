@@ -1,0 +1,176 @@
+"""Jaeger, where its binary is at hand: how it is started on loopback, asked through its query API, and what it adds.
+
+No package registry carries the binary. `TURNSPAN_JAEGER` names one, or `jaeger` (version 2) or `jaeger-all-in-one`
+(version 1) is on the PATH.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+from real.compare import Seen
+from real.phoenix import free_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from real.compare import Wanted
+
+NAMES = ("jaeger", "jaeger-all-in-one")
+START_S = 60
+STOP_S = 20
+READ_S = 30
+MICROSECOND_NS = 1_000  # Jaeger's API knows no finer times
+# What it adds to every span: the kind, the scope, and the status in its own words.
+ADDED = ("span.kind", "otel.", "error", "internal.", "w3c.", "span.flags")
+
+
+def find() -> str | None:
+    """Find the binary."""
+    chosen = os.environ.get("TURNSPAN_JAEGER")
+    return chosen or next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+class Jaeger:
+    """A server that keeps traces in memory."""
+
+    def __init__(self, binary: str, directory: Path) -> None:
+        otlp, query, *others = free_ports(4)
+        self.url, self.query_url = f"http://127.0.0.1:{otlp}", f"http://127.0.0.1:{query}"
+        self._log = directory / "jaeger.log"
+        if "all-in-one" in os.path.basename(binary):  # noqa: PTH119 - a command, perhaps without a directory
+            command = [binary, *_flags(otlp, query, others)]
+        else:
+            config = directory / "jaeger.yaml"  # JSON is YAML
+            config.write_text(json.dumps(_config(otlp, query, others[0])))
+            command = [binary, "--config", str(config)]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, env={"PATH": "/usr/bin:/bin", "HOME": str(directory)}, cwd=directory,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def __enter__(self):
+        deadline = time.monotonic() + START_S
+        while self._ask("/api/services") is None:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.__exit__()
+                raise AssertionError(f"Jaeger did not start:\n{self._log.read_text()[-2000:]}")
+            time.sleep(0.1)
+        return self
+
+    def __exit__(self, *_):
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _ask(self, path: str) -> dict[str, Any] | None:
+        return ask(self.query_url, path)
+
+    def wait_for(self, wanted: Iterable[Wanted]) -> list[Seen]:
+        """Wait until every trace has as many spans as are wanted, or for too long; then all that there are."""
+        counts: dict[str, int] = {}
+        for one in wanted:
+            counts[one.key[0]] = counts.get(one.key[0], 0) + 1
+        deadline, found = time.monotonic() + READ_S, []
+        for trace_id, count in counts.items():
+            while len(spans := spans_in(self._ask(f"/api/traces/{trace_id}"))) < count and time.monotonic() < deadline:
+                time.sleep(0.1)
+            found += spans
+        return found
+
+
+def ask(base: str, path: str) -> dict[str, Any] | None:
+    """Ask the query API; None when it says nothing, or that there is nothing."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(base + path, timeout=READ_S) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            return {"data": []} if path.startswith("/api/traces/") else None
+        raise
+    except OSError:
+        return None
+
+
+def _flags(otlp: int, query: int, others: list[int]) -> list[str]:
+    here = "127.0.0.1"
+    return [
+        "--collector.otlp.enabled=true",
+        f"--collector.otlp.http.host-port={here}:{otlp}",
+        f"--collector.otlp.grpc.host-port={here}:0",
+        f"--query.http-server.host-port={here}:{query}",
+        f"--query.grpc-server.host-port={here}:{others[0]}",
+        f"--admin.http.host-port={here}:{others[1]}",
+    ]
+
+
+def _config(otlp: int, query: int, query_grpc: int) -> dict[str, Any]:
+    here = "127.0.0.1"
+    return {
+        "service": {
+            "extensions": ["jaeger_storage", "jaeger_query"],
+            "pipelines": {"traces": {"receivers": ["otlp"], "exporters": ["jaeger_storage_exporter"]}},
+            "telemetry": {"metrics": {"level": "none"}},
+        },
+        "extensions": {
+            "jaeger_storage": {"backends": {"memory": {"memory": {"max_traces": 100_000}}}},
+            "jaeger_query": {
+                "storage": {"traces": "memory"},
+                "http": {"endpoint": f"{here}:{query}"},
+                "grpc": {"endpoint": f"{here}:{query_grpc}"},
+            },
+        },
+        "receivers": {"otlp": {"protocols": {"http": {"endpoint": f"{here}:{otlp}"}}}},
+        "exporters": {"jaeger_storage_exporter": {"trace_storage": "memory"}},
+    }
+
+
+# ---- what it tells
+
+
+def spans_in(answer: dict[str, Any] | None) -> list[Seen]:
+    """Return the spans in an answer to `/api/traces/…`."""
+    return [_seen(told) for trace in (answer or {}).get("data") or () for told in trace["spans"]]
+
+
+def _seen(told: dict[str, Any]) -> Seen:
+    tags = {tag["key"]: tag["value"] for tag in told["tags"]}
+    trace_id = told["traceID"].zfill(32)  # older servers leave out leading zeros
+    # A link comes as a reference, too; a parent is a CHILD_OF within the trace.
+    parents = [
+        reference["spanID"].zfill(16)
+        for reference in told.get("references") or ()
+        if reference["refType"] == "CHILD_OF" and reference["traceID"].zfill(32) == trace_id
+    ]
+    start_ns = told["startTime"] * 1_000
+    is_error = tags.get("error") in (True, "true") or tags.get("otel.status_code") == "ERROR"
+    return Seen(
+        trace_id,
+        told["spanID"].zfill(16),
+        parents[0] if parents else None,
+        told["operationName"],
+        start_ns,
+        start_ns + told["duration"] * 1_000,
+        str(tags.get("otel.status_description", "")) if is_error else None,
+        {key: value for key, value in tags.items() if key == "error.type" or not key.startswith(ADDED)},
+    )
+
+
+def same(ours: object, theirs: object) -> bool:
+    """Whether a tag holds a value of ours: a list is its JSON, and a whole double may come as an integer."""
+    if isinstance(ours, list):
+        return isinstance(theirs, str) and theirs.startswith("[") and json.loads(theirs) == ours
+    return ours == theirs

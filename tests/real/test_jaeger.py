@@ -1,0 +1,108 @@
+"""A real Jaeger, where its binary is at hand; and, anywhere, how its answers are read."""
+
+import json
+
+import pytest
+from backends.servers import HttpServer, reply
+from faults.figures import note
+
+from real.compare import differences, wanted_in
+from real.homes import LIVE_STORIES, STORIES, Past, copy_stories, live_through
+from real.jaeger import MICROSECOND_NS, NAMES, Jaeger, ask, find, same, spans_in
+
+CONFIG = """
+[destinations.jaeger]
+type = "otlp"
+endpoint = "{url}"
+query_url = "{query_url}"
+"""
+
+
+@pytest.fixture
+def jaeger(tmp_path_factory):
+    """A running Jaeger with nothing in it."""
+    if (binary := find()) is None:
+        pytest.skip(
+            f"no Jaeger: no registry has it; put {' or '.join(NAMES)} on the PATH, or name it in TURNSPAN_JAEGER"
+        )
+    with Jaeger(binary, tmp_path_factory.mktemp("jaeger")) as server:
+        yield server
+
+
+def told(wanted, seen):
+    """What is not as it should be; Jaeger derives nothing from our attributes."""
+    return differences(wanted, seen, precision_ns=MICROSECOND_NS, derived=lambda _: {}, same=same)
+
+
+@pytest.mark.slow
+def test_what_hooks_send_live_is_in_jaeger_span_by_span(jaeger, tmp_path):
+    """Ids, parents, names, times, status and every attribute, as one reading of the final files gives them."""
+    world = live_through(tmp_path, jaeger)
+    wanted = wanted_in(world.projects, world.env)
+
+    assert told(wanted, jaeger.wait_for(wanted.values())) == []
+    note("jaeger-live", f"{len(wanted)} spans of {len(LIVE_STORIES)} sessions")
+
+
+@pytest.mark.slow
+def test_what_backfill_sends_is_in_jaeger_once_and_verify_finds_it_there(jaeger, tmp_path):
+    """Every story; sent a second time it is still there once; and `turnspan verify` says so by asking Jaeger."""
+    past = Past(tmp_path, {})
+    past.configure(CONFIG.format(url=jaeger.url, query_url=jaeger.query_url))
+    copy_stories(STORIES, past.projects)
+    wanted = wanted_in(past.projects, past.env)
+
+    assert past.turnspan("backfill")["spans"] == len(wanted)
+    assert told(wanted, jaeger.wait_for(wanted.values())) == []
+    assert past.turnspan("backfill", "--resend")["spans"] == len(wanted)
+    assert told(wanted, jaeger.wait_for(wanted.values())) == []
+    assert past.turnspan("verify")["is_complete"]
+    note("jaeger-backfill", f"{len(wanted)} spans of {len(STORIES)} stories")
+
+
+ANSWER = {
+    "data": [
+        {
+            "traceID": "00000000000000000af7651916cd43dd",
+            "spans": [
+                {
+                    "traceID": "af7651916cd43dd",
+                    "spanID": "7ad6b7169203331",
+                    "operationName": "Bash",
+                    "references": [
+                        {"refType": "FOLLOWS_FROM", "traceID": "1" * 32, "spanID": "2" * 16},
+                        {"refType": "CHILD_OF", "traceID": "af7651916cd43dd", "spanID": "b9c7c989f97918e1"},
+                    ],
+                    "startTime": 1_760_000_000_000_001,
+                    "duration": 2_500,
+                    "tags": [
+                        {"key": "span.kind", "type": "string", "value": "internal"},
+                        {"key": "error", "type": "bool", "value": True},
+                        {"key": "otel.status_code", "type": "string", "value": "ERROR"},
+                        {"key": "otel.status_description", "type": "string", "value": "exit code 1"},
+                        {"key": "error.type", "type": "string", "value": "tool_error"},
+                        {"key": "turnspan.exit_code", "type": "int64", "value": 1},
+                    ],
+                    "logs": [],
+                    "processID": "p1",
+                }
+            ],
+            "processes": {"p1": {"serviceName": "claude-code", "tags": []}},
+        }
+    ]
+}
+
+
+def test_an_answer_of_jaegers_query_api_is_read():
+    """Ids without leading zeros, a link that is no parent, times in microseconds, the status in tags."""
+    with HttpServer(reply(200, json.dumps(ANSWER).encode(), "application/json"), reply(404, b"{}")) as server:
+        [span] = spans_in(ask(server.url, "/api/traces/af7651916cd43dd"))
+        assert spans_in(ask(server.url, "/api/traces/1")) == []
+
+    assert span.key == ("00000000000000000af7651916cd43dd", "07ad6b7169203331")
+    assert span.parent_id == "b9c7c989f97918e1"
+    assert (span.start_ns, span.end_ns) == (1_760_000_000_000_001_000, 1_760_000_000_002_501_000)
+    assert span.error == "exit code 1"
+    assert span.attributes == {"error.type": "tool_error", "turnspan.exit_code": 1}
+    assert same(["stop"], '["stop"]')
+    assert not same(["stop"], "stop")

@@ -1,0 +1,144 @@
+"""A real Phoenix, filled by `turnspan backfill` with every story there is; and what a person then sees there."""
+
+from collections import Counter, defaultdict
+
+import pytest
+from faults.figures import note
+
+from real.compare import differences, wanted_in
+from real.homes import STORIES, Past, copy_stories
+from real.phoenix import derived
+
+pytestmark = pytest.mark.slow
+MICROSECOND_NS = 1_000  # Phoenix keeps no finer times
+PROJECT = "turnspan-b4c9"
+LATER = "two-terminals"  # a story that comes after the others
+CONFIG = """
+[destinations.phoenix]
+type = "otlp"
+endpoint = "{url}"
+headers = {{ "x-project-name" = "{project}" }}
+"""
+
+
+class Filled:
+    """A home, what should be in Phoenix of it, and the server."""
+
+    def __init__(self, phoenix, base):
+        self.phoenix = phoenix
+        self.past = Past(base, {})
+        self.past.configure(CONFIG.format(url=phoenix.url, project=PROJECT))
+        copy_stories([name for name in STORIES if name != LATER], self.past.projects)
+        self.sent = self.past.turnspan("backfill")
+
+    @property
+    def wanted(self):
+        """What should be there now."""
+        return wanted_in(self.past.projects, self.past.env)
+
+    def seen(self):
+        """Everything that is there, once all of it has come."""
+        return self.phoenix.wait_for(PROJECT, len(self.wanted))
+
+
+@pytest.fixture(scope="module")
+def filled(phoenix, tmp_path_factory):
+    """A Phoenix project with the past in it, and nothing afterwards."""
+    phoenix.forget(PROJECT)
+    filled = Filled(phoenix, tmp_path_factory.mktemp("past"))
+    filled.seen()
+    yield filled
+    phoenix.forget(PROJECT)
+
+
+def test_what_backfill_sends_is_in_phoenix_span_by_span(filled):
+    """Every span of every story: ids, parents, names, times, status, every attribute; and what Phoenix derives."""
+    wanted = filled.wanted
+
+    assert filled.sent["spans"] == len(wanted)
+    assert differences(wanted, filled.seen(), precision_ns=MICROSECOND_NS, derived=derived) == []
+    note("phoenix-backfill", f"{len(wanted)} spans of {len(STORIES) - 1} stories")
+
+
+def test_phoenix_shows_each_session_with_its_turns_and_tokens(filled):
+    """Its page of sessions has every one of them once, with its first prompt and the sum of its tokens."""
+    tokens, traces, first = Counter(), defaultdict(set), {}
+    for one in filled.wanted.values():
+        session, usage = one.trace.session_id, one.span.usage
+        traces[session].add(one.trace.trace_id)
+        if usage is not None:
+            tokens[session, "prompt"] += usage.input + usage.cache_read + usage.cache_write
+            tokens[session, "completion"] += usage.output
+        if one.span.kind == "turn":
+            first[session] = min(first.get(session, (2**63, "")), (one.span.start_ns, one.attributes["input.value"]))
+
+    fields = "sessions(first: 1000) { edges { node { sessionId numTraces firstInput { value } tokenUsage { prompt completion } } } }"
+    shown = [edge["node"] for edge in filled.phoenix.project(PROJECT, fields)["sessions"]["edges"]]
+
+    assert {one["sessionId"]: one["numTraces"] for one in shown} == {name: len(ids) for name, ids in traces.items()}
+    assert len(shown) == len(traces)
+    for one in shown:
+        session = one["sessionId"]
+        assert one["tokenUsage"] == {kind: tokens[session, kind] for kind in ("prompt", "completion")}
+        if session in first:
+            assert one["firstInput"]["value"] == first[session][1]
+
+
+def test_phoenix_adds_up_the_tokens_of_a_turn_once(filled):
+    """A turn shows the tokens of all responses below it, those of its agents included, and none of them twice."""
+    wanted = filled.wanted
+    below = Counter()
+    for one in wanted.values():
+        usage, at = one.span.usage, one
+        while usage is not None and at is not None:
+            below[at.span.span_id.hex()] += usage.input + usage.cache_read + usage.cache_write + usage.output
+            at = wanted.get((one.key[0], at.parent_id))
+
+    fields = "spans(first: 1000) { edges { node { spanId cumulativeTokenCountTotal } } }"
+    shown = [edge["node"] for edge in filled.phoenix.project(PROJECT, fields)["spans"]["edges"]]
+
+    assert {one["spanId"]: one["cumulativeTokenCountTotal"] or 0 for one in shown} == {
+        span_id: below[span_id] for _, span_id in wanted
+    }
+
+
+def test_phoenix_prices_a_response_as_we_do(filled):
+    """Its own price list, over the tokens we sent, comes to what we say.
+
+    But for two things: it takes cache writes of an hour for those of five minutes, and prices a response that was cut off.
+    """
+    fields = """spans(first: 1000, filterCondition: "span_kind == 'LLM'") {
+        edges { node { spanId costSummary { total { cost } } } } }"""
+    shown = [edge["node"] for edge in filled.phoenix.project(PROJECT, fields)["spans"]["edges"]]
+    spans = {one.span.span_id.hex(): one.span for one in filled.wanted.values()}
+    compared = 0
+    for one in shown:
+        span = spans[one["spanId"]]
+        theirs = (one["costSummary"] or {"total": {"cost": None}})["total"]["cost"]
+        if span.cost_usd is None:
+            assert theirs is None or span.usage.is_incomplete
+        elif span.usage.cache_write_1h:
+            assert theirs < span.cost_usd
+        else:
+            assert theirs == pytest.approx(span.cost_usd, abs=1e-9)
+            compared += 1
+    assert compared > 50
+
+
+def test_what_is_sent_again_is_there_once(filled):
+    """`backfill --resend` delivers everything a second time: Phoenix shows no span twice and counts no token twice."""
+    fields = """recordCount traceCount tokenCountTotal costSummary { total { cost } }
+        sessions(first: 1000) { edges { node { sessionId tokenUsage { total } } } }"""
+    before, known = filled.phoenix.project(PROJECT, fields), len(filled.wanted)
+
+    assert filled.past.turnspan("backfill", "--resend")["spans"] == known
+
+    # Phoenix stores in the order in which things come: when a story that came later is there, so is all before it.
+    copy_stories([LATER], filled.past.projects)
+    assert filled.past.turnspan("backfill")["spans"] == len(filled.wanted) - known > 0
+    seen = filled.seen()
+    assert differences(filled.wanted, seen, precision_ns=MICROSECOND_NS, derived=derived) == []
+    after = filled.phoenix.project(PROJECT, fields)
+    assert after["recordCount"] == len(filled.wanted)
+    shown = [{edge["node"]["sessionId"]: edge["node"] for edge in one["sessions"]["edges"]} for one in (before, after)]
+    assert shown[0].items() <= shown[1].items()
