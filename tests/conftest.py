@@ -1,5 +1,8 @@
 """What all tests share."""
 
+import os
+
+import figures
 import pytest
 from hypothesis import settings
 
@@ -23,3 +26,15 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if "slow" in item.keywords:
             item.add_marker(skip)
+
+
+def pytest_terminal_summary(terminalreporter, exitstatus):
+    """Say what was shown, and write it down if that is wanted and all went well."""
+    if not figures.noted():
+        return
+    terminalreporter.section("figures")
+    for key, figure in sorted(figures.noted().items()):
+        terminalreporter.write_line(f"{key}: {figure}")
+    if os.environ.get("TURNSPAN_FIGURES") == "1" and exitstatus == 0:
+        figures.write(figures.PAGE, figures.noted())
+        terminalreporter.write_line(f"written to {figures.PAGE.name}")

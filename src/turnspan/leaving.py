@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -20,13 +20,24 @@ if TYPE_CHECKING:
     from turnspan.trace.secrets import RuleSet
 
 
+# Headers that name something, as `x-project-name` (Phoenix) and `X-Scope-OrgID` (Tempo) do. Any other may be a secret.
+_LABELS: Final = ("dataset", "environment", "orgid", "project", "service", "tenant", "type", "user-agent", "version")
+_SECRETS: Final = ("auth", "key", "pass", "secret", "token")
+
+
+def is_label(header: str) -> bool:
+    """Whether a header's value is a name that content may well hold, too, and no credential."""
+    name = header.lower()
+    return any(word in name for word in _LABELS) and not any(word in name for word in _SECRETS)
+
+
 def rules_of(config: Config) -> RuleSet:
     """What is masked: the built-in rules, the person's own, and every credential that is configured here."""
     credentials: list[str] = []
     pairs: list[tuple[str, str]] = []
     for destination in config.destinations:
         options = destination.options
-        credentials += map(str, (options.get("headers") or {}).values())
+        credentials += [str(value) for name, value in (options.get("headers") or {}).items() if not is_label(str(name))]
         if options.get("secret_key"):
             pairs.append((str(options.get("public_key", "")), str(options["secret_key"])))
     return compile_rules({str(k): str(v) for k, v in config.values["patterns"].items()}, credentials, pairs)

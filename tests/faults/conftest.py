@@ -5,9 +5,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import figures
 import pytest
 
-from faults import figures
 from faults.sink import Sink
 from faults.world import World
 
@@ -18,18 +18,6 @@ def pytest_collection_modifyitems(items):
         is_long = item.get_closest_marker("slow") is not None or "test_model.py" in item.nodeid
         if "faults" in item.nodeid and is_long and not figures.IS_ALL:
             item.add_marker(pytest.mark.skip(reason="a long run: TURNSPAN_FAULTS=all"))
-
-
-def pytest_terminal_summary(terminalreporter, exitstatus):
-    """Say what was shown, and write it down if that is wanted and all went well."""
-    if not figures.noted():
-        return
-    terminalreporter.section("figures")
-    for key, figure in sorted(figures.noted().items()):
-        terminalreporter.write_line(f"{key}: {figure}")
-    if os.environ.get("TURNSPAN_FIGURES") == "1" and exitstatus == 0:
-        figures.write(figures.PAGE, figures.noted())
-        terminalreporter.write_line(f"written to {figures.PAGE.name}")
 
 
 @pytest.fixture

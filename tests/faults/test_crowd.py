@@ -8,8 +8,8 @@ import sys
 import time
 
 import pytest
+from figures import IS_ALL, note
 
-from faults.figures import IS_ALL, note
 from faults.story import Story
 from faults.world import BY_SHELL, HOOK, World
 

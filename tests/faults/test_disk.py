@@ -8,8 +8,8 @@ import subprocess
 import time
 
 import pytest
+from figures import note
 
-from faults.figures import note
 from faults.world import HOOK, PATIENCE_S
 
 CLONE_NEWNS = 0x00020000

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from figures import IS_ALL, note
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from faults.figures import IS_ALL, note
 from faults.recording import (
     ACKNOWLEDGED,
     CONFIGURATION,

@@ -7,8 +7,8 @@ import random
 
 import pytest
 from backends.servers import HttpServer, reply
+from figures import IS_ALL, note
 
-from faults.figures import IS_ALL, note
 from faults.sink import FAULTS, UNSAID, Proxy
 from faults.story import Story
 from faults.world import World

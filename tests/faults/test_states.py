@@ -3,8 +3,8 @@
 import shutil
 
 import pytest
+from figures import note
 
-from faults.figures import note
 from faults.story import A
 
 MIDDLE = 6

@@ -1,6 +1,7 @@
 """Without any fault: the measure that the other suites are held to."""
 
-from faults.figures import note
+from figures import note
+
 from faults.world import BY_SHELL, HOOK
 
 

@@ -4,8 +4,8 @@ import os
 import resource
 
 import pytest
+from figures import note
 
-from faults.figures import note
 from faults.world import BY_SHELL, HOOK
 
 PLANTED = """

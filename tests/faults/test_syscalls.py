@@ -10,10 +10,10 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from figures import IS_ALL, note
 
 from faults import syscalls
 from faults.conftest import needs_strace
-from faults.figures import IS_ALL, note
 from faults.sink import Sink
 from faults.world import HOOK, World
 

@@ -5,8 +5,8 @@ import shutil
 import time
 
 import pytest
+from figures import IS_ALL, note
 
-from faults.figures import IS_ALL, note
 from faults.story import DYER, HELPER, A
 
 EVENT = 4  # the Stop of the turn with an agent

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from backends.servers import HttpServer, reply
-from faults.figures import note
+from figures import note
 
 from real.compare import differences, wanted_in
 from real.homes import LIVE_STORIES, STORIES, Past, copy_stories, live_through

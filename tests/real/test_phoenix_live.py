@@ -1,7 +1,7 @@
 """A real Phoenix, filled by real hooks while transcripts grow."""
 
 import pytest
-from faults.figures import note
+from figures import note
 
 from real.compare import differences, wanted_in
 from real.homes import LIVE_STORIES, Past, copy_stories, live_through

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 
 import pytest
-from faults.figures import note
+from figures import note
 
 from real.compare import differences, wanted_in
 from real.homes import STORIES, Past, copy_stories

@@ -11,7 +11,7 @@ import os
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reliability.md"
 IS_ALL = os.environ.get("TURNSPAN_FAULTS") == "all"
 _noted: dict[str, str] = {}
 
