@@ -218,6 +218,25 @@ def test_an_idle_turn_leaves_by_the_clock(project, last, patience):
     assert len(walk(path, now_ns=at + patience + 1)[1]) == 1
 
 
+def test_an_answer_that_comes_after_all_starts_at_its_prompt(project):
+    """A turn that was given up as idle has left; what answers it later has the bytes that one reading gives it."""
+    writer = Writer()
+    asked = writer.prompt("Anyone?")
+    path = writer.save(project)
+    late = parse_time(asked["timestamp"]) + IDLE_NS + 1
+    first, progress = read(path, now_ns=late)
+    assert outline(first) == ["Turn 1"]
+    call = writer.call("Bash", {"command": "true"})
+    path = writer.save(project)
+    second, progress = read(path, progress, now_ns=late + 2 * IDLE_WHILE_PENDING_NS)
+    writer.result(call, "ok")
+    writer.say("Here.")
+    third, _ = read(writer.save(project), progress, is_stopped=True)
+    once = {span.span_id: (span.start_ns, span.end_ns) for span in spans(read(path)[0], "generation")}
+    live = {span.span_id: (span.start_ns, span.end_ns) for span in spans(first + second + third, "generation")}
+    assert live == once
+
+
 def test_an_agent_that_still_works_keeps_its_turn_awake(project):
     """A turn is not idle while one of its agents writes."""
     writer = Writer()

@@ -79,6 +79,7 @@ class Carry(msgspec.Struct, frozen=True, omit_defaults=True):
     is_answered: bool = False
     words: tuple[str, ...] = ()  # digests of the last turn's last words
     high_water_ns: int = 0
+    input_ns: int | None = None  # what made the client ask, where no answer has come: one that comes late starts there
     context: dict[str, Words] = {}  # kind → the line that says it
     queued: tuple[Words, ...] = ()  # typed and not yet taken
     taken: tuple[Words, ...] = ()  # taken from the queue, and no line has repeated them yet
@@ -138,7 +139,7 @@ class Grouper:
         self._gap = _NO_GAP
         self._end = Place(0, 0, 0)
         self._requests: dict[str, tuple[int | None, e.RequestParams | None]] = {}
-        self._input_ns: int | None = None
+        self._input_ns = self._past.input_ns
         self._responses: dict[str, tuple[Turn, Response]] = {}  # in what is open, by message id
         self._calls: dict[str, tuple[Turn, Call]] = {}  # likewise
         self._said: dict[Words, Entry] = {}  # lines already at hand, so that they need not be recalled
@@ -237,6 +238,8 @@ class Grouper:
         rows, context, queued, taken = self._marked
         pending = [*self._past.pending, *((call.id, turn.number) for turn in turns for call in turn.pending_calls)]
         past = self._past
+        if all(turn.has_answer for turn in turns):
+            self._input_ns = None
         numbers = {turn.number for turn in turns}
         kept = [ref for ref in past.recent if ref.number not in numbers]
         self._rows = self._rows[max(0, rows - _REMEMBERED_ROWS) :]
@@ -249,6 +252,7 @@ class Grouper:
             pending=tuple(pending[-_REMEMBERED_CALLS:]),
             is_answered=all(turn.has_answer and not turn.has_failed for turn in turns),
             high_water_ns=max([past.high_water_ns, *(time for turn in turns for time in turn.times)]),
+            input_ns=self._input_ns,
             context=context,
             queued=queued,
             taken=taken,
@@ -257,7 +261,7 @@ class Grouper:
         needed = {*self._context.values(), *self._queued, *self._taken, *context.values(), *queued, *taken}
         self._said = {at: entry for at, entry in self._said.items() if at in needed}
         self._open, self._late, self._inline, self._inline_rows = None, {}, {}, {}
-        self._requests, self._input_ns, self._responses, self._calls = {}, None, {}, {}
+        self._requests, self._responses, self._calls = {}, {}, {}
         return Sealed(turns, self._end, self._past)
 
     # ---- which rows make the conversation
@@ -468,6 +472,8 @@ class Grouper:
                 return None  # a forked agent begins with a copy of the message that launched it
             turn, sealed = self._turn_for(entry, place, is_synthetic=is_synthetic)
             self._settle(turn)
+            if turn.has_answer:
+                self._input_ns = None  # what made it go on is not known
             response = self._new_response(key, entry, message, moment)
             response.is_repeat = turn.part > 0 and key in self._past.responses
             turn.responses.append(response)
