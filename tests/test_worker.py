@@ -23,8 +23,9 @@ from turnspan import state
 from turnspan.backends import Answer, Verdict
 from turnspan.config import load_config
 from turnspan.errors import TurnspanError
+from turnspan.events import Event, parse_event
 from turnspan.log import LOG_NAME
-from turnspan.worker import Event, parse_event, serve
+from turnspan.worker import serve
 
 MINUTE_S = 60.0
 

@@ -21,6 +21,7 @@ from turnspan import log, state, worker
 from turnspan.backends import Answer
 from turnspan.crew import Crew, Done, Lost
 from turnspan.errors import StateError, TurnspanError
+from turnspan.events import Event
 from turnspan.home import Busy
 from turnspan.plan import is_outdated_copy, peek
 from turnspan.reading import Ending
@@ -202,7 +203,7 @@ def serve_waiting(home: Path, session_id: str) -> None:
     events = state.read_marks(home, session_id).events
     path = next((str(facts["path"]) for facts in events if facts.get("path")), "")
     # An event that says nothing by itself: those that wait say it all.
-    event = worker.Event(hook_event_name="SubagentStop", session_id=session_id, transcript_path=path)
+    event = Event(hook_event_name="SubagentStop", session_id=session_id, transcript_path=path)
     try:
         worker.serve(event, os.environ, time.time, time.sleep)
     except TurnspanError as error:  # theirs, not ours

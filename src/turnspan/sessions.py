@@ -10,7 +10,6 @@ Rules:
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import re
@@ -458,7 +457,7 @@ def _latest(projects: Path, cwd: Path | None) -> SessionFile:
 
 
 def _head_names(path: Path, cwd: Path) -> bool:
-    needle = b'"cwd":' + json.dumps(str(cwd), ensure_ascii=False).encode()
+    needle = b'"cwd":' + msgspec.json.encode(str(cwd))
     return any(needle in line for line in _lines(path, _HEAD_BYTES))
 
 

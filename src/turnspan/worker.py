@@ -11,12 +11,10 @@ Rules:
 
 from __future__ import annotations
 
-from turnspan import late
+from turnspan import late  # noqa: F401  before anybody else loads msgspec
 
 # isort: split
-import json
 import os
-import re
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -25,12 +23,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from turnspan import log, sessions, state
-from turnspan.backends import Answer
 from turnspan.config import OFF, load_config
 from turnspan.errors import BackendError, ConfigError, TurnspanError
+from turnspan.events import parse_event
 from turnspan.home import Busy
 from turnspan.hook import take_over
 from turnspan.reading import Ending
+from turnspan.report import report
 from turnspan.ship import ship
 from turnspan.targets import since, targets_of
 from turnspan.transcript.turns import words_digest
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 
     from turnspan.backends import Verdict
     from turnspan.config import Config
+    from turnspan.events import Event
     from turnspan.sessions import SessionFile
     from turnspan.ship import Shipped
     from turnspan.targets import Target
@@ -54,23 +54,6 @@ _SWEEP_EVERY_S: Final = 60.0
 _POLL_S: Final = 0.05
 _SWITCHED_OFF: Final = "switched off"
 _RECOVERED: Final = "recovered"
-
-
-class Event(msgspec.Struct, frozen=True):
-    """What a hook was told."""
-
-    hook_event_name: str = ""
-    session_id: str = ""
-    transcript_path: str = ""
-    cwd: str = ""
-    last_assistant_message: str | None = None
-    agent_id: str | None = None
-    at_s: float = 0.0  # when it happened
-
-
-_TEXT: Final = late.pattern(
-    rb'"(%b)"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")' % "|".join(Event.__struct_fields__).encode(), re.DOTALL
-)
 
 
 class Shift(msgspec.Struct, frozen=True):
@@ -120,31 +103,6 @@ def _born_s() -> float:
         return time.time() - max(0.0, up_s - int(fields[19]) / os.sysconf("SC_CLK_TCK"))
     except (OSError, ValueError, IndexError):
         return time.time()
-
-
-def parse_event(raw: bytes) -> Event:
-    """The payload of a hook; wrong types are as good as missing."""
-    try:
-        table = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        table = _salvaged(raw) or None
-    if not isinstance(table, dict):
-        raise TurnspanError("the hook got no JSON object on stdin")
-    texts = {key: table[key] for key in Event.__struct_fields__ if isinstance(table.get(key), str)}
-    if "\0" in texts.get("cwd", ""):  # no directory is called so
-        del texts["cwd"]
-    return Event(**texts)
-
-
-def _salvaged(raw: bytes) -> dict[str, str]:
-    """What an event says that is no valid JSON: there is half an emoji in it, or its end is missing."""
-    texts: dict[str, str] = {}
-    for name, literal in _TEXT.findall(raw):
-        with suppress(ValueError):
-            text = json.loads(literal.decode("utf-8", "replace"), strict=False)
-            # Half a pair becomes what the transcript's reader makes of it: the last words must be found again.
-            texts.setdefault(name.decode(), text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-    return texts
 
 
 def serve(
@@ -253,7 +211,7 @@ def _serve_session(shift: Shift, session: SessionFile, marks: list[dict[str, Any
             shift.sleep(_POLL_S)
             again = ship(session, target, shift.config, ending, clock, is_patient=patience)
             shipped = _joined(shipped, again)
-        _report(shift.config, session, shipped, marks)
+        report(shift.config, session, shipped, marks)
 
 
 def _before_the_end(
@@ -399,7 +357,7 @@ def _recover(shift: Shift, session: SessionFile, patience: _Patience, stopped: s
             continue
         turns += shipped.turns
         if shipped.spans or shipped.stopped is not None or shipped.refused:
-            _report(config, session, shipped, [{"event": _RECOVERED}])
+            report(config, session, shipped, [{"event": _RECOVERED}])
     return turns
 
 
@@ -436,52 +394,6 @@ def _mtime(session: SessionFile) -> float:
         return session.path.stat().st_mtime
     except OSError:
         return 0.0
-
-
-# ---- the log
-
-
-def _report(config: Config, session: SessionFile, shipped: Shipped, marks: list[dict[str, Any]]) -> None:
-    """One line that tells the truth."""
-    facts: dict[str, Any] = {
-        "session": session.session_id,
-        "destination": shipped.destination,
-        "trigger": ",".join(sorted({str(mark.get("event")) for mark in marks})),
-        "turns": shipped.turns,
-        "spans": shipped.spans,
-    }
-    for name in ("copied", "off", "refused", "cut", "kept_as"):
-        if getattr(shipped, name):
-            facts[name] = getattr(shipped, name)
-    for name, counts in (("masked", shipped.masked), ("noticed", shipped.noticed), ("unknown", shipped.unknown)):
-        if counts:
-            facts[name] = ",".join(f"{key}={count}" for key, count in sorted(counts.items()))
-    if shipped.is_rewritten:
-        facts["rewritten"] = True
-    if shipped.is_answer_missing:
-        facts["unsealed"] = True
-    if shipped.stopped is not None:
-        facts["reason"] = shipped.stopped.reason
-    log.log_line(config.home, _level(shipped), _said(shipped), **facts)
-
-
-def _level(shipped: Shipped) -> log.Level:
-    stopped = shipped.stopped
-    if shipped.refused or (stopped is not None and stopped.answer is not Answer.LATER):
-        return "ERROR"
-    return "WARN" if stopped is not None or shipped.is_rewritten or shipped.kept_as else "INFO"
-
-
-def _said(shipped: Shipped) -> str:
-    if shipped.stopped is not None:
-        return f"held: {shipped.stopped.answer}"
-    if shipped.refused:
-        return "quarantined"
-    if shipped.kept_as:
-        return "state corrupt"
-    if shipped.held_until_s is not None:
-        return "on hold"
-    return "sent" if shipped.spans else "nothing new"
 
 
 if __name__ == "__main__":

@@ -38,9 +38,10 @@ from faults.story import Recorder
 from turnspan import state, tail
 from turnspan.config import load_config
 from turnspan.errors import TurnspanError
+from turnspan.events import Event
 from turnspan.reading import Ending, Progress, Reading, read_traces
 from turnspan.sessions import SessionFile
-from turnspan.worker import Event, serve
+from turnspan.worker import serve
 
 IDLE_S = 9 * 60  # a little less than what turnspan takes for silence
 counts: Counter[str] = Counter()

@@ -17,12 +17,13 @@ from faults.story import loom
 from turnspan import state
 from turnspan.config import load_config
 from turnspan.errors import TurnspanError
+from turnspan.events import parse_event
 from turnspan.hook import HOOK_CODE, HOOK_OPTIONS, PACKAGE_ROOT, WORKER_CODE, WORKER_OPTIONS
 from turnspan.log import LOG_NAME
 from turnspan.reading import read_traces
 from turnspan.sessions import all_sessions
 from turnspan.targets import Target
-from turnspan.worker import parse_event, serve
+from turnspan.worker import serve
 
 LAUNCHER = Path(__file__).resolve().parents[2] / "hooks" / "turnspan-hook"
 HOOK = [sys.executable, *HOOK_OPTIONS, HOOK_CODE, PACKAGE_ROOT]

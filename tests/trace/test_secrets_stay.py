@@ -14,7 +14,8 @@ import pytest
 from backends.servers import HttpServer
 from secret_samples import MAKERS
 
-from turnspan.worker import Event, serve
+from turnspan.events import Event
+from turnspan.worker import serve
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 STORIES = (
