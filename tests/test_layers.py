@@ -20,8 +20,10 @@ MAY_IMPORT = {
     "transcript": {"late"},
     "trace": {"transcript", "errors", "late"},
     "tail": {"errors", "late"},
-    "sessions": {"tail", "transcript", "errors", "late"},
-    "reading": {"sessions", "tail", "trace", "transcript", "errors"},
+    "glance": {"tail", "transcript", "errors", "late"},
+    "sessions": {"glance", "tail", "errors"},
+    "copies": {"sessions", "glance", "transcript"},
+    "reading": {"copies", "sessions", "glance", "tail", "trace", "transcript", "errors"},
     "home": {"errors"},
     "backends": {"trace", "errors", "home", "late"},  # home: how a private file is opened and replaced
     "deliver": {"backends", "trace"},

@@ -19,6 +19,7 @@ import msgspec
 
 from turnspan import sessions
 from turnspan.gist import words_of
+from turnspan.glance import last_time_ns
 from turnspan.terminal import age, cells, fit, one_line, pad, tokens, usd
 from turnspan.trace.model import Kind, Usage
 
@@ -151,7 +152,7 @@ def newest_sessions(projects: Path, *, limit: int, project: str | None = None) -
     wanted = (session for when, session in dated if when and (project is None or _is_of(session, project)))
     newest = [session for _, session in zip(range(limit), wanted, strict=False)]
     # Files that were copied have a new date: among the few that are shown, the transcript's own times decide.
-    return sorted(newest, key=lambda s: sessions.last_time_ns(s.path) or written_ns(s.path), reverse=True)
+    return sorted(newest, key=lambda s: last_time_ns(s.path) or written_ns(s.path), reverse=True)
 
 
 def written_ns(path: Path) -> int:

@@ -19,6 +19,7 @@ import msgspec
 from turnspan import sessions, state, tail
 from turnspan.backends.settings import parse_url
 from turnspan.errors import StateError, TranscriptError
+from turnspan.glance import last_time_ns
 from turnspan.home import read_private
 from turnspan.listing import written_ns
 from turnspan.targets import identity_of
@@ -132,7 +133,7 @@ def _is_selected(session: SessionFile, selection: Selection) -> bool:
         return False
     if selection.since_ns is None:
         return True
-    return (sessions.last_time_ns(session.path) or written_ns(session.path)) >= selection.since_ns
+    return (last_time_ns(session.path) or written_ns(session.path)) >= selection.since_ns
 
 
 def _is_of(session: SessionFile, project: str) -> bool:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan import sessions, tail
+from turnspan import copies, sessions, tail
 from turnspan.errors import TranscriptError
+from turnspan.glance import last_time_ns
 from turnspan.trace import ids
 from turnspan.trace.build import Agent, Launch, build_agent, build_turn
 from turnspan.trace.facts import agent_arguments
@@ -241,7 +242,7 @@ class Reading:
         """The last time any of the session's agents said something, as far as the ends of their files show."""
         latest = 0
         for agent in self._known_agents().values():
-            latest = max(latest, sessions.last_time_ns(agent.path) or 0)
+            latest = max(latest, last_time_ns(agent.path) or 0)
         return latest
 
     def _add(self, sealed: Sealed) -> None:
@@ -251,13 +252,13 @@ class Reading:
         for turn in sealed.turns:
             if turn.part > 0 and turn.number in draft.left_out:
                 continue
-            is_copied = not draft.is_own and sessions.is_copied(turn, self.session)
-            if is_copied or sessions.repeats_itself(turn, self.session):
+            is_copied = not draft.is_own and copies.is_copied(turn, self.session)
+            if is_copied or copies.repeats_itself(turn, self.session):
                 draft.copied += turn.part == 0
                 draft.left_out = (*draft.left_out, turn.number)[-_REMEMBERED_LEFT_OUT:]
                 continue
             if not draft.is_own and turn.previous is not None:
-                turn.previous = sessions.original_ref(turn.previous, self.session)
+                turn.previous = copies.original_ref(turn.previous, self.session)
             draft.is_own = True
             draft.turns += turn.part == 0
             trace_id = ids.trace_id(turn.session_id, turn.key)
@@ -457,7 +458,7 @@ class Reading:
 
     def _is_idle(self, path: Path) -> bool:
         now = self._ending.now_ns
-        return now is not None and now - (sessions.last_time_ns(path) or now) > IDLE_NS
+        return now is not None and now - (last_time_ns(path) or now) > IDLE_NS
 
     def _has_finished(self, file: AgentFile) -> bool:
         """Whether the client says that an agent has come to an end; its file may lag behind."""

@@ -350,7 +350,7 @@ def _recover(shift: Shift, session: SessionFile, patience: _Patience, stopped: s
     config, now_s = shift.config, shift.clock()
     turns = 0
     for target in list(shift.targets):
-        if _mtime(session) < since(config, target.identity, now_s):
+        if sessions.mtime(session.path) < since(config, target.identity, now_s):
             continue
         shipped = _ship(shift, session, target, Ending(now_ns=int(now_s * 1e9), stopped_session=stopped), patience)
         if shipped is None:
@@ -366,7 +366,7 @@ def _left_behind(shift: Shift, current: SessionFile) -> Iterator[SessionFile]:
     config = shift.config
     others = [s for s in sessions.sessions_in(current.path.parent) if s.session_id != current.session_id]
     root = sessions.projects_dir(config.claude_home)
-    for session in sorted(others, key=_mtime, reverse=True):
+    for session in sorted(others, key=lambda session: sessions.mtime(session.path), reverse=True):
         if not sessions.is_below(session.path, root):
             continue
         try:
@@ -387,13 +387,6 @@ def _size(session: SessionFile) -> int:
         return session.path.stat().st_size
     except OSError:
         return 0
-
-
-def _mtime(session: SessionFile) -> float:
-    try:
-        return session.path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,150 @@
+"""History that was copied into a transcript from another one, where it belongs.
+
+Rules:
+
+- A copied turn belongs to its origin: it is told there, and here it is left out.
+- Some clients mark copies, or leave the old session's id on them. Where nothing tells, that a prompt's uuid stands in
+  another transcript of the same project does; which of the two is the origin is asked of what clients do not copy.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from turnspan.glance import first_time_ns, lines, stamp_of, stands_in, time_range
+from turnspan.sessions import SAFE_ID, SessionFile, mtime, session_names, sessions_in
+from turnspan.transcript.entries import ForkedFrom, parse_time
+from turnspan.transcript.turns import TurnRef, version_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from turnspan.transcript.turns import Turn
+
+_WHOLE_BYTES: Final = 64 * 1024 * 1024  # as much of a transcript as is compared
+_TIMES_REWRITTEN_UNTIL: Final = (2, 0, 0)  # copies made by these clients carry new timestamps
+
+
+def is_copied(turn: Turn, session: SessionFile) -> bool:
+    """Whether a turn was copied into this file from another one, where it belongs."""
+    if turn.forked_from is not None and turn.forked_from != session.session_id:
+        return True
+    if not turn.prompt_uuid:
+        return False
+    if turn.session_id != session.session_id:
+        # Up to 2.1.63 copies keep the session they come from. The one exception is 1.0.x `--continue`, which writes new
+        # turns into a new file under the old id: then the old file does not hold them.
+        if not SAFE_ID.fullmatch(turn.session_id):
+            return True
+        origin = session.path.parent / f"{turn.session_id}.jsonl"
+        return not origin.is_file() or stands_in(origin, turn.prompt_uuid)
+    if _has_own_requests(turn):
+        return False
+    return any(
+        stands_in(other.path, turn.prompt_uuid) and _is_older(other.path, turn, session)
+        for other in _overlapping(turn, session)
+    )
+
+
+def _has_own_requests(turn: Turn) -> bool:
+    """Whether requests were recorded in this file, and none elsewhere: copies do not hold them (2.1.325 on)."""
+    responses = turn.responses
+    return any(r.request_ns is not None for r in responses) and not any(r.has_request_elsewhere for r in responses)
+
+
+def original_ref(ref: TurnRef, session: SessionFile) -> TurnRef:
+    """A copied turn by its identity in the transcript it comes from, which unmarked copies do not name."""
+    if ref.session_id != session.session_id:
+        return ref
+    others = (other for other in sessions_in(session.path.parent) if other.session_id != session.session_id)
+    holders = [other for other in others if stands_in(other.path, ref.key)]
+    first = min(holders, key=lambda other: (first_time_ns(other.path) or 0, mtime(other.path)), default=session)
+    return TurnRef(first.session_id, ref.key, ref.number, ref.parts)
+
+
+def repeats_itself(turn: Turn, session: SessionFile) -> bool:
+    """Whether a turn stands in the same file once more (VS Code resume, 2.1.11: new uuids, old message ids)."""
+    if not turn.is_repeat_suspect:
+        return False
+    if turn.prompt_uuid and stands_in(session.path, turn.prompt_uuid, before=turn.start.offset):
+        return True
+    ids = [response.key for response in turn.responses]
+    return bool(ids) and all(stands_in(session.path, key, key=b'"id":"', before=turn.start.offset) for key in ids)
+
+
+def _overlapping(turn: Turn, session: SessionFile) -> Iterator[SessionFile]:
+    """The other sessions of the project that were being written when the prompt was, as their own times tell."""
+    prompt_ns = turn.prompt.time_ns if turn.prompt is not None else None
+    if prompt_ns is None or version_of(turn.version) <= _TIMES_REWRITTEN_UNTIL:
+        yield from (other for other in sessions_in(session.path.parent) if other.session_id != session.session_id)
+        return
+    for name in session_names(session.path.parent):
+        path = os.path.join(session.path.parent, name)  # noqa: PTH118  a Path for each of a thousand takes its time
+        first, last = time_range(path, *stamp_of(path))
+        is_before = first is not None and prompt_ns < first
+        if name[:-6] != session.session_id and not is_before and not (last is not None and last < prompt_ns):
+            yield SessionFile(name[:-6], Path(path))
+
+
+def _is_older(other: Path, turn: Turn, session: SessionFile) -> bool:
+    """Which of two files that hold the same prompt had it first? True if it was `other`."""
+    if any(response.has_request_elsewhere for response in turn.responses):
+        return True  # 2.1.325 on: the recorded requests are not copied
+    ours, theirs = (_row_of(path, turn.prompt_uuid) for path in (session.path, other))
+    if session.session_id in {theirs.session_id, theirs.forked_from and theirs.forked_from.session_id}:
+        return False  # up to 2.1.63, and with a mark, a copy names the session it comes from: ours
+    our_time, their_time = parse_time(ours.timestamp), parse_time(theirs.timestamp)
+    if our_time is not None and their_time is not None and our_time != their_time:
+        return their_time < our_time  # 1.0.x and 2.0.0 rewrite the times of copies
+    born, other_born = (first_time_ns(path) for path in (session.path, other))
+    if born is not None and other_born is not None and born != other_born:
+        return other_born < born  # what a client writes first in a new file is not copied
+    extra, other_extra = _rows_between(session.path, other)
+    if extra != other_extra:
+        return other_extra > extra  # only the conversation is copied: more than that stands in the origin
+    return (mtime(other), other.name) < (mtime(session.path), session.path.name)
+
+
+def _rows_between(*paths: Path) -> list[int]:
+    """How many rows of its own each of these files has between those that all of them hold."""
+    files = [[_uuid_of(line) for line in lines(path, _WHOLE_BYTES)] for path in paths]
+    common = set[str].intersection(*({uuid for uuid in uuids if uuid} for uuids in files))
+    found = []
+    for uuids in files:
+        shared = [number for number, uuid in enumerate(uuids) if uuid in common]
+        found.append(shared[-1] - shared[0] + 1 - len(shared) if shared else 0)
+    return found
+
+
+class _Named(msgspec.Struct):
+    uuid: str = ""
+
+
+def _uuid_of(line: bytes) -> str:
+    try:
+        return msgspec.json.decode(line, type=_Named).uuid
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+
+
+class _Row(msgspec.Struct, rename="camel"):
+    """Whose row it is, and when it was written."""
+
+    session_id: str = ""
+    timestamp: str = ""
+    forked_from: ForkedFrom | None = None
+
+
+def _row_of(path: Path, uuid: str) -> _Row:
+    needle = b'"uuid":"' + uuid.encode() + b'"'
+    for line in lines(path, _WHOLE_BYTES):
+        if needle in line:
+            try:
+                return msgspec.json.decode(line, type=_Row)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                break
+    return _Row()

@@ -1,0 +1,111 @@
+"""A look at a file without reading all of it: its ends, its times, whether something stands in it.
+
+What cannot be read has no times and holds nothing: whoever needs to know why reads it with `tail`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from turnspan import late
+from turnspan.errors import TranscriptError
+from turnspan.tail import open_regular, read_at
+from turnspan.transcript.entries import parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+END_BYTES: Final = 65536
+_AGENT_HEAD_BYTES: Final = 4096
+_STAMP: Final = late.pattern(rb'"timestamp":"([^"]{10,40})"')
+
+
+def stamp_of(path: str) -> tuple[int, int]:
+    """Size and time of a file: what was read of it is right as long as they are the same."""
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
+
+
+@lru_cache(maxsize=1 << 11)  # a backfill asks with every session next to which it lies
+def head_of(path: str, _size: int, _written_ns: int) -> bytes:
+    """How a file begins."""
+    return ends(Path(path), _AGENT_HEAD_BYTES)
+
+
+@lru_cache(maxsize=1 << 15)  # a backfill asks for every session's neighbours
+def time_range(path: str, _size: int, _written_ns: int) -> tuple[int | None, int | None]:
+    """The first and the last time that a transcript's ends show. A long line may hide either: then it is not known."""
+    return min(_times(ends(Path(path), END_BYTES)), default=None), last_time_ns(Path(path))
+
+
+def last_time_ns(path: Path) -> int | None:
+    """The last time that the end of a transcript shows."""
+    return max(_times(ends(path, END_BYTES, from_end=True)), default=None)
+
+
+def _times(data: bytes) -> list[int]:
+    stamps = (parse_time(stamp.decode("ascii", "replace")) for stamp in _STAMP.findall(data))
+    return [stamp for stamp in stamps if stamp is not None]
+
+
+def ends(path: Path, count: int, *, from_end: bool = False) -> bytes:
+    """The first or last bytes of a regular file; nothing of what is not one, or cannot be read."""
+    try:
+        descriptor = open_regular(path)
+    except TranscriptError:
+        return b""
+    try:
+        return read_at(descriptor, count, max(0, os.fstat(descriptor).st_size - count) if from_end else 0)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+def stands_in(path: Path, needle: str, *, key: bytes = b'"uuid":"', before: int | None = None) -> bool:
+    """Whether a row of a transcript has this uuid, or another id, before some offset."""
+    try:
+        descriptor = open_regular(path)
+    except TranscriptError:
+        return False
+    try:
+        size = os.fstat(descriptor).st_size
+        if size == 0:
+            return False
+        with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as data:
+            end = size if before is None else min(before, size)
+            return data.find(key + needle.encode() + b'"', 0, end) >= 0
+    except (OSError, ValueError):
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def first_time_ns(path: Path) -> int | None:
+    """The time of the first line that has one."""
+    for line in lines(path, END_BYTES * 4):
+        stamp = _STAMP.search(line)
+        if stamp is not None:
+            return parse_time(stamp[1].decode("ascii", "replace"))
+    return None
+
+
+def lines(path: Path, limit: int) -> Iterator[bytes]:
+    """The lines in the first bytes of a regular file."""
+    try:
+        descriptor = open_regular(path)
+    except TranscriptError:
+        return
+    with os.fdopen(descriptor, "rb") as file:
+        try:
+            while file.tell() < limit and (line := file.readline(limit)):
+                yield line
+        except OSError:
+            return
