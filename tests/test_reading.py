@@ -19,7 +19,7 @@ from turnspan.transcript.entries import parse_time
 from turnspan.transcript.turns import words_digest
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
-STORIES = sorted(path.name for path in FIXTURES.iterdir() if path.is_dir())
+STORIES = sorted(path.parent.name for path in FIXTURES.glob("*/projects"))
 LIVES = {story: Life(FIXTURES / story / "projects") for story in STORIES}
 
 
@@ -171,6 +171,23 @@ def test_no_transcript_can_hurt_us(data, tmp_path_factory):
                 assert span.start_ns <= span.end_ns
                 seen.add((trace.trace_id, span.span_id))
     shutil.rmtree(directory.parent)
+
+
+def test_an_agent_whose_file_comes_late_hangs_below_its_call(project):
+    """A background agent's file may be written a moment after the turn that launched it has left (2.1.152)."""
+    writer = Writer(version="2.1.152")
+    writer.prompt("Delegate.")
+    call = writer.call("Agent", {"prompt": "Count.", "run_in_background": True})
+    launched = {"isAsync": True, "status": "async_launched", "agentId": "a5b1f1"}
+    writer.result(call, "Async agent launched successfully.\nagentId: a5b1f1", outcome=launched)
+    writer.say("Started.")
+    agent = agent_writer(writer, "a5b1f1")
+    agent.turn("Count.", "One, two.")
+    early, progress = read(writer.save(project), is_stopped=True)
+    save_agent(agent, project, "a5b1f1", {"agentType": "general-purpose", "toolUseId": tool_id(call)})
+    late, _ = read(writer.save(project), progress)
+    assert sent([*early, *late]) == sent(read(writer.save(project))[0])
+    assert outline(late) == ["… general-purpose", "  said One, two."]
 
 
 # ---- when a turn may leave

@@ -17,7 +17,7 @@ from turnspan.sessions import sessions_in
 from turnspan.trace.model import Json, Media, Text
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
-STORIES = sorted(path.name for path in FIXTURES.iterdir() if path.is_dir())
+STORIES = sorted(path.parent.name for path in FIXTURES.glob("*/projects"))
 
 
 def moment(ns):

@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeGuard
 
 import msgspec
 
@@ -286,12 +286,16 @@ class Reading:
                 result = call.result
                 if call.name not in AGENT_TOOLS and (result is None or result.agent_id is None):
                     continue
-                for file in self._files_of(call, turn):
-                    span = ids.span_id(trace_id, Kind.TOOL, call.id)
-                    launch = Launched(
-                        trace_id.hex(), span.hex(), name, agent_arguments(call)[1],
-                        result is not None and result.is_background, call.time_ns or 0,
-                    )  # fmt: skip
+                span = ids.span_id(trace_id, Kind.TOOL, call.id)
+                launch = Launched(
+                    trace_id.hex(), span.hex(), name, agent_arguments(call)[1],
+                    result is not None and result.is_background, call.time_ns or 0,
+                )  # fmt: skip
+                files = self._files_of(call, turn)
+                if not files and result is not None and result.is_background and _is_safe(result.agent_id):
+                    # Its file comes a moment after the call has returned (2.1.152); then it must not be nobody's.
+                    draft.launched[result.agent_id] = (*draft.launched.get(result.agent_id, ()), launch)
+                for file in files:
                     earlier = draft.launched.get(file.agent_id, ())
                     draft.launched[file.agent_id] = (*earlier, launch)
                     if launch.is_background:
@@ -320,7 +324,7 @@ class Reading:
         if named:
             return named
         agent_id = call.result.agent_id if call.result is not None else None
-        if agent_id is not None and sessions.SAFE_ID.fullmatch(agent_id):
+        if _is_safe(agent_id):
             file = known.get(agent_id) or sessions.flat_agent_file(self.session, agent_id)
             if file is not None:
                 return [file]
@@ -477,6 +481,10 @@ def _agent(file: AgentFile, turns: Sequence[Turn], call: Launched | None, *, is_
     )
 
 
+def _is_safe(agent_id: str | None) -> TypeGuard[str]:
+    return agent_id is not None and sessions.SAFE_ID.fullmatch(agent_id) is not None
+
+
 def _started_ns(turn: Turn) -> int:
     return min(turn.times, default=0)
 
@@ -522,8 +530,10 @@ def _entries(
 
 def _glued(line: tail.Line, data: bytes) -> Iterator[tuple[Place, entries.Entry]]:
     """The records of a line that lost its newline, each in its own place: a turn may end between them."""
-    for start, end in lines.records(data):
-        place = Place(line.number, line.offset + start, line.end if end == len(data) else line.offset + end)
+    found = lines.records(data)
+    for start, end in found:
+        is_last = (start, end) == found[-1]
+        place = Place(line.number, line.offset + start, line.end if is_last else line.offset + end)
         for entry in lines.parse(data[start:end], lines.Noticed()):
             yield place, entry
 

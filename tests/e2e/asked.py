@@ -241,7 +241,8 @@ def _aux(body: dict[str, Any], messages: list[dict[str, Any]], tools: dict[str, 
         return "quota"
     if any(str(t.get("type", "")).startswith("web_search") for t in _tools(body)) and len(tools) == 1:
         return "websearch"
-    last = "".join(str(p.get("text", "")) for m in messages[-1:] for p in _parts(m))
+    said_last = [m for m in messages if m.get("role") != "system"][-1:]  # 2.1.250 adds how many tokens are left
+    last = "".join(str(p.get("text", "")) for m in said_last for p in _parts(m))
     first = "".join(str(p.get("text", "")) for m in messages[:1] for p in _parts(m))
     if REMINDER.sub("", first).strip() == "Warmup":
         return "warmup"

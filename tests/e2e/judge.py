@@ -3,8 +3,9 @@
 Rules:
 
 - The truth is `truth.jsonl`. The transcript is asked only what could be known: a response that the client never wrote
-  down (it was killed first) cannot be exported, and a count that it wrote down wrongly cannot be repaired. Both are
-  counted, not blamed.
+  down (it was killed first) cannot be exported, nor can words that it never wrote down (2.1.1 forgets those that it took
+  from its queue), and a count that it wrote down wrongly cannot be repaired. A response that it wrote into the file of
+  the agent that suggests prompts (2.1.29 sometimes does) is that agent's. All are counted, not blamed.
 - Everything else is blamed. `CHECKS` says what each name means; a run is right when it has no problem at all.
 """
 
@@ -207,7 +208,9 @@ def _check_unasked(case: Case) -> None:
     served = {t["message_id"]: t for t in case.truth if t["event"] == "response" and t["message_id"]}
     for key, spans in case.generations.items():
         if key in served:
-            if served[key]["aux"]:
+            if served[key]["aux"] == "suggestion" and key in case.recorded.usage:
+                case.figures["suggestions that the client wrote down"] += 1
+            elif served[key]["aux"]:
                 case.blame("aux_exported", f"r{served[key]['n']} {served[key]['aux']}")
             continue
         for span in spans:
@@ -310,6 +313,9 @@ def _check_turns(case: Case, known: list[Row]) -> None:
     turns_in: dict[str, set[str]] = defaultdict(set)  # trace → the turns in it
     for t in known:
         turn = str(_turn_of(t, launched))
+        if t["message_id"] in case.recorded.misfiled:
+            case.figures["responses that the client filed with another agent"] += 1
+            continue
         for span in case.generations.get(t["message_id"], []):
             traces[turn].add(span.id[0])
             turns_in[span.id[0]].add(turn)
@@ -330,7 +336,9 @@ def _check_roots(case: Case, traces: dict[str, set[str]]) -> None:
     failed = {turn for turn, t in last.items() if t["http_status"] != 200}
     cut = {turn for turn, t in last.items() if t.get("stop_reason") == "max_tokens"}  # old clients call that an error
     for turn, root in ((turn, roots[trace]) for turn, held in traces.items() for trace in held if trace in roots):
-        if turn in case.meta["prompts"] and not _holds(root, case.meta["prompts"][turn]["text"]):
+        if turn in case.meta["prompts"] and turn not in case.recorded.prompts:
+            case.figures["prompts the client never wrote down"] += 1
+        elif turn in case.meta["prompts"] and not _holds(root, case.meta["prompts"][turn]["text"]):
             case.blame("turn_input_missing", f"{turn}: {str(root.attributes.get('input.value'))[:80]!r}")
         if root.is_error != (turn in failed) and turn not in cut:
             case.blame("turn_error_wrong", f"{turn}: status {root.row['status']}")
@@ -359,7 +367,8 @@ def _holds(root: Seen, prompt: str) -> bool:
 
 def _check_structure(case: Case) -> None:
     roots = Counter(s.id[0] for s in case.spans.values() if s.parent is None)
-    for trace in {s.id[0] for s in case.spans.values()}:
+    theirs = {s.id[0] for key in case.recorded.misfiled for s in case.generations.get(key, [])}
+    for trace in {s.id[0] for s in case.spans.values()} - theirs:
         if roots[trace] != 1:
             case.blame("roots_wrong", f"{trace[:8]} has {roots[trace]}")
     for span in case.spans.values():

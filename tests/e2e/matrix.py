@@ -1,24 +1,36 @@
 """The version matrix: every client version through every story, and the table of `docs/compatibility.md`.
 
     python -m tests.e2e.matrix                       all versions, the table goes to docs/compatibility.md
-    python -m tests.e2e.matrix 2.0.76 2.1.325 --only tools --only agents --table -
+    python -m tests.e2e.matrix 2.0.76 2.1.325        these anew; the others as they were last played
+    python -m tests.e2e.matrix --resume              go on with a run that was broken off, or with what went wrong
+    python -m tests.e2e.matrix 2.0.76 --only tools --table -
 
-The table stands between two marker lines; what people wrote around them stays. A story that a client cannot play is a
-dash.
+Rules:
+
+- Each outcome is kept beside the clients, with the state of the sources it was played with; the table is made of all
+  that is kept. It stands between two marker lines; what people wrote around them stays.
+- A story that a client cannot play is a dash. One that went wrong is played once more, alone: a machine that stalls for
+  a second can spoil what is typed in a terminal. How many needed that, or `--resume`, is said below the table.
 """
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
-from .client import NEWEST, Unavailable, install
+from .client import NEWEST, Unavailable, cache_dir, install, version_tuple
 from .play import Outcome, play_all
 from .scenarios import SCENARIOS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 VERSIONS = (
     "1.0.128", "2.0.0", "2.0.36", "2.0.76", "2.1.1", "2.1.29", "2.1.45", "2.1.63", "2.1.80", "2.1.98", "2.1.128",
@@ -28,24 +40,76 @@ TABLE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 BEGIN, END = "<!-- matrix: begin -->", "<!-- matrix: end -->"
 HEAD = "# Compatibility\n\nClaude Code versions that were run end to end, each through the stories of `tests/e2e`.\n\n"
 
+EXCUSED = {
+    "usage the client wrote wrongly": "responses have an output count that the client wrote down wrongly: exported as it stands",
+    "unrecorded": "responses stand in no transcript (the client was killed or interrupted first)",
+    "prompts the client never wrote down": "prompts stand in no transcript: their turns have an answer and no words",
+    "responses that the client filed with another agent": (
+        "answers stand in the file of the agent that suggests prompts: exported as a part of that agent"
+    ),
+}
+
 
 def cell(outcome: Outcome | None) -> str:
     """Show one outcome."""
     if outcome is None:
-        return "-"
+        return "not yet"
     if outcome.failure:
         return "not played"
     return "✓" if not outcome.problems else ", ".join(f"{k} {len(v)}" for k, v in outcome.problems.items())
 
 
-def table(outcomes: list[Outcome], unavailable: dict[str, str], seconds: float) -> str:
+class Kept(msgspec.Struct, frozen=True):
+    """An outcome, and how it came about."""
+
+    outcome: Outcome
+    tries: int
+    sources: str  # a digest of the product that was played with
+
+
+def sources() -> str:
+    """Name the state of the product's sources."""
+    digest = hashlib.sha256()
+    for path in sorted((Path(__file__).parents[2] / "src").rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:8]
+
+
+def results_dir() -> Path:
+    """Find where outcomes are kept."""
+    return cache_dir() / "outcomes"
+
+
+def keep_outcome(kept: Kept) -> None:
+    """Write an outcome down."""
+    place = results_dir() / kept.outcome.version
+    place.mkdir(parents=True, exist_ok=True)
+    (place / f"{kept.outcome.scenario}.json").write_bytes(msgspec.json.encode(kept))
+
+
+def kept_outcomes() -> list[Kept]:
+    """Read what is kept of the stories that there are, oldest client first."""
+    found = [msgspec.json.decode(path.read_bytes(), type=Kept) for path in results_dir().glob("*/*.json")]
+    fitting = [k for k in found if k.outcome.scenario in SCENARIOS and _fits(k.outcome.scenario, k.outcome.version)]
+    return sorted(fitting, key=lambda k: version_tuple(k.outcome.version))
+
+
+def _fits(name: str, version: str) -> bool:
+    return SCENARIOS[name].fits(version)
+
+
+def table(kept: list[Kept], unavailable: dict[str, str]) -> str:
     """Write the table."""
+    outcomes = [k.outcome for k in kept]
     versions = list(dict.fromkeys(o.version for o in outcomes))
     by_place = {(o.scenario, o.version): o for o in outcomes}
     names = [n for n in SCENARIOS if any(o.scenario == n for o in outcomes)]
     lines = ["| story | " + " | ".join(versions) + " |", "|---|" + "---|" * len(versions)]
     lines += [
-        f"| {n.replace('_', ' ')} | " + " | ".join(cell(by_place.get((n, v))) for v in versions) + " |" for n in names
+        f"| {n.replace('_', ' ')} | "
+        + " | ".join(cell(by_place.get((n, v))) if _fits(n, v) else "-" for v in versions)
+        + " |"
+        for n in names
     ]
     sums: Counter[str] = Counter()
     for outcome in outcomes:
@@ -55,11 +119,12 @@ def table(outcomes: list[Outcome], unavailable: dict[str, str], seconds: float) 
         f"{sums[k]} {k}" for k in ("generations", "tools", "subagent responses", "turns", "spans", "costs compared")
     )
     lines += ["", f"{right} of {len(outcomes)} runs without any difference; compared: {told}."]
-    lines += [f"The whole took {seconds / 60:.0f} minutes."]
-    if wrongly := sums["usage the client wrote wrongly"]:
-        lines += [
-            f"{wrongly} responses have an output count that the client wrote down wrongly: exported as it stands."
-        ]
+    later = sum(k.tries > 1 for k in kept)
+    lines += [
+        f"{later} of them did not go right at the first try: a busy machine, or something that was put right since."
+    ]
+    lines += [f"States of turnspan's sources that were played with: {', '.join(sorted({k.sources for k in kept}))}."]
+    lines += [f"{sums[key]} {what}." for key, what in EXCUSED.items() if sums[key]]
     lines += [f"\n{version}: {why}" for version, why in unavailable.items()]
     return "\n".join(lines) + "\n"
 
@@ -77,10 +142,9 @@ def merged(page: str, text: str) -> str:
 @click.option("--only", multiple=True, type=click.Choice(list(SCENARIOS)), help="Play only this story (repeatable).")
 @click.option("--table", "target", default=str(TABLE), help="The page to write, or - for standard output.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Keep the runs in this directory.")
-def main(versions: tuple[str, ...], only: tuple[str, ...], target: str, keep: Path | None) -> None:
+@click.option("--resume", is_flag=True, help="Play only what has not gone right yet.")
+def main(versions: tuple[str, ...], only: tuple[str, ...], target: str, keep: Path | None, *, resume: bool) -> None:
     """Run the matrix."""
-    began = time.monotonic()
-    outcomes: list[Outcome] = []
     unavailable: dict[str, str] = {}
     root = keep or Path(tempfile.mkdtemp(prefix="turnspan-matrix-"))
     for version in versions or VERSIONS:
@@ -89,19 +153,37 @@ def main(versions: tuple[str, ...], only: tuple[str, ...], target: str, keep: Pa
         except Unavailable as reason:
             unavailable[version] = str(reason)
             continue
-        for outcome in play_all(version, root / version, list(only) or None):
-            outcomes.append(outcome)
-            click.echo(f"{version} {outcome.scenario}: {cell(outcome)}", err=True)
-            if not outcome.is_right:
-                click.echo(outcome.report(), err=True)
-    text = table(outcomes, unavailable, time.monotonic() - began)
+        before = {k.outcome.scenario: k for k in kept_outcomes() if k.outcome.version == version} if resume else {}
+        names = [n for n in only or SCENARIOS if n not in before or not before[n].outcome.is_right]
+        for played in _play(version, names, root / version):
+            earlier = before.get(played.outcome.scenario)
+            kept = msgspec.structs.replace(played, tries=played.tries + (earlier.tries if earlier else 0))
+            keep_outcome(kept)
+            click.echo(f"{version} {kept.outcome.scenario}, try {kept.tries}: {cell(kept.outcome)}", err=True)
+            if not kept.outcome.is_right:
+                click.echo(kept.outcome.report(), err=True)
+    all_kept = kept_outcomes()
+    text = table(all_kept, unavailable)
     if target == "-":
         click.echo(text)
     else:
         page = Path(target)
         page.parent.mkdir(exist_ok=True)
         page.write_text(merged(page.read_text() if page.exists() else "", text))
-    raise SystemExit(0 if outcomes and all(o.is_right for o in outcomes) else 1)
+    raise SystemExit(0 if all_kept and all(k.outcome.is_right for k in all_kept) else 1)
+
+
+def _play(version: str, names: list[str], root: Path) -> Iterator[Kept]:
+    """Play stories together, and those that went wrong once more, each alone."""
+    state = sources()
+    wrong = []
+    for outcome in play_all(version, root, names) if names else ():
+        wrong += [outcome.scenario] * (not outcome.is_right)
+        yield Kept(outcome, 1, state)
+    for name in wrong:
+        shutil.rmtree(root / f"{name}.first", ignore_errors=True)
+        shutil.move(root / name, root / f"{name}.first")
+        yield from (Kept(outcome, 2, sources()) for outcome in play_all(version, root, [name]))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import traceback
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -126,7 +126,7 @@ def play_one(version: str, name: str, root: Path, with_turnspan: bool = True) ->
 
 def _hook_times(root: Path) -> Iterator[int]:
     for path in (root / "projects").rglob("*.jsonl"):
-        for line in path.read_text(errors="replace").splitlines():
+        for line in path.read_text(errors="replace").split("\n"):
             if '"stop_hook_summary"' in line:
                 for hook in json.loads(line).get("hookInfos") or ():
                     if "recorder.py" not in hook["command"] and "durationMs" in hook:
@@ -139,7 +139,7 @@ def _keep_screens(stage: Stage) -> None:
             (stage.root / f"screen{number}.txt").write_text(client.terminal.screen())
 
 
-def play_all(version: str, root: Path, names: list[str] | None = None, with_turnspan: bool = True) -> list[Outcome]:
+def play_all(version: str, root: Path, names: list[str] | None = None, with_turnspan: bool = True) -> Iterator[Outcome]:
     """Play all stories that fit a version; the longest begin first, so the end is not one story alone."""
     chosen = [n for n in names or SCENARIOS if SCENARIOS[n].fits(version)]
     chosen.sort(key=lambda n: -SCENARIOS[n].weight)
@@ -147,4 +147,4 @@ def play_all(version: str, root: Path, names: list[str] | None = None, with_turn
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         jobs = [pool.submit(play_one, version, n, root / n, with_turnspan) for n in chosen]
-        return [job.result() for job in jobs]
+        yield from (job.result() for job in as_completed(jobs))

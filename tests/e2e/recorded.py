@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Row = dict[str, Any]
+_SUGGESTING = "agent-aprompt_suggestion-"
+_PROMPT = re.compile(r"#(p\d+)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +28,20 @@ class Recorded:
     ends: dict[str, list[float]]  # message id → its last row, in each file that holds it
     timed: frozenset[str]  # message ids whose request has a row of its own
     costs: dict[str, Row]  # session → the client's own counts
+    prompts: frozenset[str] = frozenset()  # "p3": prompts whose words stand anywhere
+    misfiled: frozenset[str] = frozenset()  # message ids that stand only in the file of the agent that suggests prompts
 
 
 def read_transcripts(run: Path) -> Recorded:
     """Read the transcripts of a run."""
     found = Recorded({}, defaultdict(list), defaultdict(list), frozenset(), {})
     timed: set[str] = set()
+    prompts: set[str] = set()
+    suggesting: set[str] = set()
+    elsewhere: set[str] = set()
     for path in sorted((run / "projects").rglob("*.jsonl")):
         rows = list(_decodable(path))
+        prompts.update(_PROMPT.findall(path.read_text(encoding="utf-8", errors="replace")))
         requests = {row["id"]: _at(row) for row in rows if row.get("type") == "api-request"}
         said_at, first, last = 0.0, set(), {}
         for row in rows:
@@ -50,13 +59,15 @@ def read_transcripts(run: Path) -> Recorded:
                     first.add(key)
                     found.starts[key].append(requests.get(row.get("requestRef"), said_at))
                 last[key] = _at(row)
+        (suggesting if path.name.startswith(_SUGGESTING) else elsewhere).update(last)
         for key, moment in last.items():
             found.ends[key].append(moment)
-    return replace(found, timed=frozenset(timed))
+    misfiled = frozenset(suggesting - elsewhere)
+    return replace(found, timed=frozenset(timed), prompts=frozenset(prompts), misfiled=misfiled)
 
 
 def _decodable(path: Path) -> Iterator[Row]:
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):  # other separators are content
         with contextlib.suppress(ValueError):  # a killed client leaves half a line
             yield json.loads(line)
 

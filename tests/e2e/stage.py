@@ -151,8 +151,16 @@ class Stage:
         return found[0]
 
     def finished(self, turn: str, step: int = 0, event: str = "Stop") -> dict[str, Any]:
-        """Wait until a step was answered and the client said that the turn is over."""
-        return self.wait_hook(event, after=self.api.answered(turn, step)["t_end"] - 0.05)
+        """Wait until a step was answered and the client said that the turn is over.
+
+        Clients before 2.1.47 do not say what the last words were, and on a busy machine write them down a second later:
+        a story that quits at once would leave an answer that no event tells of.
+        """
+        answer = self.api.answered(turn, step)
+        said = self.wait_hook(event, after=answer["t_end"] - 0.05)
+        if version_tuple(self.version) < (2, 1, 47):
+            self.wait_written(answer["message_id"])
+        return said
 
     # ---- clients
 
@@ -310,7 +318,7 @@ class Typed:
             with contextlib.suppress(Late):
                 wait_until(lambda: self.shows(seen), f"typed words on the screen: {seen!r}", patience_s)
                 break
-            self.terminal.key("C-u")
+            self._empty_line()
         self.terminal.key("Enter")
         if until is None:
             return
@@ -320,6 +328,18 @@ class Typed:
                 return
             self.terminal.key("Enter")
         raise Late(f"the client did not take {text!r}\n{self.terminal.screen()}")
+
+    def _empty_line(self) -> None:
+        """Take away what stands where one types, and wait until it is gone: what comes at once is a part of the words."""
+        before = self._line()
+        if before:
+            self.terminal.key("C-u")
+            with contextlib.suppress(Late):  # a hint in grey stays where it is
+                wait_until(lambda: self._line() != before, "the line is empty", 1)
+
+    def _line(self) -> str:
+        lines = [line.strip("\u2502 \u00a0") for line in self.terminal.screen().splitlines()]
+        return next((line[1:].strip() for line in reversed(lines) if line.startswith((POINTER, ">"))), "")
 
     def shows(self, words: str) -> bool:
         """Say whether words are on the screen."""
@@ -335,7 +355,7 @@ class Typed:
         while self.terminal.is_running():
             if time.monotonic() > deadline:
                 raise Late("the client did not leave\n" + self.terminal.screen())
-            self.terminal.key("C-u")  # words that were taken may still stand there
+            self._empty_line()  # words that were taken may still stand there
             self.terminal.write("/exit")
             with contextlib.suppress(Late):
                 wait_until(lambda: self.shows("/exit"), "/exit on the screen", 5)

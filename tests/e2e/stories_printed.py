@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from .client import picture_block, register_hooks, version_tuple
-from .story import hours_later, scenario, wait_for_words
+from .story import OWN_ANSWER_UNTIL, hours_later, scenario, wait_for_words
 
 if TYPE_CHECKING:
     from .stage import Stage
@@ -211,6 +211,8 @@ def queue_stream(stage: Stage) -> None:
     client.say("{hello} meanwhile")
     stage.open_gate("slow")
     stage.api.answered(busy, 1)
+    if version_tuple(stage.version) <= OWN_ANSWER_UNTIL:
+        stage.finished("p2", 0)
     stage.finished(client.say("{hello} later"), 0)
     client.close()
 
@@ -240,6 +242,10 @@ def sigterm(stage: Stage) -> None:
     stage.wait_gate("slow")
     client.kill(signal.SIGTERM)
     stage.open_gate("slow")
+    stage.wait_for_quiet()
+    session = str(stage.api.answered("p1")["session_id"])
+    if not any(h["payload"].get("session_id") == session for h in stage.hooks("SessionEnd")):
+        hours_later(stage, session)  # the client was gone before its hook began (2.1.292): as if it had been killed
     stage.run("{hello} another session")
 
 

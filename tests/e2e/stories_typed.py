@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from .client import version_tuple, write_settings
-from .story import scenario, wait_for_words
+from .story import OWN_ANSWER_UNTIL, scenario, wait_for_words
 from .terminal import POINTER, wait_until
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def typed_while_busy(stage: Stage) -> None:
     client.type("{hello} meanwhile", check=False)
     stage.open_gate("slow")
     stage.api.answered(busy, 1)
+    if version_tuple(stage.version) <= OWN_ANSWER_UNTIL:
+        stage.finished("p2", 0)
     stage.finished(client.type("{hello} later"), 0)
     client.quit()
 
@@ -190,6 +192,7 @@ def _accept_plan(stage: Stage, *, clear: bool) -> None:
     if "clear context" in wanted[0]:
         stage.finished("plan-exec", 1)
     else:
+        _allow_the_first_step(client)
         done = stage.api.wait_for(
             lambda e: e["event"] == "response" and e["turn"] == turn and "carried out" in str(e["content"]),
             "the plan's end",
@@ -200,8 +203,16 @@ def _accept_plan(stage: Stage, *, clear: bool) -> None:
     client.quit()
 
 
+def _allow_the_first_step(client: Typed) -> None:
+    """Say yes where an older client asks again before the plan's first command; the newest knows that it was allowed."""
+    question = "Do you want to proceed?"
+    wait_until(lambda: client.shows(question) or client.shows("carried out"), "the plan's first step", 30)
+    if client.shows(question):
+        _press_until(client, "1", lambda: not client.shows(question))
+
+
 def _interrupted(client: Typed) -> bool:
-    return client.shows("Interrupted")
+    return client.shows("Interrupted") or client.shows("[Request interrupted")  # 2.0.36 shows what it tells the model
 
 
 def _press_until(client: Typed, key: str, is_so: Callable[[], bool]) -> None:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from .stage import Stage
 
 
+OWN_ANSWER_UNTIL = (2, 1, 12)  # up to this client, words sent meanwhile get an answer of their own
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """A story and who can play it."""

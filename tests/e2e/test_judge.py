@@ -129,19 +129,26 @@ def judged(tmp_path: Path) -> Callable[..., set[str]]:
     """Write a run with these spans (and truth) and name what the judge finds."""
 
     def write(
-        spans: list[Row], truth: list[Row] = TRUTH, cost: float | None = None, again: list[Row] | None = None
+        spans: list[Row],
+        truth: list[Row] = TRUTH,
+        cost: float | None = None,
+        again: list[Row] | None = None,
+        *,
+        written: tuple[str, ...] = ("p1", "p2"),
+        kept: tuple[str, ...] = (),
     ) -> set[str]:
         project = tmp_path / "projects" / "p"
         project.mkdir(parents=True, exist_ok=True)
         rows = [
             {"type": "assistant", "message": {"id": t["message_id"], "usage": t["usage"]}}
             for t in truth
-            if t.get("message_id") and not t["aux"]
+            if t.get("message_id") and (not t["aux"] or t["message_id"] in kept)
         ]
         if cost is not None:
             tokens = {"inputTokens": 10, "outputTokens": 50, "cacheReadInputTokens": 1000}
             rows.append({"type": "cost-state", "sessionId": SESSION, "totalCostUSD": cost, "modelUsage": {"m": tokens}})
         prompts = {"p1": {"text": "{x} first words #p1"}, "p2": {"text": "{x} second words #p2"}}
+        rows += [{"type": "user", "message": {"content": prompts[key]["text"]}} for key in written]
         for name, held in (("truth.jsonl", truth), ("sink.jsonl", spans), ("projects/p/s.jsonl", rows)):
             (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in held))
         if again is not None:
@@ -244,3 +251,31 @@ def test_a_backfill_gives_the_same_bytes(judged: Callable[..., set[str]]):
 def test_every_check_has_its_mutant():
     """No check is there for show."""
     assert set(MUTANTS) | {"cost_wrong", "backfill_differs"} == set(CHECKS)
+
+
+def test_words_that_nobody_wrote_down_are_not_asked_for(judged):
+    """An old client forgets words that it took from its queue: their turn need not hold them; others must."""
+    spans = json.loads(json.dumps(SPANS))
+    spans[0]["attributes"]["input.value"] = ""
+    assert "turn_input_missing" in judged(spans)
+    assert judged(spans, written=("p2",)) == set()
+
+
+def test_what_a_client_wrote_down_as_an_agent_may_be_exported(judged):
+    """2.1.29 keeps a file of the agent that suggests prompts: its response is no intruder. One that it kept nowhere is."""
+    spans = [*SPANS, span("s1", "root1", "LLM", 1, 2, **{"gen_ai.response.id": "msg_s"})]
+    asked = {**TRUTH[0], "n": 99, "message_id": "msg_s", "aux": "suggestion"}
+    assert "aux_exported" in judged(spans, [*TRUTH, asked])
+    assert "aux_exported" not in judged(spans, [*TRUTH, asked], kept=("msg_s",))
+
+
+def test_a_response_in_the_suggesting_agents_file_is_that_agents(judged, tmp_path):
+    """2.1.29 writes a turn's last answer there when both are at work: it counts, and its place is the client's doing."""
+    spans = [{**row, "trace_id": "c"} if row["span_id"] == "g3" else row for row in json.loads(json.dumps(SPANS))]
+    assert "roots_wrong" in judged(spans)
+    moved = tmp_path / "projects" / "p" / "agent-aprompt_suggestion-1.jsonl"
+    rows = (tmp_path / "projects" / "p" / "s.jsonl").read_text().splitlines(keepends=True)
+    key = next(t["message_id"] for t in TRUTH if t.get("n") == 3)
+    moved.write_text("".join(row for row in rows if key in row))
+    (tmp_path / "projects" / "p" / "s.jsonl").write_text("".join(row for row in rows if key not in row))
+    assert "roots_wrong" not in judge(tmp_path).problems

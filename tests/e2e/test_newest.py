@@ -22,7 +22,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     except Unavailable as reason:
         pytest.skip(str(reason))
     began = time.monotonic()
-    outcomes = play_all(NEWEST, tmp_path_factory.mktemp("e2e"))
+    outcomes = list(play_all(NEWEST, tmp_path_factory.mktemp("e2e")))
     print(f"\n{len(outcomes)} stories in {time.monotonic() - began:.0f} s")  # noqa: T201 - shown with -s
     return {o.scenario: o for o in outcomes}
 

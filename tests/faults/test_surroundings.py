@@ -98,7 +98,7 @@ def test_tight_limits_that_are_enough(world, limit, value):
     [
         (resource.RLIMIT_AS, 24 << 20),
         (resource.RLIMIT_AS, 60 << 20),
-        (resource.RLIMIT_NOFILE, 6),
+        (resource.RLIMIT_NOFILE, 5),
         (resource.RLIMIT_CPU, 0),
     ],
     ids=["no memory", "hardly any memory", "no files", "no time"],

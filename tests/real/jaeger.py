@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import time
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from real.compare import Seen
-from real.phoenix import free_ports
+from real.server import Server, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from real.compare import Wanted
 
 NAMES = ("jaeger", "jaeger-all-in-one")
-START_S = 60
-STOP_S = 20
 READ_S = 30
 MICROSECOND_NS = 1_000  # Jaeger's API knows no finer times
 # What it adds to every span: the kind, the scope, and the status in its own words.
@@ -39,41 +36,23 @@ def find() -> str | None:
     return chosen or next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
-class Jaeger:
+class Jaeger(Server):
     """A server that keeps traces in memory."""
 
     def __init__(self, binary: str, directory: Path) -> None:
         otlp, query, *others = free_ports(4)
         self.url, self.query_url = f"http://127.0.0.1:{otlp}", f"http://127.0.0.1:{query}"
-        self._log = directory / "jaeger.log"
         if "all-in-one" in os.path.basename(binary):  # noqa: PTH119 - a command, perhaps without a directory
             command = [binary, *_flags(otlp, query, others)]
         else:
             config = directory / "jaeger.yaml"  # JSON is YAML
             config.write_text(json.dumps(_config(otlp, query, others[0])))
             command = [binary, "--config", str(config)]
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                command, env={"PATH": "/usr/bin:/bin", "HOME": str(directory)}, cwd=directory,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+        self.start(command, directory)
 
-    def __enter__(self):
-        deadline = time.monotonic() + START_S
-        while self._ask("/api/services") is None:
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.__exit__()
-                raise AssertionError(f"Jaeger did not start:\n{self._log.read_text()[-2000:]}")
-            time.sleep(0.1)
-        return self
-
-    def __exit__(self, *_):
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+    def is_up(self) -> bool:
+        """Whether it can be asked."""
+        return self._ask("/api/services") is not None
 
     def _ask(self, path: str) -> dict[str, Any] | None:
         return ask(self.query_url, path)

@@ -11,11 +11,9 @@ Rules:
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from real.compare import Seen
+from real.server import Server, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 VERSION = "20.26.1"
 AS_OF = "2026-11-16"  # what it needs is taken as it was on this day
 INSTALL_S = 600
-START_S = 180  # a new database is brought up through every migration there has been
-STOP_S = 20
 READ_S = 60
 # It would listen for gRPC on every interface.
 LAUNCH = """
@@ -98,50 +95,31 @@ def _order(*command: object) -> None:
         raise Unavailable(f"{' '.join(words[1:])}: {(done.stderr or done.stdout).strip()[-300:]}")
 
 
-class Phoenix:
+class Phoenix(Server):
     """A server with a database of its own."""
+
+    START_S = 180  # a new database is brought up through every migration there has been
 
     def __init__(self, python: Path, directory: Path) -> None:
         self.url, self.grpc_url = (f"http://127.0.0.1:{port}" for port in free_ports(2))
-        self._log = directory / "phoenix.log"
-        env = {
-            "PATH": "/usr/bin:/bin",
-            "HOME": str(directory),
-            "PHOENIX_WORKING_DIR": str(directory),
-            "PHOENIX_HOST": "127.0.0.1",
-            "PHOENIX_PORT": self.url.rpartition(":")[2],
-            "PHOENIX_GRPC_PORT": self.grpc_url.rpartition(":")[2],
-            "PHOENIX_TELEMETRY_ENABLED": "false",
-            "PHOENIX_ALLOW_EXTERNAL_RESOURCES": "false",
-            "PHOENIX_DISABLE_AGENT_ASSISTANT": "true",
-            "PHOENIX_AGENTS_DISABLE_WEB_ACCESS": "true",
-            "HTTP_PROXY": "http://127.0.0.1:9",
-            "HTTPS_PROXY": "http://127.0.0.1:9",
-            "NO_PROXY": "127.0.0.1,localhost",
-        }
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [python, "-c", LAUNCH], env=env, cwd=directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+        self.start(
+            [python, "-c", LAUNCH],
+            directory,
+            PHOENIX_WORKING_DIR=str(directory),
+            PHOENIX_HOST="127.0.0.1",
+            PHOENIX_PORT=self.url.rpartition(":")[2],
+            PHOENIX_GRPC_PORT=self.grpc_url.rpartition(":")[2],
+            PHOENIX_TELEMETRY_ENABLED="false",
+            PHOENIX_ALLOW_EXTERNAL_RESOURCES="false",
+            PHOENIX_DISABLE_AGENT_ASSISTANT="true",
+            PHOENIX_AGENTS_DISABLE_WEB_ACCESS="true",
+            HTTP_PROXY="http://127.0.0.1:9",
+            HTTPS_PROXY="http://127.0.0.1:9",
+            NO_PROXY="127.0.0.1,localhost",
+        )
 
-    def __enter__(self):
-        deadline = time.monotonic() + START_S
-        while not self._is_up():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.__exit__()
-                raise AssertionError(f"Phoenix did not start:\n{self._log.read_text()[-2000:]}")
-            time.sleep(0.2)
-        return self
-
-    def __exit__(self, *_):
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def _is_up(self) -> bool:
+    def is_up(self) -> bool:
+        """Whether it answers."""
         try:
             return self._ask("GET", "/healthz") is not None
         except OSError:
@@ -198,13 +176,6 @@ class Phoenix:
         """What its page of a project shows."""
         found = self.query(f"query {{ projects {{ edges {{ node {{ name {fields} }} }} }} }}")
         return next(edge["node"] for edge in found["projects"]["edges"] if edge["node"]["name"] == name)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports on loopback that nobody uses now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in sockets]
 
 
 # ---- what it tells

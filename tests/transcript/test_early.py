@@ -1,7 +1,7 @@
 """Some clients write an answer before the prompt that it answers."""
 
 import pytest
-from reads import read
+from reads import read, sent, spans
 from rows import Writer
 
 
@@ -42,6 +42,59 @@ def test_the_same_when_it_is_read_after_every_row(tmp_path):
         traces += more
     whole, _ = read(writer.save(tmp_path))
     assert traces == whole
+
+
+@pytest.mark.parametrize("has_tool", [True, False])
+def test_the_first_turn_of_a_session_may_be_written_so(tmp_path, has_tool):
+    """2.1.45 in a terminal: the first answer, and even its tool's result, before the first prompt."""
+    writer = Writer(version="2.1.45")
+    asked = writer.prompt("question")
+    if has_tool:
+        writer.result(writer.call("Bash", {"command": "ls"}), "loom")
+    else:
+        writer.call("Bash", {"command": "ls"})
+    writer.rows = [*writer.rows[1:], asked]
+    writer.say("answer")
+    writer.turn("second question", "second answer")
+    whole, _ = read(writer.save(tmp_path))
+    assert told(whole) == [("Turn 1", "question", "answer"), ("Turn 2", "second question", "second answer")]
+    assert sent(piece_by_piece(writer, tmp_path)) == sent(whole)
+
+
+def piece_by_piece(writer, directory):
+    """What reading after each row gives."""
+    rows, traces, progress = writer.rows, [], None
+    for count in range(1, len(rows) + 1):
+        writer.rows = rows[:count]
+        more, progress = read(writer.save(directory), progress, is_stopped=False)
+        traces += more
+    return traces + read(writer.save(directory), progress)[0]
+
+
+@pytest.mark.parametrize("is_prompt_late", [True, False])
+def test_what_stands_between_is_told_once_in_any_pieces(tmp_path, is_prompt_late):
+    """A compaction behind an answer that waits for its prompt is told in the same turn, however the file was read."""
+    writer = Writer(version="2.1.128")
+    writer.turn("first question", "first answer")
+    answer = writer.say("second answer", parentUuid="ffffffff-0000-4000-8000-000000000001")
+    writer.row("system", subtype="compact_boundary", compactMetadata={"trigger": "auto"})
+    writer.prompt("second question", timestamp=answer["timestamp"] if is_prompt_late else writer.stamp())
+    writer.say("third answer")
+    writer.turn("third question", "fourth answer")
+    whole, _ = read(writer.save(tmp_path))
+    assert sent(piece_by_piece(writer, tmp_path)) == sent(whole)
+    assert [span.name for span in spans(whole, "event")] == ["compaction"]
+
+
+def test_a_held_back_answer_without_a_time_is_not_lost(tmp_path):
+    """A row that does not say when it was written leaves with the rest when the session is over."""
+    writer = swapped()
+    writer.rows = writer.rows[:3]
+    del writer.rows[-1]["timestamp"]
+    assert [s.output[0].parts[0].text for s in spans(read(writer.save(tmp_path))[0], "generation")] == [
+        "first answer",
+        "second answer",
+    ]
 
 
 @pytest.mark.parametrize("is_over", [True, False])

@@ -85,13 +85,15 @@ def test_a_record_glued_to_one_that_is_skipped_is_read():
 
 
 def test_the_records_of_a_glued_line_have_places():
-    """Where one record ends and the next begins is known to the byte; torn records stay together."""
+    """Where one record ends and the next begins is known to the byte, also behind a torn one."""
     first, second = json.dumps(PROMPT).encode(), json.dumps({**PROMPT, "uuid": '}{"', "x": "\xe9}"}).encode()
     for between in (b"", b"  ", b"\0\0"):
         line = first + between + second + between + first
         assert [line[start:end] for start, end in lines.records(line)] == [first, second, first]
     assert lines.records(first) == [(0, len(first))]
-    assert lines.records(first[:20] + first) == [(0, 20 + len(first))]
+    typed = json.dumps(PROMPT, separators=(",", ":")).encode()
+    line = b"[" + typed + b"[" + typed
+    assert [line[start:end] for start, end in lines.records(line)] == [typed, typed]
 
 
 @pytest.mark.parametrize("cut", [0, 1, 20, -2, -1])

@@ -121,6 +121,25 @@ def test_a_command_that_got_a_reply_is_a_turn():
     assert turn.local_commands == ("/cost",)
 
 
+@pytest.mark.parametrize(("tool", "name"), [("Skill", "spin"), ("SlashCommand", "/spin")])
+def test_a_command_that_the_model_ran_is_no_turn(tool, name):
+    """2.0.36 writes a skill behind the call that ran it as if a person had typed it: the turn goes on."""
+    writer = Writer(version="2.0.36")
+    writer.prompt("Use the skill.")
+    writer.result(writer.call(tool, {"skill": "spin"}), "Launching skill: spin")
+    writer.prompt(
+        f'<command-message>The "spin" skill is running</command-message>\n<command-name>{name}</command-name>'
+    )
+    writer.prompt("Base directory for this skill: ~/.claude/skills/spin", isMeta=True)
+    writer.say("Spun.")
+    writer.prompt("<command-name>/weave</command-name>")
+    writer.say("Woven.")
+    assert shape(grouped(writer)) == [
+        (1, "human", "Use the skill.", ["Spun."]),
+        (2, "human", "/weave", ["Woven."]),
+    ]
+
+
 def test_a_tool_result_is_not_a_prompt():
     """Results belong to the running turn; words that a person typed meanwhile are an event in it."""
     writer = Writer()
@@ -230,9 +249,10 @@ def test_words_typed_meanwhile_are_an_event_of_newer_clients():
     assert [(event.kind, event.text) for event in turn.happenings] == [("steering", "and whistle")]
 
 
-def test_words_typed_meanwhile_were_a_turn_of_older_clients():
-    """Up to 2.1.0 they got an answer of their own: two final answers in a row are two turns."""
-    writer = Writer(version="2.0.76")
+@pytest.mark.parametrize("version", ["2.0.76", "2.1.1", "2.1.12"])
+def test_words_typed_meanwhile_were_a_turn_of_older_clients(version):
+    """Up to 2.1.12 they got an answer of their own: two final answers in a row are two turns."""
+    writer = Writer(version=version)
     writer.turn("One.", "First.")
     writer.say("Second.")
     assert shape(grouped(writer)) == [(1, "human", "One.", ["First."]), (2, "queued", None, ["Second."])]

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
     from turnspan.transcript.entries import Entry
 
-QUEUED_OWN_ANSWER_UNTIL: Final = (2, 1, 0)  # up to this client, words typed meanwhile got an answer of their own
+QUEUED_OWN_ANSWER_UNTIL: Final = (2, 1, 12)  # up to this client, words typed meanwhile got an answer of their own
+_MAX_EARLY: Final = 48  # rows that wait for their prompt
 _REMEMBERED_ROWS: Final = 48
 _REMEMBERED_TURNS: Final = 4
 _REMEMBERED_RESPONSES: Final = 8
@@ -63,6 +64,7 @@ _CONTEXT: Final = {
     "custom-title": "custom_title", "ai-title": "ai_title", "summary": "summary", "tag": "tag", "pr-link": "pr_url",
     "permission-mode": "permission_mode",
 }  # fmt: skip
+_COMMAND_TOOLS: Final = frozenset({"Skill", "SlashCommand"})  # the model's own way to run a command
 _BACKGROUND: Final = frozenset({"async_launched", "teammate_spawned", "remote_launched"})
 
 Words = tuple[int, int]  # the place (offset, length) of a line that holds words
@@ -170,41 +172,65 @@ class Grouper:
         if entry.uuid in self._owners and entry.uuid is not None:
             return _NONE_SEALED  # a row that stands there twice
         if not self._is_conversation(entry):
-            self._between.append((entry, place))
+            (self._early or self._between).append((entry, place))
             return _NONE_SEALED
-        if entry.type == "assistant" and entry.parent_uuid not in self._owners and self._is_early(entry):
+        if entry.uuid is None and _key(entry) in self._owners:
+            return _NONE_SEALED
+        if entry.parent_uuid not in self._owners and self._is_early(entry) and len(self._early) < _MAX_EARLY:
             self._early.append((entry, place))
             return _NONE_SEALED
         if not self._early:
             sealed = self._take(entry, place)
             return (sealed,) if sealed is not None else _NONE_SEALED
-        rows = [*self._early, (entry, place)]
-        if entry.type == "user" and (e.time_ns(entry) or 0) <= (e.time_ns(rows[0][0]) or 0):
-            rows = [*rows[-1:], *rows[:-1]]  # the prompt that was written behind its own answer
-        self._early = []
-        return self._take_all(rows)
+        if self._is_late_prompt(entry):
+            rest = [row for row in self._early if not self._is_conversation(row[0])]
+            answers = [row for row in self._early if self._is_conversation(row[0])]
+            return self._release([*rest, (entry, place), *answers])
+        return self._release([*self._early, (entry, place)])
 
     def flush(self) -> list[Sealed]:
         """Take rows that were held back for a prompt that did not come."""
-        early, self._early = self._early, []
-        return self._take_all(early)
+        return self._release(self._early)
 
-    def _take_all(self, rows: list[tuple[Entry, Place]]) -> list[Sealed]:
-        return [sealed for entry, place in rows if (sealed := self._take(entry, place)) is not None]
+    def _release(self, rows: list[tuple[Entry, Place]]) -> list[Sealed]:
+        """Take rows that were held back, each with what stands before it: a later reading may begin at any of them."""
+        self._early = []
+        sealed = []
+        for entry, place in rows:
+            if not self._is_conversation(entry):
+                if entry.uuid is None or entry.uuid not in self._owners:
+                    self._between.append((entry, place))
+            elif _key(entry) not in self._owners and (ended := self._take(entry, place)) is not None:
+                sealed.append(ended)
+        return sealed
+
+    def _is_late_prompt(self, entry: Entry) -> bool:
+        """Whether a row is the prompt of the one response that was written before it, and of its results.
+
+        Of one only: a second one could seal the turn, and reading would go on behind the prompt, past that response.
+        """
+        if entry.type != "user" or entry.is_sidechain or _results(entry) or _is_interruption(entry):
+            return False
+        answers = [other for other, _ in self._early if other.type == "assistant"]
+        if len(set(map(_response_key, answers))) > 1:
+            return False
+        return entry.uuid == answers[0].parent_uuid or (e.time_ns(entry) or 0) <= (e.time_ns(answers[0]) or 0)
 
     @property
     def early_ns(self) -> int | None:
-        """When the last row was written that is held back for its prompt."""
-        return e.time_ns(self._early[-1][0]) if self._early else None
+        """When the last row was written that is held back for its prompt; 0 if none of them says."""
+        return max([e.time_ns(entry) or 0 for entry, _ in self._early], default=None)
 
     def _is_early(self, entry: Entry) -> bool:
-        """Whether an answer stands before its own prompt (2.1.45, 2.1.128): nothing runs, its parent is unknown."""
+        """Whether an answer stands before its own prompt (2.1.45, 2.1.128), or a result behind such an answer."""
         parent = entry.parent_uuid
-        if parent is None or parent in self._owners or entry.is_sidechain:
+        if self._is_agent or parent is None or parent in self._owners or entry.is_sidechain:
             return False
-        if any(not turn.has_answer for turn in self.unsealed) or (not self.unsealed and not self._past.turns):
-            return False
-        return all(other.uuid != parent for other, _ in self._between)
+        if entry.type == "user":
+            return bool(_results(entry)) and any(other.uuid == parent for other, _ in self._early)
+        if entry.type != "assistant" or any(not turn.has_answer for turn in self.unsealed):
+            return False  # something runs: it belongs there
+        return all(other.uuid != parent for other, _ in (*self._between, *self._early) if other.type != "assistant")
 
     def _take(self, entry: Entry, place: Place) -> Sealed | None:
         gap = self._gap = _Gap() if self._between else _NO_GAP
@@ -240,6 +266,7 @@ class Grouper:
         past = self._past
         if all(turn.has_answer for turn in turns):
             self._input_ns = None
+        running = turns if self._open is None else [self._open]  # late parts do not say whether the next answer is new
         numbers = {turn.number for turn in turns}
         kept = [ref for ref in past.recent if ref.number not in numbers]
         self._rows = self._rows[max(0, rows - _REMEMBERED_ROWS) :]
@@ -250,7 +277,7 @@ class Grouper:
             owners=tuple(self._rows[:rows]),
             responses=tuple([*past.responses, *(r.key for t in turns for r in t.responses)][-_REMEMBERED_RESPONSES:]),
             pending=tuple(pending[-_REMEMBERED_CALLS:]),
-            is_answered=all(turn.has_answer and not turn.has_failed for turn in turns),
+            is_answered=all(turn.has_answer and not turn.has_failed for turn in running),
             high_water_ns=max([past.high_water_ns, *(time for turn in turns for time in turn.times)]),
             input_ns=self._input_ns,
             context=context,
@@ -363,6 +390,8 @@ class Grouper:
         if start.startswith(_FEEDBACK):
             gap.boundary = "feedback"
             gap.input_ns = e.time_ns(entry)
+        elif self._is_within_turn(entry):
+            gap.input_ns = e.time_ns(entry)
         elif start.startswith(_BASH) or (not entry.is_meta and e.command_of(start) is not None):
             gap.tentative = (entry, place)
             gap.tentative_rows = {entry.uuid: None} if entry.uuid else {}
@@ -380,12 +409,19 @@ class Grouper:
             gap.expansion.append(text)
             gap.input_ns = e.time_ns(entry) or gap.input_ns
 
+    def _is_within_turn(self, entry: Entry) -> bool:
+        """Whether the model ran a command: 2.0.36 writes a skill behind its call as if it had been typed."""
+        turn = self._open
+        if entry.is_meta or turn is None or not turn.responses or turn.has_answer or not self._is_own(entry):
+            return False
+        return any(call.name in _COMMAND_TOOLS and call.result is not None for call in turn.responses[-1].calls)
+
     # ---- user rows
 
     def _take_user(self, entry: Entry, place: Place, moment: int | None) -> Sealed | None:
         assert entry.message is not None
         found = e.blocks(entry.message)
-        results = [block for block in found if block.type == "tool_result"]
+        results = _results(entry)
         text = e.plain_text(found)
         if results and (self._open is not None or self._late or self._past.recent):
             self._take_results(entry, place, moment, results, text)
@@ -462,9 +498,7 @@ class Grouper:
         is_synthetic = message.model == "<synthetic>"
         if is_synthetic and not entry.is_api_error_message:
             return None  # "No response requested."
-        key = known_as(message.id) or known_as(entry.request_id) or _key(entry)
-        if is_synthetic:
-            key = _key(entry)  # these ids are made up anew by every copy
+        key = _response_key(entry)
         sealed = None
         turn, response = self._responses.get(key, (None, None))
         if turn is None or response is None:
@@ -475,7 +509,7 @@ class Grouper:
             if turn.has_answer:
                 self._input_ns = None  # what made it go on is not known
             response = self._new_response(key, entry, message, moment)
-            response.is_repeat = turn.part > 0 and key in self._past.responses
+            response.is_repeat = (turn.part > 0 or self._is_agent) and key in self._past.responses
             turn.responses.append(response)
             self._responses[key] = (turn, response)
         self._row(turn, entry, place, moment)
@@ -564,9 +598,12 @@ class Grouper:
     def _new_turn(self, entry: Entry, place: Place, origin: str) -> Turn:
         self._turns += 1
         fork = entry.forked_from or e.ForkedFrom()
+        key = known_as(fork.message_uuid) or entry.uuid or known_as(entry.prompt_id) or _key(entry)
+        if any(ref.key == key for ref in self._past.recent):
+            key = f"{key}/{_key(entry)}"  # a row that says it is a copy of one next to it: still a turn of its own
         self._open = Turn(
             session_id=known_as(fork.session_id) or known_as(entry.session_id) or self._session_id,
-            key=known_as(fork.message_uuid) or entry.uuid or known_as(entry.prompt_id) or _key(entry),
+            key=key,
             number=self._turns,
             part=0,
             origin=origin,
@@ -614,8 +651,7 @@ class Grouper:
         turn.git_branch = entry.git_branch or turn.git_branch
         turn.slug = entry.slug or turn.slug
         turn.entrypoint = entry.entrypoint or turn.entrypoint
-        if entry.uuid is not None:
-            self._own(entry.uuid, turn.number)
+        self._own(_key(entry), turn.number)
 
     def _settle(self, turn: Turn) -> None:
         """What stood before this row belongs to this turn."""
@@ -690,6 +726,23 @@ def _start_offset(turn: Turn) -> int:
 def _key(entry: Entry) -> str:
     """What identifies a row: its uuid, or what it says; never where it stands."""
     return entry.uuid or "row:" + words_digest(msgspec.json.encode(entry).decode("utf-8", "replace"))
+
+
+def _results(entry: Entry) -> list[e.Block]:
+    found = e.blocks(entry.message) if entry.message is not None else []
+    return [block for block in found if block.type == "tool_result"]
+
+
+def _is_interruption(entry: Entry) -> bool:
+    return entry.message is not None and e.plain_text(e.blocks(entry.message)).lstrip().startswith(_INTERRUPTED)
+
+
+def _response_key(entry: Entry) -> str:
+    """What identifies the response that a row is a line of."""
+    message = entry.message or e.Message()
+    if message.model == "<synthetic>":
+        return _key(entry)  # these ids are made up anew by every copy
+    return known_as(message.id) or known_as(entry.request_id) or _key(entry)
 
 
 def _known(**facts: str | float | None) -> dict[str, str | int | float]:

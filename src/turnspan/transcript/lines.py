@@ -59,7 +59,6 @@ class _TypeOnly(msgspec.Struct):
 
 _decode = msgspec.json.Decoder(Entry).decode
 _decode_type = msgspec.json.Decoder(_TypeOnly).decode
-_SEAM: Final = late.pattern(rb"(?<=\})[\s\0]*(?=\{\")")
 _HEAD: Final = b'{"type":"'
 _SKIPPED_NAMES: Final = frozenset(name.encode() for name in SKIPPED)
 _WANTED: Final = KNOWN - SKIPPED
@@ -86,13 +85,30 @@ def parse(line: bytes, noticed: Noticed) -> tuple[Entry, ...]:
 
 
 def records(line: bytes) -> list[tuple[int, int]]:
-    """Where the records of a glued line stand, so that reading can go on between them."""
-    found, start = [], 0
-    for seam in _SEAM.finditer(line):
-        if is_record(line[start : seam.start()]):
-            found.append((start, seam.start()))
-            start = seam.end()
-    return [*found, (start, len(line))]
+    """Where the records of a glued line stand, to the byte, so that reading can go on between them."""
+    text = line.decode("latin-1")  # a character a byte; what makes JSON's structure is ASCII
+    if _is_too_deep(text):
+        return [(0, len(line))]
+    decoder = json.JSONDecoder(strict=False, parse_int=_bounded_int, parse_constant=lambda _: None)
+    found, at = [], 0
+    while at < len(text):
+        try:
+            value, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            at = _next_record(text, at)
+            continue
+        if isinstance(value, dict):
+            found.append((at, end))
+        at = end
+        while at < len(text) and text[at] in " \t\r\n\0":
+            at += 1
+    return found or [(0, len(line))]
+
+
+def _next_record(text: str, at: int) -> int:
+    """Where the next record may begin behind a torn one: Claude Code's lines begin with one of these."""
+    starts = [p for p in (text.find(head, at + 1) for head in ('{"type":', '{"parentUuid":')) if p > 0]
+    return min(starts, default=len(text))
 
 
 def is_record(line: bytes) -> bool:
@@ -136,11 +152,7 @@ def _salvage(line: bytes, noticed: Noticed) -> list[Entry]:
             value = _clean(value)
         except (ValueError, RecursionError):
             noticed.unreadable += 1
-            # A torn record may be followed by a whole one: Claude Code's lines begin with one of these.
-            starts = [p for p in (text.find(head, at + 1) for head in ('{"type":', '{"parentUuid":')) if p > 0]
-            if not starts:
-                break
-            at = min(starts)
+            at = _next_record(text, at)
             continue
         if entries:
             noticed.glued += 1

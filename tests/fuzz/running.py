@@ -1,0 +1,70 @@
+"""Start the fuzzer and read off what it did: a target and some seconds → figures, and the bytes of a crash if it met one."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from .cases import seed_lines, seeds
+
+TARGETS = ("lines", "path")
+ROOT = Path(__file__).resolve().parents[2]
+MAX_BYTES = {"lines": 3000, "path": 12_000}
+TIMEOUT_S = 20  # for one input: what takes longer is a crash, too
+_EXECUTIONS = re.compile(r"stat::number_of_executed_units:\s*(\d+)")
+_COVERED = re.compile(r" cov: (\d+) ft: (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Fuzzed:
+    """What a run has shown."""
+
+    target: str
+    executions: int
+    edges: int  # branches of turnspan's bytecode that were taken
+    features: int
+    crash: Path | None
+    log: Path
+
+    def report(self) -> str:
+        """Tell a person."""
+        told = f"{self.target}: {self.executions} inputs, {self.edges} branches reached"
+        return f"{told}; crash in {self.crash}" if self.crash else told
+
+
+def is_available() -> bool:
+    """Say whether the fuzzer is installed."""
+    return importlib.util.find_spec("atheris") is not None
+
+
+def fuzz(target: str, seconds: int, place: Path, seed: int = 0) -> Fuzzed:
+    """Fuzz a target for some seconds. What was interesting stays in `place`, and the next run begins with it.
+
+    A `seed` other than 0 tries the same inputs in the same order.
+    """
+    corpus, crashes = place / target, place / f"{target}-crashes"
+    corpus.mkdir(parents=True, exist_ok=True)
+    crashes.mkdir(exist_ok=True)
+    known = set(crashes.iterdir())
+    for number, case in enumerate(seeds() if target == "path" else seed_lines()):
+        (corpus / f"seed-{number:04}").write_bytes(case)
+    options = [
+        f"-max_total_time={seconds}", f"-max_len={MAX_BYTES[target]}", f"-timeout={TIMEOUT_S}", "-rss_limit_mb=3000",
+        "-print_final_stats=1", "-len_control=0", f"-artifact_prefix={crashes}/", f"-seed={seed}",
+    ]  # fmt: skip
+    log = place / f"{target}.log"
+    with log.open("w") as out:
+        subprocess.run(
+            [sys.executable, "-m", "tests.fuzz.engine", target, *options, str(corpus)],
+            cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, check=False, timeout=seconds * 2 + 300,
+        )  # fmt: skip
+    text = log.read_text(errors="replace")
+    ran = _EXECUTIONS.search(text)
+    covered = _COVERED.findall(text)
+    edges, features = map(int, covered[-1]) if covered else (0, 0)
+    new = sorted(set(crashes.iterdir()) - known)
+    return Fuzzed(target, int(ran[1]) if ran else 0, edges, features, new[0] if new else None, log)

@@ -1,0 +1,266 @@
+"""What must hold for any bytes: the line decoder, and the whole path from a project's files to what a backend would send.
+
+Rules:
+
+- A target takes bytes and raises, or does not. It needs no fuzzer: crashes that were found are replayed by plain tests.
+- Where pieces are cut follows from the bytes alone, so that a crash is a crash again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import tempfile
+import zlib
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from turnspan import sessions, tail
+from turnspan.backends import otlp_json
+from turnspan.backends.attributes import GenAI
+from turnspan.backends.langfuse import LangfuseSpelling
+from turnspan.backends.settings import Capture
+from turnspan.backends.spelling import otlp_time
+from turnspan.backends.wire import encode_request
+from turnspan.reading import Ending, Progress, Reading
+from turnspan.trace.model import Kind
+from turnspan.trace.redact import CaptureMode, Policy, redact
+from turnspan.transcript import entries, lines
+
+from .cases import put, split
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from turnspan.trace.model import Span, Trace
+
+_SHORT = Capture(attribute_max_bytes=2000)
+SPELLINGS = (GenAI(_SHORT), LangfuseSpelling(_SHORT, "fuzz"))
+POLICIES = tuple(Policy(capture=mode) for mode in CaptureMode)
+_numbers = count()
+_MEMORY = Path("/dev/shm")
+_ID = re.compile(rb'"id": *"([^"]*)"')
+_SIDECHAIN = re.compile(rb'"isSidechain": *true')
+
+
+# ---- lines
+
+
+def check_lines(data: bytes) -> None:
+    """Any bytes are lines; each line is some entries or none, whose text is Unicode, wherever the reading broke off."""
+    descriptor = _in_memory(data)
+    try:
+        found = list(tail.complete_lines(descriptor, is_whole=lines.is_record))
+        assert b"".join(_with_end(line, data) for line in found) == data[: found[-1].end if found else 0]
+        assert [line.number for line in found] == list(range(len(found)))
+        strict = list(tail.complete_lines(descriptor))
+        for cut in _cuts(data, 3):
+            first = list(tail.complete_lines(descriptor, until=cut))
+            after = (first[-1].end, first[-1].number + 1) if first else (0, 0)
+            assert first + list(tail.complete_lines(descriptor, *after)) == strict
+    finally:
+        os.close(descriptor)
+    for line in found:
+        check_line(line.data or b"")
+
+
+def check_line(line: bytes) -> None:
+    """One line."""
+    found = lines.parse(line, lines.Noticed())
+    assert msgspec.json.encode(found) == msgspec.json.encode(lines.parse(line, lines.Noticed()))
+    lines.is_record(line)
+    at = 0
+    for start, end in lines.records(line):
+        assert at <= start <= end <= len(line)
+        at = end
+    for entry in found:
+        assert entry.type in lines.KNOWN
+        moment = entries.time_ns(entry)
+        assert moment is None or 0 < moment < 2**63
+        entries.outcome(entry)
+        said = [entries.system_text(entry), entries.raw_text(entry.error)]
+        for block in entries.blocks(entry.message) if entry.message is not None else ():
+            mime, size = entries.media(block.source)
+            assert size >= 0
+            said += [mime, entries.inner_text(block.content), block.text or "", entries.raw_text(block.input)]
+        for text in said:
+            text.encode()
+            entries.command_of(text)
+            entries.without_ide_tags(text)
+            entries.exit_code_of(text)
+            entries.agent_named_in(text)
+
+
+def _in_memory(data: bytes) -> int:
+    descriptor = os.memfd_create("fuzz") if hasattr(os, "memfd_create") else tempfile.mkstemp()[0]
+    os.write(descriptor, data)
+    return descriptor
+
+
+def _with_end(line: tail.Line, data: bytes) -> bytes:
+    assert line.data is not None
+    return line.data + data[line.offset + len(line.data) : line.end]
+
+
+def _cuts(data: bytes, most: int) -> list[int]:
+    """Some places in the bytes, the ends of lines among them."""
+    chance = random.Random(zlib.crc32(data))
+    ends = [at + 1 for at, byte in enumerate(data) if byte == 10]
+    places = [
+        chance.choice(ends) if ends and chance.random() < 0.6 else chance.randint(0, len(data)) for _ in range(most)
+    ]
+    return sorted(set(places))
+
+
+# ---- the whole path
+
+
+def check_path(data: bytes, cuts: Callable[[bytes], Iterable[list[int]]] | None = None) -> int:
+    """A project of any files gives well-formed traces, the same in pieces as in one pass, and each can be sent.
+
+    Returns how many spans there were. `cuts` gives the places at which a session's file is read on its way; without it
+    they follow from the bytes, and so does what is tried of the rest.
+    """
+    files = split(data)
+    place = Path(tempfile.gettempdir() if not _MEMORY.is_dir() else _MEMORY) / f"turnspan-fuzz-{os.getpid()}"
+    # A name of its own for each: what is remembered of a file is remembered by its name.
+    project = place / str(next(_numbers)) / "-p"
+    try:
+        put(files, project)
+        found = list(sessions.sessions_in(project))
+        whole = {session.session_id: _read(session) for session in found}
+        total = 0
+        once = (Kind.TURN,) if _share_ids(files) else tuple(Kind)
+        for traces in whole.values():
+            check_shape(traces, once)
+            check_sent(traces, None if cuts is not None else zlib.crc32(data))
+            total += sum(len(trace.spans) for trace in traces)
+        if len(found) == 1:
+            name = f"{found[0].session_id}.jsonl"
+            content = files[name]
+            for places in cuts(content) if cuts is not None else [_cuts(content, 3)]:
+                elsewhere = place / str(next(_numbers)) / "-p"
+                _check_pieces(files, name, places, whole[found[0].session_id], elsewhere, once=once)
+        return total
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _read(session: sessions.SessionFile) -> list[Trace]:
+    return [t for piece in Reading(session, Progress(), Ending(is_over=True)).pieces() for t in piece.traces]
+
+
+def _share_ids(files: dict[str, bytes]) -> bool:
+    """Whether a response or a call stands in two conversations: then they are one span, which may come twice."""
+    owners: dict[bytes, object] = {}
+    for name, content in files.items():
+        for line in content.split(b"\n"):
+            conversation = (name, _SIDECHAIN.search(line) is not None)
+            if any(owners.setdefault(found, conversation) != conversation for found in _ID.findall(line)):
+                return True
+    return False
+
+
+def _check_pieces(
+    files: dict[str, bytes], name: str, places: list[int], whole: list[Trace], project: Path, *, once: tuple[Kind, ...]
+) -> None:
+    """Read a session at some moments, and when it is over: the spans are those of one pass, each once."""
+    put(files, project)
+    path = project / name
+    session = sessions.SessionFile(path.stem, path)
+    progress, traces = Progress(), []
+    for size in places:
+        path.write_bytes(files[name][:size])
+        progress = _go_on(session, progress, Ending(), traces)
+    path.write_bytes(files[name])
+    _go_on(session, progress, Ending(is_over=True), traces)
+    check_shape(traces, once)
+    pieces, one = _by_id(traces), _by_id(whole)
+    for key in pieces.keys() | one.keys():
+        assert key in one, f"only in pieces, cut at {places}: {pieces[key]}"
+        assert key in pieces, f"only in one pass, cut at {places}: {one[key]}"
+        assert pieces[key] == one[key], f"cut at {places}:\n{pieces[key]}\n{one[key]}"
+    # Over too early: no turn comes twice. (A response or a call that stands in two conversations may.)
+    for size in places[:1]:
+        early: list[Trace] = []
+        path.write_bytes(files[name][:size])
+        progress = _go_on(session, Progress(), Ending(is_over=True), early)
+        path.write_bytes(files[name])
+        _go_on(session, progress, Ending(is_over=True), early)
+        check_shape(early, once=(Kind.TURN,))
+
+
+def _go_on(session: sessions.SessionFile, progress: Progress, ending: Ending, traces: list[Trace]) -> Progress:
+    for piece in Reading(session, progress, ending).pieces():
+        traces += piece.traces
+        # As it is written down and read again.
+        progress = msgspec.json.decode(msgspec.json.encode(piece.progress), type=Progress)
+    return progress
+
+
+def _by_id(traces: list[Trace]) -> dict[tuple[bytes, bytes], tuple[object, Span]]:
+    return {
+        (trace.trace_id, span.span_id): (
+            (trace.name, trace.session_id, trace.client_version, trace.tags, trace.facts),
+            span,
+        )
+        for trace in traces
+        for span in trace.spans
+    }
+
+
+def check_shape(traces: list[Trace], once: Iterable[Kind] = tuple(Kind)) -> None:
+    """No id twice, parents before children, no end before its start."""
+    seen = set()
+    for trace in traces:
+        assert len(trace.trace_id) == 16
+        assert any(trace.trace_id)
+        for span in trace.spans:
+            key = (trace.trace_id, span.span_id)
+            assert len(span.span_id) == 8
+            assert any(span.span_id)
+            assert key not in seen or span.kind not in once, f"twice: {span}"
+            assert span.parent_id is None or (trace.trace_id, span.parent_id) in seen, f"no parent yet: {span}"
+            assert 0 <= span.start_ns <= span.end_ns, f"ends before it starts: {span}"
+            seen.add(key)
+
+
+def check_sent(traces: list[Trace], choice: int | None = None) -> None:
+    """What may leave has the same bones under every policy; its bytes are a request that says the same.
+
+    A `choice` is one policy and one spelling; without it, all are tried.
+    """
+    kinds = [(policy, spelling) for policy in POLICIES for spelling in SPELLINGS]
+    for policy, spelling in kinds if choice is None else [kinds[choice % len(kinds)]]:
+        allowed = [redact(trace, policy).trace for trace in traces]
+        assert _bones(allowed) == _bones(traces)
+        assert allowed == [redact(trace, policy).trace for trace in traces]
+        body = encode_request(allowed, spelling)
+        request = ExportTraceServiceRequest.FromString(body)
+        assert request.SerializeToString() == body
+        arrived = {
+            (s.trace_id, s.span_id): s for r in request.resource_spans for scope in r.scope_spans for s in scope.spans
+        }
+        sent = {(trace.trace_id, span.span_id): span for trace in allowed for span in trace.spans}
+        assert arrived.keys() == sent.keys()
+        for key, span in sent.items():
+            other = arrived[key]
+            assert other.parent_span_id == (span.parent_id or b"")
+            assert other.start_time_unix_nano == otlp_time(span.start_ns)
+            assert other.end_time_unix_nano == otlp_time(span.end_ns)
+            assert len({attribute.key for attribute in other.attributes}) == len(other.attributes)
+        for line in otlp_json.encode_lines(allowed, spelling).splitlines():
+            msgspec.json.decode(line)
+
+
+def _bones(traces: list[Trace]) -> list[object]:
+    return [
+        (t.trace_id, t.session_id, [(s.span_id, s.parent_id, s.kind, s.start_ns, s.end_ns, s.usage) for s in t.spans])
+        for t in traces
+    ]

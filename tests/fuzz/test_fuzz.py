@@ -1,0 +1,85 @@
+"""Any bytes: crashes that were found are replayed, and CI looks for new ones for some seconds."""
+
+import os
+
+import figures
+import msgspec
+import pytest
+from backends.samples import TRACE
+
+from .cases import CRASHES, joined, seed_lines, seeds, split
+from .mutations import mutated
+from .running import TARGETS, fuzz, is_available
+from .shrinking import CHECKS, every_cut, fewer_rows
+from .targets import check_path, check_shape
+
+SECONDS = int(os.environ.get("TURNSPAN_FUZZ_SECONDS") or 20)
+SHOWN: dict[str, str] = {}
+FOUND = sorted(CRASHES.glob("*.case"))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("case", FOUND, ids=lambda path: path.stem)
+def test_what_once_went_wrong_goes_well(case, target):
+    """Bytes that once broke the reading give the same traces in one pass and in pieces cut after any row."""
+    CHECKS[target](case.read_bytes())
+
+
+def test_every_crash_is_there():
+    """The replays above are not empty."""
+    assert len(FOUND) >= 4
+
+
+def test_a_case_is_its_files():
+    """A case taken apart and put together is the same; a name that leads elsewhere is content."""
+    files = {"a.jsonl": b"{}\n", "a/subagents/agent-1.jsonl": b"[]\n", "a/subagents/agent-1.meta.json": b"{}\n"}
+    assert split(joined(files)) == files
+    assert list(split(b"== ../up.jsonl\n== /etc/passwd.jsonl\n")) == ["00000000-0000-4000-8000-000000000000.jsonl"]
+
+
+def test_stories_are_what_it_begins_with():
+    """The fuzzer starts from stories that give spans and hold all that is asked, in pieces cut after any row."""
+    smallest = sorted(seeds(), key=len)[20:22]
+    assert all(check_path(case, every_cut) > 0 for case in smallest)
+    assert len(seed_lines()) > 20
+
+
+def test_a_mutation_depends_on_its_seed_alone():
+    """The same seed changes a case in the same way, another one in another way, and most changes leave spans."""
+    case, *others = sorted(seeds(), key=len)[20:23]
+    changed = [mutated(case, 10_000, seed, others) for seed in range(40)]
+    assert changed == [mutated(case, 10_000, seed, others) for seed in range(40)]
+    assert len(set(changed)) > 30
+    assert sum(check_path(other) > 0 for other in changed[:10]) > 5
+
+
+def test_the_checks_can_fail():
+    """A span that comes twice, or before its parent, is found."""
+    check_shape([TRACE])
+    with pytest.raises(AssertionError, match="twice"):
+        check_shape([TRACE, TRACE])
+    with pytest.raises(AssertionError, match="no parent yet"):
+        check_shape([msgspec.structs.replace(TRACE, spans=TRACE.spans[1:])])
+
+
+def test_a_crash_is_made_small():
+    """Rows that have no part in a crash are taken away."""
+    rows = [b"%d\n" % number for number in range(100)]
+    assert fewer_rows(b"".join(rows), lambda case: b"17\n" in case and b"64\n" in case) == b"17\n64\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+def test_nothing_new_is_found(target, tmp_path):
+    """For some seconds the fuzzer looks for bytes that break what must hold, guided by the branches that it reaches.
+
+    Always the same ones: a change must not fail by chance. `python -m tests.fuzz` looks for others.
+    """
+    if not is_available():
+        pytest.skip("atheris is not installed: there are wheels for Linux on x86-64")
+    done = fuzz(target, SECONDS, tmp_path, seed=7)
+    assert done.crash is None, done.log.read_text(errors="replace")[-4000:]
+    assert done.executions > 100, done.log.read_text(errors="replace")[-4000:]
+    assert done.edges > (150 if target == "lines" else 1500)
+    SHOWN[target] = f"{target}: {done.executions} inputs in {SECONDS} s, {done.edges} branches reached, no crash"
+    figures.note("fuzz", "; ".join(SHOWN.values()))
