@@ -4,7 +4,7 @@ Rules:
 
 - A turn starts at a line that asked the model to work: a prompt, a task notification, a plan carried over, or a command
   or `!` line that got a reply. A later start seals the turn before it.
-- **What stands between two conversation rows is read together with the second one** (`_Gap`). Titles, attachments,
+- **What stands between two conversation rows is read together with the second one** (`Gap`). Titles, attachments,
   queue operations and system lines never end a turn, so a turn that was sealed early and one that was sealed late are
   the same.
 - An event (Stop, SessionEnd, idleness) only says *when* a turn may leave, never *what* is in it. What comes after a
@@ -22,6 +22,17 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.transcript import entries as e
+from turnspan.transcript.between import NO_GAP, Gap, Request, Surroundings, Words
+from turnspan.transcript.kinds import (
+    answers_queued,
+    is_conversation,
+    is_interruption,
+    key_of,
+    origin_of,
+    response_key,
+    results_of,
+)
+from turnspan.transcript.merging import add_line
 from turnspan.transcript.turns import (
     AGENT_TOOLS,
     Call,
@@ -31,43 +42,25 @@ from turnspan.transcript.turns import (
     Prompt,
     Response,
     Result,
-    Said,
     Turn,
     TurnRef,
     known_as,
-    version_of,
     words_digest,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from turnspan.transcript.entries import Entry
 
-QUEUED_OWN_ANSWER_UNTIL: Final = (2, 1, 12)  # up to this client, words typed meanwhile got an answer of their own
 _MAX_EARLY: Final = 48  # rows that wait for their prompt
 _REMEMBERED_ROWS: Final = 48
 _REMEMBERED_TURNS: Final = 4
 _REMEMBERED_RESPONSES: Final = 8
-_REMEMBERED_WORDS: Final = 16
 _REMEMBERED_CALLS: Final = 32
 
-_INTERRUPTED: Final = "[Request interrupted by user"
-_FEEDBACK: Final = "Stop hook feedback:"
-_BASH: Final = "<bash-input>"
-_LOCAL: Final = (
-    "<local-command-stdout>", "<local-command-stderr>", "<local-command-caveat>", "Caveat: The messages below were",
-    "<bash-stdout>", "<bash-stderr>",
-)  # fmt: skip
-_NOTIFICATIONS: Final = ("<task-notification>", "<agent-notification>")
-_CONTEXT: Final = {
-    "custom-title": "custom_title", "ai-title": "ai_title", "summary": "summary", "tag": "tag", "pr-link": "pr_url",
-    "permission-mode": "permission_mode",
-}  # fmt: skip
 _COMMAND_TOOLS: Final = frozenset({"Skill", "SlashCommand"})  # the model's own way to run a command
 _BACKGROUND: Final = frozenset({"async_launched", "teammate_spawned", "remote_launched"})
-
-Words = tuple[int, int]  # the place (offset, length) of a line that holds words
 
 
 class Carry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -100,21 +93,6 @@ class Sealed(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self.past, words=self.turns[-1].last_words)
 
 
-class _Gap(msgspec.Struct):
-    """What stands between two conversation rows."""
-
-    happenings: list[Happening] = []
-    requests: dict[str, tuple[int | None, e.RequestParams | None]] = {}
-    commands: list[str] = []
-    expansion: list[str] = []
-    boundary: str = ""  # "feedback": a hook sent the model on; "stopped": the client recorded a stop
-    stopped_ns: int | None = None
-    input_ns: int | None = None
-    tentative: tuple[Entry, Place] | None = None  # a command: a turn, if it gets a reply
-    tentative_rows: dict[str, None] = {}  # in order
-
-
-_NO_GAP: Final = _Gap()  # mostly nothing stands between two rows; it is only ever read
 _NONE_SEALED: Final[tuple[Sealed, ...]] = ()
 
 
@@ -130,7 +108,6 @@ class Grouper:
         is_agent: bool = False,
     ) -> None:
         self._session_id = session_id
-        self._recall = recall
         self._is_agent = is_agent
         self._past = carry or Carry()
         self._turns = self._past.turns
@@ -138,20 +115,19 @@ class Grouper:
         self._late: dict[int, Turn] = {}
         self._between: list[tuple[Entry, Place]] = []
         self._early: list[tuple[Entry, Place]] = []
-        self._gap = _NO_GAP
+        self._gap = NO_GAP
         self._end = Place(0, 0, 0)
-        self._requests: dict[str, tuple[int | None, e.RequestParams | None]] = {}
+        self._requests: dict[str, Request] = {}
         self._input_ns = self._past.input_ns
         self._responses: dict[str, tuple[Turn, Response]] = {}  # in what is open, by message id
         self._calls: dict[str, tuple[Turn, Call]] = {}  # likewise
-        self._said: dict[Words, Entry] = {}  # lines already at hand, so that they need not be recalled
         self._inline: dict[str, tuple[InlineAgent, Grouper]] = {}
         self._inline_rows: dict[str, str] = {}
         self._is_fork_context = False
         self._owners: dict[str, int] = dict(self._past.owners)
         self._rows: list[tuple[str, int]] = list(self._past.owners)
-        self._context, self._queued, self._taken = self._past.context, self._past.queued, self._past.taken
-        self._marked = (len(self._rows), self._context, self._queued, self._taken)
+        self._around = Surroundings(self._past.context, self._past.queued, self._past.taken, recall)
+        self._marked = (len(self._rows), *self._around.held)
 
     # ---- what a caller sees
 
@@ -171,10 +147,10 @@ class Grouper:
         entry.uuid, entry.parent_uuid = known_as(entry.uuid), known_as(entry.parent_uuid)
         if entry.uuid in self._owners and entry.uuid is not None:
             return _NONE_SEALED  # a row that stands there twice
-        if not self._is_conversation(entry):
+        if not is_conversation(entry, is_agent=self._is_agent):
             (self._early or self._between).append((entry, place))
             return _NONE_SEALED
-        if entry.uuid is None and _key(entry) in self._owners:
+        if entry.uuid is None and key_of(entry) in self._owners:
             return _NONE_SEALED
         if entry.parent_uuid not in self._owners and self._is_early(entry) and len(self._early) < _MAX_EARLY:
             self._early.append((entry, place))
@@ -183,8 +159,8 @@ class Grouper:
             sealed = self._take(entry, place)
             return (sealed,) if sealed is not None else _NONE_SEALED
         if self._is_late_prompt(entry):
-            rest = [row for row in self._early if not self._is_conversation(row[0])]
-            answers = [row for row in self._early if self._is_conversation(row[0])]
+            rest = [row for row in self._early if not is_conversation(row[0], is_agent=self._is_agent)]
+            answers = [row for row in self._early if is_conversation(row[0], is_agent=self._is_agent)]
             return self._release([*rest, (entry, place), *answers])
         return self._release([*self._early, (entry, place)])
 
@@ -197,10 +173,10 @@ class Grouper:
         self._early = []
         sealed = []
         for entry, place in rows:
-            if not self._is_conversation(entry):
+            if not is_conversation(entry, is_agent=self._is_agent):
                 if entry.uuid is None or entry.uuid not in self._owners:
                     self._between.append((entry, place))
-            elif _key(entry) not in self._owners and (ended := self._take(entry, place)) is not None:
+            elif key_of(entry) not in self._owners and (ended := self._take(entry, place)) is not None:
                 sealed.append(ended)
         return sealed
 
@@ -209,10 +185,12 @@ class Grouper:
 
         Of one only: a second one could seal the turn, and reading would go on behind the prompt, past that response.
         """
-        if entry.type != "user" or entry.is_sidechain or _results(entry) or _is_interruption(entry):
+        if entry.type != "user" or entry.is_sidechain or entry.message is None or results_of(entry):
+            return False
+        if is_interruption(e.plain_text(e.blocks(entry.message))):
             return False
         answers = [other for other, _ in self._early if other.type == "assistant"]
-        if len(set(map(_response_key, answers))) > 1:
+        if len(set(map(response_key, answers))) > 1:
             return False
         return entry.uuid == answers[0].parent_uuid or (e.time_ns(entry) or 0) <= (e.time_ns(answers[0]) or 0)
 
@@ -227,13 +205,13 @@ class Grouper:
         if self._is_agent or parent is None or parent in self._owners or entry.is_sidechain:
             return False
         if entry.type == "user":
-            return bool(_results(entry)) and any(other.uuid == parent for other, _ in self._early)
+            return bool(results_of(entry)) and any(other.uuid == parent for other, _ in self._early)
         if entry.type != "assistant" or any(not turn.has_answer for turn in self.unsealed):
             return False  # something runs: it belongs there
         return all(other.uuid != parent for other, _ in (*self._between, *self._early) if other.type != "assistant")
 
     def _take(self, entry: Entry, place: Place) -> Sealed | None:
-        gap = self._gap = _Gap() if self._between else _NO_GAP
+        gap = self._gap = Gap() if self._between else NO_GAP
         if self._between:
             for other, at in self._between:
                 self._take_between(other, at)
@@ -251,7 +229,7 @@ class Grouper:
             self._input_ns = gap.input_ns
         if place.offset >= self._end.offset:  # a row that was held back may come after a later one
             self._end = place
-        self._marked = (len(self._rows), self._context, self._queued, self._taken)
+        self._marked = (len(self._rows), *self._around.held)
         return sealed
 
     def seal(self) -> Sealed | None:
@@ -285,51 +263,27 @@ class Grouper:
             taken=taken,
         )
         self._owners = dict(self._rows)
-        needed = {*self._context.values(), *self._queued, *self._taken, *context.values(), *queued, *taken}
-        self._said = {at: entry for at, entry in self._said.items() if at in needed}
+        self._around.forget(context, queued, taken)
         self._open, self._late, self._inline, self._inline_rows = None, {}, {}, {}
         self._requests, self._responses, self._calls = {}, {}, {}
         return Sealed(turns, self._end, self._past)
 
-    # ---- which rows make the conversation
-
-    def _is_conversation(self, entry: Entry) -> bool:
-        if entry.type == "assistant":
-            return entry.message is not None
-        if entry.type != "user" or entry.message is None:
-            return False
-        if entry.is_sidechain and not self._is_agent:
-            return True
-        found = e.blocks(entry.message)
-        if any(block.type == "tool_result" for block in found):
-            return True
-        if entry.is_meta or entry.is_compact_summary or entry.is_visible_in_transcript_only:
-            return False
-        text = e.plain_text(found).lstrip()
-        return not text.startswith((*_LOCAL, _FEEDBACK, _BASH)) and e.command_of(text) is None
-
     # ---- what stands between
 
-    def _take_between(self, entry: Entry, place: Place) -> None:  # noqa: C901  a table of cases
-        kind = entry.type
+    def _take_between(self, entry: Entry, place: Place) -> None:
         gap = self._gap
-        if kind in _CONTEXT:
-            self._context = {**self._context, kind: self._remember(entry, place)}
-        elif kind == "api-request":
-            if entry.id:
-                gap.requests[entry.id] = (e.time_ns(entry), entry.params)
-        elif kind == "queue-operation":
-            self._take_queue_operation(entry, place)
-        elif kind == "attachment":
-            if entry.attachment is not None and entry.attachment.type == "queued_command":
-                text = e.plain_text(e.blocks(e.Message(content=entry.attachment.prompt)))
-                gap.happenings.append(Happening("steering", _key(entry), e.time_ns(entry), text))
-        elif kind == "system":
-            self._take_system(entry)
-        elif kind == "fork-context-ref":
+        if self._around.take(entry, place):
+            pass
+        elif entry.type == "api-request":
+            gap.take_request(entry)
+        elif entry.type == "attachment":
+            gap.take_attachment(entry)
+        elif entry.type == "system":
+            gap.take_system(entry)
+        elif entry.type == "fork-context-ref":
             self._is_fork_context = True
-        elif kind == "user" and entry.message is not None:
-            self._take_quiet_user(entry, entry.message, place)
+        elif entry.type == "user" and entry.message is not None:
+            gap.take_quiet_user(entry, entry.message, place, is_models_own=self._is_within_turn(entry))
         if entry.uuid is not None and entry.parent_uuid is not None:
             if entry.parent_uuid in gap.tentative_rows:
                 gap.tentative_rows[entry.uuid] = None
@@ -340,74 +294,6 @@ class Grouper:
         """Remember whose row this is."""
         self._owners[uuid] = number
         self._rows.append((uuid, number))
-
-    def _take_queue_operation(self, entry: Entry, place: Place) -> None:
-        text = e.system_text(entry)
-        if entry.operation == "enqueue":
-            if text:
-                self._queued = (*self._queued, self._remember(entry, place))[-_REMEMBERED_WORDS:]
-        elif entry.operation == "dequeue":
-            self._queued = self._queued[1:]
-        elif entry.operation in {"remove", "popAll"}:
-            words = (self._remember(entry, place),) if text else self._queued[:1]
-            self._queued = self._queued[1:]
-            self._taken = (*self._taken, *words)[-_REMEMBERED_WORDS:]
-
-    def _remember(self, entry: Entry, place: Place) -> Words:
-        at = (place.offset, place.end - place.offset)
-        self._said[at] = entry
-        return at
-
-    def _words(self, at: Words) -> tuple[str, int | None]:
-        """What a queue operation's line says, and when; notifications are not a person's words."""
-        entry = self._said.get(at) or self._recall(*at)
-        text = e.system_text(entry) if entry is not None else ""
-        if entry is None or text.lstrip().startswith(_NOTIFICATIONS):
-            return "", None
-        return text, e.time_ns(entry)
-
-    def _take_system(self, entry: Entry) -> None:
-        if entry.subtype == "compact_boundary":
-            meta = entry.compact_metadata or e.CompactMetadata()
-            facts = _known(trigger=meta.trigger, tokens_before=meta.pre_tokens, tokens_after=meta.post_tokens)
-            self._gap.happenings.append(Happening("compaction", _key(entry), e.time_ns(entry), "", facts))
-        elif entry.subtype == "api_error":
-            facts = _known(attempt=entry.retry_attempt, retry_in_ms=entry.retry_in_ms)
-            text = e.raw_text(entry.error)
-            self._gap.happenings.append(Happening("retry", _key(entry), e.time_ns(entry), text, facts))
-        elif entry.subtype == "stop_hook_summary":
-            self._gap.boundary = self._gap.boundary or "stopped"
-            self._gap.stopped_ns = e.time_ns(entry)
-
-    def _take_quiet_user(self, entry: Entry, message: e.Message, place: Place) -> None:
-        """A user line that is not the conversation: a command, feedback of a hook, an expansion, a summary."""
-        gap = self._gap
-        if entry.is_compact_summary or entry.is_visible_in_transcript_only:
-            gap.input_ns = e.time_ns(entry)  # the model goes on from the summary: compacting is not its time
-            return
-        text = e.plain_text(e.blocks(message))
-        start = text.lstrip()
-        if start.startswith(_FEEDBACK):
-            gap.boundary = "feedback"
-            gap.input_ns = e.time_ns(entry)
-        elif self._is_within_turn(entry):
-            gap.input_ns = e.time_ns(entry)
-        elif start.startswith(_BASH) or (not entry.is_meta and e.command_of(start) is not None):
-            gap.tentative = (entry, place)
-            gap.tentative_rows = {entry.uuid: None} if entry.uuid else {}
-            gap.expansion = []
-            gap.input_ns = e.time_ns(entry)
-            command = e.command_of(start)
-            gap.commands.append(command[0] if command else "!" + start[len(_BASH) :].partition("</")[0])
-        elif start.startswith(_LOCAL):
-            if start.startswith("<local-command-std") and entry.turn_origin is None:
-                gap.tentative, gap.tentative_rows = None, {}  # a local command that has printed its own answer
-            elif start.startswith("<bash-"):
-                gap.expansion.append(text)
-                gap.input_ns = e.time_ns(entry) or gap.input_ns
-        elif entry.is_meta:
-            gap.expansion.append(text)
-            gap.input_ns = e.time_ns(entry) or gap.input_ns
 
     def _is_within_turn(self, entry: Entry) -> bool:
         """Whether the model ran a command: 2.0.36 writes a skill behind its call as if it had been typed."""
@@ -421,12 +307,12 @@ class Grouper:
     def _take_user(self, entry: Entry, place: Place, moment: int | None) -> Sealed | None:
         assert entry.message is not None
         found = e.blocks(entry.message)
-        results = _results(entry)
+        results = results_of(entry)
         text = e.plain_text(found)
         if results and (self._open is not None or self._late or self._past.recent):
             self._take_results(entry, place, moment, results, text)
             return None
-        if text.lstrip().startswith(_INTERRUPTED):
+        if is_interruption(text):
             if self._open is not None or self._past.recent:
                 turn = self._open or self._part_of(self._ref(entry), entry, place)
                 self._settle(turn)
@@ -435,21 +321,21 @@ class Grouper:
         sealed = self.seal()
         typed, ide = e.without_ide_tags(text)
         media = tuple(e.media(block.source) for block in found if block.type in {"image", "document"})
-        turn = self._new_turn(entry, place, _origin_of(entry, text))
+        turn = self._new_turn(entry, place, origin_of(entry, text))
         turn.prompt = Prompt(typed, moment, media, ide)
         turn.answers_call = e.tool_notified(text) if turn.origin == "task_notification" else None
         if entry.plan_content is not None:
             turn.previous_session = e.session_named_in(text)
         self._gap.expansion = []  # what came before the prompt is not its expansion
         self._settle(turn)
-        self._taken = ()
+        self._around.taken = ()
         self._input_ns = moment
         return sealed
 
     def _interrupt(self, turn: Turn, entry: Entry, place: Place, moment: int | None, text: str) -> None:
         turn.is_interrupted = True
         self._row(turn, entry, place, moment)
-        turn.happenings.append(Happening("interruption", _key(entry), moment, text))
+        turn.happenings.append(Happening("interruption", key_of(entry), moment, text))
 
     def _take_results(self, entry: Entry, place: Place, moment: int | None, results: list[e.Block], text: str) -> None:
         known = e.outcome(entry)
@@ -462,7 +348,7 @@ class Grouper:
                 ref = self._waiting(call_id)
                 turn = self._open if ref is None and self._is_own(entry) else None
                 turn = turn or self._part_of(ref or self._ref(entry), entry, place)
-                key = f"{_key(entry)}/{call_id}"
+                key = f"{key_of(entry)}/{call_id}"
                 fact = "tool_call_id" if ref is not None else "unknown_call_id"
                 turn.happenings.append(Happening("late_result", key, moment, answer, {fact: call_id}))
             elif call.result is None:
@@ -479,10 +365,10 @@ class Grouper:
             self._row(turn, entry, place, moment)
         assert turn is not None
         self._settle(turn)
-        if text and text.lstrip().startswith(_INTERRUPTED):
+        if is_interruption(text):
             self._interrupt(turn, entry, place, moment, text)
         elif text.strip() and not text.lstrip().startswith("<system-reminder>"):
-            turn.happenings.append(Happening("steering", _key(entry), moment, text))
+            turn.happenings.append(Happening("steering", key_of(entry), moment, text))
         self._input_ns = max(moment or 0, self._input_ns or 0) or None
 
     def _waiting(self, tool_use_id: str) -> TurnRef | None:
@@ -498,7 +384,7 @@ class Grouper:
         is_synthetic = message.model == "<synthetic>"
         if is_synthetic and not entry.is_api_error_message:
             return None  # "No response requested."
-        key = _response_key(entry)
+        key = response_key(entry)
         sealed = None
         turn, response = self._responses.get(key, (None, None))
         if turn is None or response is None:
@@ -513,7 +399,7 @@ class Grouper:
             turn.responses.append(response)
             self._responses[key] = (turn, response)
         self._row(turn, entry, place, moment)
-        for call in _add_blocks(response, entry, message, moment):
+        for call in add_line(response, entry, message, moment):
             self._calls[call.id] = (turn, call)
         return sealed
 
@@ -535,7 +421,7 @@ class Grouper:
             return self._part_of(self._ref(entry), entry, place), None
         if is_synthetic:
             return turn or self._part_of(self._ref(entry), entry, place), None
-        if _answers_queued(entry) and not self._is_agent and gap.boundary != "feedback":
+        if answers_queued(entry.version or "") and not self._is_agent and gap.boundary != "feedback":
             has_failed = running is not None and running.has_failed
             if not has_failed and is_ended():
                 return self._answer_to_queued(entry, place)
@@ -552,25 +438,25 @@ class Grouper:
         assert entry.message is not None
         text = e.plain_text(e.blocks(entry.message))
         command = e.command_of(text)
-        turn = self._new_turn(entry, place, _origin_of(entry, text) if command is not None else "bash")
+        turn = self._new_turn(entry, place, origin_of(entry, text) if command is not None else "bash")
         words = f"{command[0]} {command[1]}".strip() if command is not None else text
         turn.prompt = Prompt(words, e.time_ns(entry), command=command[0] if command is not None else "!")
         for row in self._gap.tentative_rows:
             self._own(row, turn.number)
         del self._gap.commands[-1:]
-        self._taken = ()
+        self._around.taken = ()
         return turn, sealed
 
     def _answer_to_queued(self, entry: Entry, place: Place) -> tuple[Turn, Sealed | None]:
         """Old clients answered words typed meanwhile without writing a line for them: a second final answer."""
         times = [time for turn in self.unsealed for time in turn.times]
         trigger = self._gap.stopped_ns or max([self._past.high_water_ns, *times]) or None
-        words = self._taken[-1:] or self._queued[:1]
+        words = self._around.taken[-1:] or self._around.queued[:1]
         sealed = self.seal()
         turn = self._new_turn(entry, place, "queued")
-        text = self._words(words[0])[0] if words else ""
+        text = self._around.words(words[0])[0] if words else ""
         turn.prompt = Prompt(text, trigger) if text else None
-        self._taken = ()
+        self._around.taken = ()
         self._input_ns = trigger
         return turn, sealed
 
@@ -598,9 +484,9 @@ class Grouper:
     def _new_turn(self, entry: Entry, place: Place, origin: str) -> Turn:
         self._turns += 1
         fork = entry.forked_from or e.ForkedFrom()
-        key = known_as(fork.message_uuid) or entry.uuid or known_as(entry.prompt_id) or _key(entry)
+        key = known_as(fork.message_uuid) or entry.uuid or known_as(entry.prompt_id) or key_of(entry)
         if any(ref.key == key for ref in self._past.recent):
-            key = f"{key}/{_key(entry)}"  # a row that says it is a copy of one next to it: still a turn of its own
+            key = f"{key}/{key_of(entry)}"  # a row that says it is a copy of one next to it: still a turn of its own
         self._open = Turn(
             session_id=known_as(fork.session_id) or known_as(entry.session_id) or self._session_id,
             key=key,
@@ -651,7 +537,7 @@ class Grouper:
         turn.git_branch = entry.git_branch or turn.git_branch
         turn.slug = entry.slug or turn.slug
         turn.entrypoint = entry.entrypoint or turn.entrypoint
-        self._own(_key(entry), turn.number)
+        self._own(key_of(entry), turn.number)
 
     def _settle(self, turn: Turn) -> None:
         """What stood before this row belongs to this turn."""
@@ -665,14 +551,14 @@ class Grouper:
         if gap.expansion and turn.prompt is not None and not turn.responses:
             turn.prompt.expansion = "\n".join(filter(None, (turn.prompt.expansion, *gap.expansion)))
         gap.happenings, gap.commands, gap.expansion = [], [], []
-        if self._taken and not _answers_queued_version(turn.version):
+        if self._around.taken and not answers_queued(turn.version):
             said = {happening.text for happening in turn.happenings if happening.kind == "steering"}
-            for at in self._taken:
-                text, moment = self._words(at)
+            for at in self._around.taken:
+                text, moment = self._around.words(at)
                 if text and text not in said:
                     key = f"queue:{moment}:{words_digest(text)}"
                     turn.happenings.append(Happening("steering", key, moment, text))
-            self._taken = ()
+            self._around.taken = ()
 
     # ---- agents inside the file
 
@@ -682,7 +568,7 @@ class Grouper:
         root = self._inline_rows.get(entry.parent_uuid or "")
         if root is None or root not in self._inline:
             text = e.plain_text(e.blocks(entry.message)) if entry.message is not None else ""
-            root = entry.uuid or _key(entry)
+            root = entry.uuid or key_of(entry)
             agent = InlineAgent(root, text)
             self._inline[root] = (agent, Grouper(self._session_id, is_agent=True))
             self._open.agents.append(agent)
@@ -701,7 +587,7 @@ class Grouper:
             if sealed is not None:
                 agent.turns += sealed.turns
         turn.is_repeat_suspect = bool(turn.times) and max(turn.times) <= self._past.high_water_ns
-        for kind, value in self._context_values():
+        for kind, value in self._around.values(self._marked[1]):
             if kind in {"custom-title", "ai-title", "summary"}:
                 turn.titles[kind] = value
             elif kind == "tag":
@@ -711,97 +597,6 @@ class Grouper:
             elif not turn.permission_mode:
                 turn.permission_mode = value
 
-    def _context_values(self) -> Iterator[tuple[str, str]]:
-        for kind, at in self._marked[1].items():
-            entry = self._said.get(at) or self._recall(*at)
-            if entry is not None:
-                self._said[at] = entry
-                yield kind, str(getattr(entry, _CONTEXT[kind]) or "")
-
 
 def _start_offset(turn: Turn) -> int:
     return turn.start.offset
-
-
-def _key(entry: Entry) -> str:
-    """What identifies a row: its uuid, or what it says; never where it stands."""
-    return entry.uuid or "row:" + words_digest(msgspec.json.encode(entry).decode("utf-8", "replace"))
-
-
-def _results(entry: Entry) -> list[e.Block]:
-    found = e.blocks(entry.message) if entry.message is not None else []
-    return [block for block in found if block.type == "tool_result"]
-
-
-def _is_interruption(entry: Entry) -> bool:
-    return entry.message is not None and e.plain_text(e.blocks(entry.message)).lstrip().startswith(_INTERRUPTED)
-
-
-def _response_key(entry: Entry) -> str:
-    """What identifies the response that a row is a line of."""
-    message = entry.message or e.Message()
-    if message.model == "<synthetic>":
-        return _key(entry)  # these ids are made up anew by every copy
-    return known_as(message.id) or known_as(entry.request_id) or _key(entry)
-
-
-def _known(**facts: str | float | None) -> dict[str, str | int | float]:
-    return {name: value for name, value in facts.items() if value is not None}
-
-
-def _origin_of(entry: Entry, text: str) -> str:
-    """Who asked: a person, a task notification, a schedule, an SDK, a plan carried over."""
-    kind = (entry.origin.kind if entry.origin is not None else None) or entry.turn_origin
-    if kind:
-        plain = kind.replace("-", "_")
-        return plain if plain.isidentifier() and len(plain) <= 40 else "other"
-    if text.lstrip().startswith(_NOTIFICATIONS):
-        return "task_notification"
-    return "plan" if entry.plan_content is not None else "human"
-
-
-def _answers_queued(entry: Entry) -> bool:
-    return _answers_queued_version(entry.version or "")
-
-
-def _answers_queued_version(version: str) -> bool:
-    numbers = version_of(version)
-    return bool(numbers) and numbers <= QUEUED_OWN_ANSWER_UNTIL
-
-
-def _add_blocks(response: Response, entry: Entry, message: e.Message, moment: int | None) -> list[Call]:  # noqa: C901
-    """One more line of a response; the calls that it brings."""
-    if moment is not None and (response.last_ns is None or moment > response.last_ns):
-        response.last_ns = moment
-    response.stop_reason = message.stop_reason or response.stop_reason
-    response.is_aborted = response.is_aborted or bool(entry.is_aborted_mid_stream)
-    if entry.thinking_duration_ms is not None:
-        response.thinking_ms = (response.thinking_ms or 0) + entry.thinking_duration_ms
-    used = message.usage
-    if used is not None and (
-        response.usage is None or (used.output_tokens or 0) >= (response.usage.output_tokens or 0)
-    ):
-        response.usage = used  # the last line carries the largest count
-    found = e.blocks(message)
-    if entry.is_api_error_message:
-        response.error = e.plain_text(found)
-        response.error_status = entry.api_error_status
-    calls: list[Call] = []
-    for block in found:
-        kind = block.type
-        if kind == "tool_use":
-            call_id = known_as(block.id) or f"{response.key}/{len(response.parts)}"
-            if all(call.id != call_id for call in response.calls):
-                call = Call(call_id, block.name or "tool", e.raw_text(block.input) or "{}", moment)
-                response.parts.append(call)
-                response.calls.append(call)
-                calls.append(call)
-        elif kind == "text":
-            response.parts.append(Said("text", block.text or ""))
-        elif kind in {"thinking", "redacted_thinking"}:
-            response.parts.append(Said("thinking", block.thinking or ""))
-        elif kind == "server_tool_use":
-            response.parts.append(Said("server_tool", f"{block.name or 'tool'} {e.raw_text(block.input)}".strip()))
-        elif kind is not None and kind.endswith("_tool_result"):
-            response.parts.append(Said("server_tool", e.inner_text(block.content)))
-    return calls
