@@ -537,7 +537,7 @@ class Grouper:
         turn.git_branch = entry.git_branch or turn.git_branch
         turn.slug = entry.slug or turn.slug
         turn.entrypoint = entry.entrypoint or turn.entrypoint
-        self._own(key_of(entry), turn.number)
+        self._own(entry.uuid or key_of(entry), turn.number)
 
     def _settle(self, turn: Turn) -> None:
         """What stood before this row belongs to this turn."""

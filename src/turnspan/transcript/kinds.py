@@ -32,8 +32,9 @@ def is_conversation(entry: Entry, *, is_agent: bool) -> bool:
     if entry.is_sidechain and not is_agent:
         return True
     found = e.blocks(entry.message)
-    if any(block.type == "tool_result" for block in found):
-        return True
+    for block in found:
+        if block.type == "tool_result":
+            return True
     if entry.is_meta or entry.is_compact_summary or entry.is_visible_in_transcript_only:
         return False
     text = e.plain_text(found).lstrip()
