@@ -44,8 +44,9 @@ def is_copied(turn: Turn, session: SessionFile) -> bool:
         return not origin.is_file() or stands_in(origin, turn.prompt_uuid)
     if _has_own_requests(turn):
         return False
+    is_marked = any(response.has_request_elsewhere for response in turn.responses)  # 2.1.325 on: they are not copied
     return any(
-        stands_in(other.path, turn.prompt_uuid) and _is_older(other.path, turn, session)
+        stands_in(other.path, turn.prompt_uuid) and (is_marked or _is_origin(other, session, turn.prompt_uuid))
         for other in _overlapping(turn, session)
     )
 
@@ -61,9 +62,11 @@ def original_ref(ref: TurnRef, session: SessionFile) -> TurnRef:
     if ref.session_id != session.session_id:
         return ref
     others = (other for other in sessions_in(session.path.parent) if other.session_id != session.session_id)
-    holders = [other for other in others if stands_in(other.path, ref.key)]
-    first = min(holders, key=lambda other: (first_time_ns(other.path) or 0, mtime(other.path)), default=session)
-    return TurnRef(first.session_id, ref.key, ref.number, ref.parts)
+    origin = session
+    for other in (other for other in others if stands_in(other.path, ref.key)):
+        if origin is session or _is_origin(other, origin, ref.key):
+            origin = other
+    return TurnRef(origin.session_id, ref.key, ref.number, ref.parts)
 
 
 def repeats_itself(turn: Turn, session: SessionFile) -> bool:
@@ -90,23 +93,21 @@ def _overlapping(turn: Turn, session: SessionFile) -> Iterator[SessionFile]:
             yield SessionFile(name[:-6], Path(path))
 
 
-def _is_older(other: Path, turn: Turn, session: SessionFile) -> bool:
-    """Which of two files that hold the same prompt had it first? True if it was `other`."""
-    if any(response.has_request_elsewhere for response in turn.responses):
-        return True  # 2.1.325 on: the recorded requests are not copied
-    ours, theirs = (_row_of(path, turn.prompt_uuid) for path in (session.path, other))
-    if session.session_id in {theirs.session_id, theirs.forked_from and theirs.forked_from.session_id}:
-        return False  # up to 2.1.63, and with a mark, a copy names the session it comes from: ours
-    our_time, their_time = parse_time(ours.timestamp), parse_time(theirs.timestamp)
-    if our_time is not None and their_time is not None and our_time != their_time:
-        return their_time < our_time  # 1.0.x and 2.0.0 rewrite the times of copies
-    born, other_born = (first_time_ns(path) for path in (session.path, other))
+def _is_origin(one: SessionFile, other: SessionFile, uuid: str) -> bool:
+    """Of two files that hold the same prompt, whether the first had it first."""
+    row, other_row = (_row_of(session.path, uuid) for session in (one, other))
+    if other.session_id in {row.session_id, row.forked_from and row.forked_from.session_id}:
+        return False  # up to 2.1.63, and with a mark, a copy names the session it comes from
+    written, other_written = parse_time(row.timestamp), parse_time(other_row.timestamp)
+    if written is not None and other_written is not None and written != other_written:
+        return written < other_written  # 1.0.x and 2.0.0 rewrite the times of copies
+    born, other_born = first_time_ns(one.path), first_time_ns(other.path)
     if born is not None and other_born is not None and born != other_born:
-        return other_born < born  # what a client writes first in a new file is not copied
-    extra, other_extra = _rows_between(session.path, other)
+        return born < other_born  # what a client writes first in a new file is not copied
+    extra, other_extra = _rows_between(one.path, other.path)
     if extra != other_extra:
-        return other_extra > extra  # only the conversation is copied: more than that stands in the origin
-    return (mtime(other), other.name) < (mtime(session.path), session.path.name)
+        return extra > other_extra  # only the conversation is copied: more than that stands in the origin
+    return (mtime(one.path), one.path.name) < (mtime(other.path), other.path.name)
 
 
 def _rows_between(*paths: Path) -> list[int]:
