@@ -94,9 +94,9 @@ def decode_msgspec(path: Path) -> int:
 def build_all(path: Path) -> int:
     """Every trace of the sessions at `path`, as a backfill builds them; how many spans they hold."""
     try:
-        reading = importlib.import_module("turnspan.reading")
+        reading, progresses = (importlib.import_module(f"turnspan.{name}") for name in ("reading", "progress"))
         session_at = importlib.import_module("turnspan.sessions").session_at
-        read, progress, ending = reading.Reading, reading.Progress(), reading.Ending(is_over=True)
+        read, progress, ending = reading.Reading, progresses.Progress(), progresses.Ending(is_over=True)
     except (ImportError, AttributeError) as exc:
         raise NotAvailableError(f"not available yet: {exc}") from exc
     sessions = [path]

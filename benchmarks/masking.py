@@ -26,7 +26,8 @@ import msgspec
 from turnspan.backends.attributes import GenAI
 from turnspan.backends.settings import Capture
 from turnspan.backends.wire import encode_request
-from turnspan.reading import Ending, Progress, Reading
+from turnspan.progress import Ending, Progress
+from turnspan.reading import Reading
 from turnspan.sessions import session_at
 from turnspan.trace.redact import SCAN_BUDGET, Policy, redact
 from turnspan.trace.secret_scan import Meter, OverBudget

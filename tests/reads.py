@@ -2,7 +2,8 @@
 
 import msgspec
 
-from turnspan.reading import Ending, Progress, Reading
+from turnspan.progress import Ending, Progress
+from turnspan.reading import Reading
 from turnspan.sessions import SessionFile, sessions_in
 
 

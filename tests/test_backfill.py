@@ -27,7 +27,8 @@ from turnspan.config import Destination, load_config
 from turnspan.crew import Crew, Desk, Done, Lost
 from turnspan.errors import TranscriptError
 from turnspan.plan import Selection, age_warning, make_plan, peek
-from turnspan.reading import Ending, Progress, Reading
+from turnspan.progress import Ending, Progress
+from turnspan.reading import Reading
 from turnspan.sessions import all_sessions, session_at
 from turnspan.ship import ship
 from turnspan.targets import Target

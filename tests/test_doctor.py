@@ -26,7 +26,7 @@ from turnspan.cli import main
 from turnspan.doctor import doctor_lines, doctor_record, examine
 from turnspan.hook import PACKAGE_ROOT
 from turnspan.install import Runtime, Scope, apply, plan_install, remember_runtime, this_runtime
-from turnspan.reading import Ending
+from turnspan.progress import Ending
 from turnspan.sessions import session_at
 from turnspan.ship import ship
 from turnspan.targets import Target, identity_of

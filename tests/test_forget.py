@@ -16,7 +16,7 @@ from turnspan.backends import local
 from turnspan.backends.erase import erase
 from turnspan.cli import main
 from turnspan.config import load_config
-from turnspan.reading import Ending
+from turnspan.progress import Ending
 from turnspan.sessions import session_at
 from turnspan.ship import ship
 from turnspan.targets import Target

@@ -23,7 +23,8 @@ MAY_IMPORT = {
     "glance": {"tail", "transcript", "errors", "late"},
     "sessions": {"glance", "tail", "errors"},
     "copies": {"sessions", "glance", "transcript"},
-    "reading": {"copies", "sessions", "glance", "tail", "trace", "transcript", "errors"},
+    "progress": {"trace", "transcript"},
+    "reading": {"progress", "copies", "sessions", "glance", "tail", "trace", "transcript", "errors"},
     "home": {"errors"},
     "backends": {"trace", "errors", "home", "late"},  # home: how a private file is opened and replaced
     "deliver": {"backends", "trace"},

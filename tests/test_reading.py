@@ -13,7 +13,8 @@ from reads import one_pass, outline, read, sent, spans
 from rows import Writer, agent_writer, save_agent, tool_id
 
 from turnspan.errors import TranscriptError
-from turnspan.reading import IDLE_NS, IDLE_WHILE_PENDING_NS, PIECE_SPANS, Ending, Progress, Reading
+from turnspan.progress import Ending, Progress
+from turnspan.reading import IDLE_NS, IDLE_WHILE_PENDING_NS, PIECE_SPANS, Reading
 from turnspan.sessions import SessionFile
 from turnspan.transcript.entries import parse_time
 from turnspan.transcript.turns import words_digest

@@ -8,7 +8,8 @@ from rows import Writer, agent_writer, save_agent
 
 from turnspan import sessions
 from turnspan.errors import TranscriptError
-from turnspan.reading import Ending, Progress, Reading
+from turnspan.progress import Ending, Progress
+from turnspan.reading import Reading
 from turnspan.sessions import SessionFile, find_session, session_at
 from turnspan.trace.build import trace_of
 from turnspan.transcript.turns import TurnRef

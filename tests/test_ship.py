@@ -26,7 +26,8 @@ from turnspan import state
 from turnspan.backends import Answer, Verdict
 from turnspan.config import load_config
 from turnspan.errors import StateError
-from turnspan.reading import PIECE_SPANS, Ending
+from turnspan.progress import Ending
+from turnspan.reading import PIECE_SPANS
 from turnspan.sessions import session_at
 from turnspan.ship import ship
 from turnspan.targets import Target

@@ -25,7 +25,7 @@ from turnspan.home import (
     rename_patiently,
     turnspan_home,
 )
-from turnspan.reading import Position, Progress
+from turnspan.progress import Position, Progress
 from turnspan.state import Checkpoint, Cursor, Found
 
 SESSION = "0f6c9a4e-1111-4222-8333-444455556666"

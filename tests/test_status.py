@@ -18,7 +18,7 @@ from turnspan.config import load_config
 from turnspan.hook_times import hook_times
 from turnspan.install import Scope, apply, plan_install, this_runtime
 from turnspan.logbook import counts_in, read_log
-from turnspan.reading import Ending
+from turnspan.progress import Ending
 from turnspan.sessions import session_at
 from turnspan.ship import ship
 from turnspan.targets import Target, identity_of, since

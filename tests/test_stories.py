@@ -12,7 +12,8 @@ import msgspec
 import pytest
 from reads import one_pass, project_dirs, spans
 
-from turnspan.reading import Ending, Progress, Reading
+from turnspan.progress import Ending, Progress
+from turnspan.reading import Reading
 from turnspan.sessions import sessions_in
 from turnspan.trace.model import Json, Media, Text
 

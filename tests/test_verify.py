@@ -21,7 +21,7 @@ from turnspan.backends.local import read_spans
 from turnspan.config import load_config
 from turnspan.holdings import JaegerHoldings, open_holdings
 from turnspan.plan import peek
-from turnspan.reading import Ending
+from turnspan.progress import Ending
 from turnspan.retention import cleanup_days, expiring
 from turnspan.sessions import all_sessions
 from turnspan.ship import ship

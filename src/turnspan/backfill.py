@@ -24,7 +24,7 @@ from turnspan.errors import StateError, TurnspanError
 from turnspan.events import Event
 from turnspan.home import Busy
 from turnspan.plan import is_outdated_copy, peek
-from turnspan.reading import Ending
+from turnspan.progress import Ending
 from turnspan.ship import Shipped, ship
 from turnspan.targets import Target, identity_of
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from turnspan.config import Config, Destination
     from turnspan.crew import Desk
     from turnspan.plan import Job, Plan
-    from turnspan.reading import Progress
+    from turnspan.progress import Progress
 
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0

@@ -17,7 +17,8 @@ import msgspec
 from turnspan.errors import StateError, TurnspanError
 from turnspan.home import read_private
 from turnspan.listing import written_ns
-from turnspan.reading import Ending, Progress, Reading
+from turnspan.progress import Ending, Progress
+from turnspan.reading import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -18,7 +18,8 @@ from turnspan import tail
 from turnspan.config import narrowed
 from turnspan.errors import ConfigError, TranscriptError
 from turnspan.leaving import policy_of, rules_of
-from turnspan.reading import Ending, Progress, Reading
+from turnspan.progress import Ending, Progress
+from turnspan.reading import Reading
 from turnspan.targets import prices_of
 from turnspan.terminal import count
 from turnspan.trace.redact import redact

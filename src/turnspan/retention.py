@@ -18,7 +18,8 @@ from turnspan import sessions
 from turnspan.errors import TranscriptError
 from turnspan.listing import Tally, tally_of, written_ns
 from turnspan.plan import peek, size_of
-from turnspan.reading import Ending, Progress, Reading
+from turnspan.progress import Ending, Progress
+from turnspan.reading import Reading
 from turnspan.targets import identity_of
 
 if TYPE_CHECKING:

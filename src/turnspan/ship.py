@@ -17,7 +17,8 @@ import msgspec
 from turnspan import state
 from turnspan.backends import Answer
 from turnspan.deliver import deliver
-from turnspan.reading import Ending, Progress, Reading
+from turnspan.progress import Ending, Progress
+from turnspan.reading import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from turnspan.backends import Verdict
     from turnspan.config import Config
     from turnspan.deliver import Delivery
-    from turnspan.reading import Piece
+    from turnspan.progress import Piece
     from turnspan.sessions import SessionFile
     from turnspan.targets import Target
     from turnspan.trace.model import Trace

@@ -39,7 +39,7 @@ from turnspan.home import (
     read_private,
     replace_private,
 )
-from turnspan.reading import Progress
+from turnspan.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,7 +17,8 @@ from turnspan.crew import Crew, Done, Lost
 from turnspan.errors import TurnspanError
 from turnspan.listing import Tally, tally_of
 from turnspan.plan import is_outdated_copy, peek
-from turnspan.reading import Ending, Progress, Reading
+from turnspan.progress import Ending, Progress
+from turnspan.reading import Reading
 from turnspan.targets import Target
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ import msgspec
 from turnspan import state
 from turnspan.listing import Tally, tally_of
 from turnspan.plan import peek, size_of
-from turnspan.reading import Ending, Progress, Reading
+from turnspan.progress import Ending, Progress
+from turnspan.reading import Reading
 from turnspan.ship import ship
 
 if TYPE_CHECKING:

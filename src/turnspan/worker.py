@@ -28,7 +28,7 @@ from turnspan.errors import BackendError, ConfigError, TurnspanError
 from turnspan.events import parse_event
 from turnspan.home import Busy
 from turnspan.hook import take_over
-from turnspan.reading import Ending
+from turnspan.progress import Ending
 from turnspan.report import report
 from turnspan.ship import ship
 from turnspan.targets import since, targets_of

@@ -39,7 +39,8 @@ from turnspan import state, tail
 from turnspan.config import load_config
 from turnspan.errors import TurnspanError
 from turnspan.events import Event
-from turnspan.reading import Ending, Progress, Reading, read_traces
+from turnspan.progress import Ending, Progress
+from turnspan.reading import Reading, read_traces
 from turnspan.sessions import SessionFile
 from turnspan.worker import serve
 

@@ -28,7 +28,8 @@ from turnspan.backends.langfuse import LangfuseSpelling
 from turnspan.backends.settings import Capture
 from turnspan.backends.spelling import otlp_time
 from turnspan.backends.wire import encode_request
-from turnspan.reading import Ending, Progress, Reading
+from turnspan.progress import Ending, Progress
+from turnspan.reading import Reading
 from turnspan.trace.model import Kind
 from turnspan.trace.redact import CaptureMode, Policy, redact
 from turnspan.transcript import entries, lines
