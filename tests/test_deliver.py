@@ -47,7 +47,7 @@ def test_what_is_acknowledged_is_settled_and_heard_of():
     """One request, one acknowledgement, and whoever asked hears of every trace."""
     backend, heard = Recording(), []
     delivery = deliver(backend, [TRACE, *turns(3)], heard.extend)
-    assert (delivery.is_settled, delivery.sent, delivery.requests) == (True, len(TRACE.spans) + 3, 1)
+    assert (delivery.stopped, delivery.sent, delivery.requests) == (None, len(TRACE.spans) + 3, 1)
     assert names(heard) == backend.names == names([TRACE, *turns(3)])
     assert (delivery.refused, delivery.cut, delivery.partial) == ([], 0, 0)
 
@@ -56,8 +56,8 @@ def test_nothing_to_send_asks_nobody():
     """Traces without spans are no request."""
     backend = Recording()
     empty = msgspec.structs.replace(TRACE, spans=())
-    assert deliver(backend, []).is_settled
-    assert deliver(backend, [empty]).is_settled
+    assert deliver(backend, []).stopped is None
+    assert deliver(backend, [empty]).stopped is None
     assert backend.requests == []
 
 
@@ -85,7 +85,7 @@ def test_what_will_not_fit_is_never_sent_as_one():
     traces = [with_text(1500, number) for number in range(1, 21)]
     backend = Recording(max_request_bytes=8000)
     delivery = deliver(backend, traces)
-    assert delivery.is_settled
+    assert delivery.stopped is None
     assert backend.names == names(traces)
     assert len(backend.requests) > 1
     assert all(len(msgspec.json.encode(request)) <= 8000 for request in backend.requests)
@@ -96,7 +96,7 @@ def test_a_server_that_takes_less_gets_less():
     """A 413 splits the request, down to what the server takes, in order, without cutting anything."""
     backend = Recording(lambda rows: TOO_LARGE if len(rows) > 2 else ACKNOWLEDGED)
     delivery = deliver(backend, [*turns(5), TRACE])
-    assert delivery.is_settled
+    assert delivery.stopped is None
     assert backend.names == names([*turns(5), TRACE])
     assert (delivery.cut, delivery.refused, backend.twice) == (0, [], [])
 
@@ -113,7 +113,7 @@ def test_a_span_that_is_too_large_alone_is_cut(limit, kept):
     """First its texts are shortened, then shortened more, then left out; it says how long it was."""
     backend = Recording(takes(limit))
     delivery = deliver(backend, [with_text(50_000), small_trace(2)])
-    assert delivery.is_settled
+    assert delivery.stopped is None
     assert (delivery.sent, delivery.cut, delivery.refused) == (2, 1, [])
     first, second = (msgspec.json.decode(row.content)[1] for row in backend.stored)
     assert (first["input"] or "").count("x") == kept
@@ -125,7 +125,7 @@ def test_a_span_that_is_too_large_without_content_is_quarantined_alone():
     """When not even its metadata is taken it is named, and the others go on."""
     backend = Recording(lambda rows: TOO_LARGE if any(row.name == "Turn 2" for row in rows) else ACKNOWLEDGED)
     delivery = deliver(backend, turns(4))
-    assert delivery.is_settled
+    assert delivery.stopped is None
     assert backend.names == ["Turn 1", "Turn 3", "Turn 4"]
     [refused] = delivery.refused
     assert (refused.span_id, refused.reason) == (small_trace(2).spans[0].span_id, TOO_LARGE.reason)
@@ -175,7 +175,7 @@ def test_the_one_bad_span_is_found_and_quarantined_alone():
     backend, heard = Recording(refusing("Bash")), []
     traces = [small_trace(1), TRACE, small_trace(2)]
     delivery = deliver(backend, traces, heard.extend)
-    assert delivery.is_settled
+    assert delivery.stopped is None
     assert backend.names == [name for name in names(traces) if name != "Bash"]
     [refused] = delivery.refused
     assert (refused.trace_id, refused.span_id, refused.reason) == (TRACE.trace_id, TOOL.span_id, INVALID.reason)
@@ -216,7 +216,7 @@ def test_a_partial_success_names_what_it_may_concern():
     """The server does not say which span it rejected: the trace is named, and nothing is sent again."""
     backend = Recording(PARTIAL_ONE)
     delivery = deliver(backend, [TRACE])
-    assert (delivery.is_settled, delivery.sent, delivery.partial) == (True, len(TRACE.spans) - 1, 1)
+    assert (delivery.stopped is None, delivery.sent, delivery.partial) == (True, len(TRACE.spans) - 1, 1)
     [refused] = delivery.refused
     assert (refused.trace_id, refused.span_id) == (TRACE.trace_id, b"")
     assert refused.reason == f"1 of {len(TRACE.spans)} spans of this request: one is odd"
@@ -225,7 +225,7 @@ def test_a_partial_success_names_what_it_may_concern():
 def test_a_partial_success_that_rejects_nothing_is_a_warning():
     """Zero rejected is an acknowledgement with words."""
     delivery = deliver(Recording(Verdict(Answer.PARTIAL, "careful", rejected=0)), turns(3))
-    assert (delivery.is_settled, delivery.sent, delivery.refused) == (True, 3, [])
+    assert (delivery.stopped is None, delivery.sent, delivery.refused) == (True, 3, [])
 
 
 def test_a_partial_success_that_rejects_everything_takes_nothing():
@@ -242,7 +242,7 @@ def test_what_is_rejected_as_a_whole_is_named_span_by_span():
     delivery = deliver(backend, traces)
     assert len(backend.requests) == 2
     assert [refused.span_id for refused in delivery.refused] == [traces[0].spans[0].span_id]
-    assert (delivery.is_settled, delivery.sent) == (True, 1)
+    assert (delivery.stopped is None, delivery.sent) == (True, 1)
 
 
 def test_a_cut_span_that_is_rejected_is_named():

@@ -141,11 +141,6 @@ class Crew(Generic[Task]):
                 with suppress(BrokenPipeError):
                     member.to.send(None)
 
-    def abandon(self) -> None:
-        """End the processes now, wherever they are."""
-        for member in self._members:
-            member.process.kill()
-
     def _hire(self) -> _Member:
         context = get_context("spawn")
         theirs, to = context.Pipe(duplex=False)

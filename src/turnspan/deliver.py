@@ -47,11 +47,6 @@ class Delivery(msgspec.Struct):
     partial: int = 0  # spans that a backend says it rejected, without saying which
     requests: int = 0
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether nothing of it needs to be sent again."""
-        return self.stopped is None
-
 
 def deliver(
     backend: Backend,

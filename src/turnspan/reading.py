@@ -423,9 +423,7 @@ def _begun(now: Progress) -> _Draft:
 def _agent(file: AgentFile, turns: Sequence[Turn], call: Launched | None, *, is_late: bool = False) -> Agent:
     """What is known of an agent; `is_late` if it leaves after the turn that launched it."""
     kind = (call.type if call is not None else "") or file.type or sessions.label_of(file.agent_id)
-    return Agent(
-        file.agent_id, kind, tuple(turns), file.tool_use_id, file.description, file.depth, is_late and call is not None
-    )
+    return Agent(file.agent_id, kind, tuple(turns), file.description, file.depth, is_late and call is not None)
 
 
 def _is_safe(agent_id: str | None) -> TypeGuard[str]:

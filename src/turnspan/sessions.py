@@ -250,7 +250,6 @@ def mtime(path: Path) -> float:
 class _IndexEntry(msgspec.Struct, rename="camel"):
     session_id: str = ""
     summary: str | None = None
-    first_prompt: str | None = None
 
 
 class _Index(msgspec.Struct):

@@ -6,8 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from turnspan.trace.cost import cost_usd, total_usd
+from turnspan.trace.cost import cost_usd
 from turnspan.trace.model import Usage
+from turnspan.trace.usage import Costs
 
 
 class CacheCreation(msgspec.Struct):
@@ -54,6 +55,14 @@ class Truth(msgspec.Struct):
     http_status: int | None = None
     aborted: bool = False
     usage: Counts | None = None
+
+
+def total_usd(costs):
+    """Add costs up as the product does."""
+    total = Costs()
+    for cost in costs:
+        total.add(cost, Usage())
+    return total.value
 
 
 def corpus():

@@ -3,8 +3,9 @@ from datetime import UTC, datetime
 import pytest
 
 from turnspan.errors import ConfigError
-from turnspan.trace.cost import cost_usd, load_prices, plain_name, shipped_prices, total_usd
+from turnspan.trace.cost import cost_usd, load_prices, plain_name, shipped_prices
 from turnspan.trace.model import Usage
+from turnspan.trace.usage import Costs
 
 RESPONSE = Usage(input=1000, output=100, cache_read=10_000, cache_write_5m=200, cache_write_1h=100)
 A_MILLION = {
@@ -156,8 +157,21 @@ def test_a_model_has_many_spellings(spelling):
 
 def test_costs_add_up_the_same_everywhere():
     """A total is the same number on every Python version, and the one the client gets."""
-    assert total_usd([0.1] * 10) == 0.9999999999999999
-    assert total_usd([]) == 0.0
+    total = Costs()
+    for _ in range(10):
+        total.add(0.1, Usage(output=1))
+    assert total.value == 0.9999999999999999
+    assert Costs().value == 0.0
+
+
+def test_a_sum_with_an_unknown_part_is_unknown():
+    """Tokens without a price make a total unknown; a response without tokens does not."""
+    total = Costs()
+    total.add(0.5, Usage(output=1))
+    total.add(None, Usage())
+    assert total.value == 0.5
+    total.add(None, Usage(output=1))
+    assert total.value is None
 
 
 def test_a_file_brings_newer_prices(tmp_path):

@@ -55,7 +55,6 @@ class Agent(msgspec.Struct, frozen=True):
     agent_id: str
     type: str
     turns: tuple[Turn, ...]
-    launched_by: str | None = None  # the tool use id
     description: str = ""
     depth: int | None = None
     is_background: bool = False
@@ -275,7 +274,7 @@ class _Builder:
         for agent in self._turn.agents:
             if agent.root not in self._built and agent.prompt.strip() == prompt.strip():
                 self._built.add(agent.root)
-                found.append(Agent(agent.root, kind, tuple(agent.turns), call.id, description))
+                found.append(Agent(agent.root, kind, tuple(agent.turns), description))
                 break
         return found
 

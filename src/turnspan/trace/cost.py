@@ -41,8 +41,6 @@ from turnspan import late
 from turnspan.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from turnspan.trace.model import Usage
 
 Usd: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
@@ -147,17 +145,6 @@ def cost_usd(
         return tokens_usd + usage.web_searches * WEB_SEARCH_USD
     except (_NoPriceError, OverflowError):  # overflow: a count that is no count of tokens
         return None
-
-
-def total_usd(costs: Iterable[float]) -> float:
-    """Add costs up the way the client does, one after the other in the order the responses ended.
-
-    Not `sum`: from Python 3.12 on it corrects rounding errors, and the same turn would give other bytes there.
-    """
-    total = 0.0
-    for cost in costs:
-        total += cost
-    return total
 
 
 @cache

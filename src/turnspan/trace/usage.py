@@ -72,7 +72,11 @@ def cost_of(response: Response, used: e.Usage, usage: Usage, prices: Prices | No
 
 
 class Costs:
-    """A sum that is unknown as soon as one of its parts is."""
+    """A sum that is unknown as soon as one of its parts is.
+
+    Added up the way the client does, one after the other in the order the responses ended. Not by `sum`: from Python
+    3.12 on it corrects rounding errors, and the same turn would give other bytes there.
+    """
 
     def __init__(self) -> None:
         self.total = 0.0

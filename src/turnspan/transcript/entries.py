@@ -192,8 +192,6 @@ class Entry(msgspec.Struct, rename="camel"):
     origin: Origin | None = None
     turn_origin: str | None = None
     prompt_id: str | None = None
-    prompt_source: str | None = None
-    turn_companion: bool | None = None
     plan_content: str | None = None
     forked_from: ForkedFrom | None = None
     # responses
@@ -208,7 +206,6 @@ class Entry(msgspec.Struct, rename="camel"):
     # tool results
     tool_use_result: ToolUseResult | str | list[msgspec.Raw] | float | bool | None = None
     tool_denial_kind: str | None = None
-    source_tool_use_id: str | None = msgspec.field(default=None, name="sourceToolUseID")
     # system lines
     content: msgspec.Raw = msgspec.Raw()
     compact_metadata: CompactMetadata | None = None
@@ -221,13 +218,11 @@ class Entry(msgspec.Struct, rename="camel"):
     operation: str | None = None
     attachment: Attachment | None = None
     summary: str | None = None
-    leaf_uuid: str | None = None
     custom_title: str | None = None
     ai_title: str | None = None
     tag: str | None = None
     mode: str | None = None
     pr_url: str | None = None
-    pr_number: int | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True):
