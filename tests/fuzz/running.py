@@ -41,10 +41,10 @@ def is_available() -> bool:
     return importlib.util.find_spec("atheris") is not None
 
 
-def fuzz(target: str, seconds: int, place: Path, seed: int = 0) -> Fuzzed:
+def fuzz(target: str, seconds: int, place: Path, seed: int = 0, inputs: int = -1) -> Fuzzed:
     """Fuzz a target for some seconds. What was interesting stays in `place`, and the next run begins with it.
 
-    A `seed` other than 0 tries the same inputs in the same order.
+    A `seed` other than 0 tries the same inputs in the same order; `inputs` is how many, whatever the machine's speed.
     """
     corpus, crashes = place / target, place / f"{target}-crashes"
     corpus.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def fuzz(target: str, seconds: int, place: Path, seed: int = 0) -> Fuzzed:
     for number, case in enumerate(seeds() if target == "path" else seed_lines()):
         (corpus / f"seed-{number:04}").write_bytes(case)
     options = [
-        f"-max_total_time={seconds}", f"-max_len={MAX_BYTES[target]}", f"-timeout={TIMEOUT_S}", "-rss_limit_mb=3000",
+        f"-max_total_time={seconds}", f"-runs={inputs}", f"-max_len={MAX_BYTES[target]}", f"-timeout={TIMEOUT_S}", "-rss_limit_mb=3000",
         "-print_final_stats=1", "-len_control=0", f"-artifact_prefix={crashes}/", f"-seed={seed}",
     ]  # fmt: skip
     log = place / f"{target}.log"
