@@ -236,6 +236,20 @@ def test_an_idle_turn_leaves_by_the_clock(project, last, patience):
     assert len(walk(path, now_ns=at + patience + 1)[1]) == 1
 
 
+def test_half_a_line_is_a_sign_of_life(project):
+    """A session that is writing its answer this very minute is not idle, however old its last whole row is."""
+    writer = Writer()
+    asked = writer.prompt("Anyone?")
+    path = writer.save(project)
+    late = parse_time(asked["timestamp"]) + IDLE_NS + 1
+    with path.open("ab") as file:
+        file.write(b'{"type":"assistant","mess')
+    os.utime(path, ns=(late - 10**9,) * 2)
+    reading, pieces = walk(path, now_ns=late)
+    assert (pieces, reading.has_unsealed) == ([], True)
+    assert outline(read(path, now_ns=late + IDLE_NS)[0]) == ["Turn 1"]
+
+
 def test_an_answer_that_comes_after_all_starts_at_its_prompt(project):
     """A turn that was given up as idle has left; what answers it later has the bytes that one reading gives it."""
     writer = Writer()
