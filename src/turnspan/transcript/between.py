@@ -103,7 +103,7 @@ class Gap(msgspec.Struct):
         self.input_ns = e.time_ns(entry) or self.input_ns
 
 
-NO_GAP: Final = Gap()  # mostly nothing stands between two rows; it is only ever read
+NO_GAP: Final = Gap()  # mostly nothing stands between two rows; nothing is ever put into this one
 
 
 def _known(**facts: str | float | None) -> dict[str, str | int | float]:
