@@ -1,12 +1,15 @@
 """A look at a file without reading all of it: its ends, its times, whether something stands in it.
 
-What cannot be read has no times and holds nothing: whoever needs to know why reads it with `tail`.
+A file that is not there, or nobody's to read, has no times and holds nothing. One that could not be read for the moment
+is an error: nothing is concluded about what was not read.
 """
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,14 +24,45 @@ if TYPE_CHECKING:
 
 END_BYTES: Final = 65536
 _AGENT_HEAD_BYTES: Final = 4096
+_PASSING: Final = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EINTR, errno.EAGAIN}
 _STAMP: Final = late.pattern(rb'"timestamp":"([^"]{10,40})"')
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int | None]:
+    """A descriptor on a regular file; None where there is none for us. What fails for the moment is an error."""
+    try:
+        descriptor = open_regular(path)
+    except TranscriptError as error:
+        if _is_passing(error.__cause__):
+            raise
+        yield None
+        return
+    try:
+        yield descriptor
+    except OSError as error:
+        if _is_passing(error):
+            raise _unread(path, error) from error
+    finally:
+        with suppress(OSError):  # it was only read
+            os.close(descriptor)
+
+
+def _is_passing(cause: BaseException | None) -> bool:
+    return isinstance(cause, OSError) and cause.errno in _PASSING
+
+
+def _unread(path: Path | str, error: OSError) -> TranscriptError:
+    return TranscriptError(f"cannot read {str(path)!r}: {error.strerror or error}")
 
 
 def stamp_of(path: str) -> tuple[int, int]:
     """Size and time of a file: what was read of it is right as long as they are the same."""
     try:
         found = os.stat(path)  # noqa: PTH116
-    except OSError:
+    except OSError as error:
+        if _is_passing(error):
+            raise _unread(path, error) from error
         return 0, 0
     return found.st_size, found.st_mtime_ns
 
@@ -56,36 +90,23 @@ def _times(data: bytes) -> list[int]:
 
 
 def ends(path: Path, count: int, *, from_end: bool = False) -> bytes:
-    """The first or last bytes of a regular file; nothing of what is not one, or cannot be read."""
-    try:
-        descriptor = open_regular(path)
-    except TranscriptError:
-        return b""
-    try:
-        return read_at(descriptor, count, max(0, os.fstat(descriptor).st_size - count) if from_end else 0)
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
+    """The first or last bytes of a regular file; nothing of what is not one."""
+    with _opened(path) as descriptor:
+        if descriptor is not None:
+            return read_at(descriptor, count, max(0, os.fstat(descriptor).st_size - count) if from_end else 0)
+    return b""
 
 
 def stands_in(path: Path, needle: str, *, key: bytes = b'"uuid":"', before: int | None = None) -> bool:
     """Whether a row of a transcript has this uuid, or another id, before some offset."""
-    try:
-        descriptor = open_regular(path)
-    except TranscriptError:
-        return False
-    try:
-        size = os.fstat(descriptor).st_size
-        if size == 0:
-            return False
-        with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as data:
-            end = size if before is None else min(before, size)
-            return data.find(key + needle.encode() + b'"', 0, end) >= 0
-    except (OSError, ValueError):
-        return False
-    finally:
-        os.close(descriptor)
+    with _opened(path) as descriptor:
+        size = os.fstat(descriptor).st_size if descriptor is not None else 0
+        if descriptor is not None and size:
+            # ValueError: it was truncated since
+            with suppress(ValueError), mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as data:
+                end = size if before is None else min(before, size)
+                return data.find(key + needle.encode() + b'"', 0, end) >= 0
+    return False
 
 
 def first_time_ns(path: Path) -> int | None:
@@ -99,13 +120,8 @@ def first_time_ns(path: Path) -> int | None:
 
 def lines(path: Path, limit: int) -> Iterator[bytes]:
     """The lines in the first bytes of a regular file."""
-    try:
-        descriptor = open_regular(path)
-    except TranscriptError:
-        return
-    with os.fdopen(descriptor, "rb") as file:
-        try:
-            while file.tell() < limit and (line := file.readline(limit)):
-                yield line
-        except OSError:
-            return
+    with _opened(path) as descriptor:
+        if descriptor is not None:
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                while file.tell() < limit and (line := file.readline(limit)):
+                    yield line

@@ -55,6 +55,7 @@ class _Draft(msgspec.Struct):
     left_out: tuple[int, ...]
     last: Sealed | None = None  # of the session's own file
     is_changed: bool = False  # something was read that is worth a commit
+    is_half: bool = False  # a turn or an agent is being added: what there is of it must not leave
     traces: list[Trace] = []
     spans: int = 0
     turns: int = 0
@@ -107,7 +108,7 @@ class Reading:
             if self._draft.is_changed:
                 yield self._piece(descriptor)
         except OSError:
-            if self._draft.is_changed:  # what stands before the spot that cannot be read
+            if self._draft.is_changed and not self._draft.is_half:  # what stands before the spot that cannot be read
                 yield self._piece(descriptor)
             raise
         finally:
@@ -200,7 +201,7 @@ class Reading:
     def _add(self, sealed: Sealed) -> None:
         """Build what was sealed, less what was copied."""
         draft = self._draft
-        draft.last, draft.is_changed = sealed, True
+        draft.last, draft.is_changed, draft.is_half = sealed, True, True
         for turn in sealed.turns:
             if turn.part > 0 and turn.number in draft.left_out:
                 continue
@@ -216,6 +217,7 @@ class Reading:
             trace_id = ids.trace_id(turn.session_id, turn.key)
             found = self._launched_by(turn, trace_id, f"Turn {turn.number}")
             draft.add(build_turn(turn, found, prices=self._prices))
+        draft.is_half = False
 
     # ---- agents
 
@@ -385,11 +387,12 @@ class Reading:
         if not turns:
             return
         draft.agents[file.agent_id] = after
-        draft.is_changed = True
+        draft.is_changed = draft.is_half = True
         if _is_warmup(turns):
             self.warmups += 1
         else:
             self._make_agent(file, turns)
+        draft.is_half = False
 
     def _make_agent(self, file: AgentFile, turns: Sequence[Turn]) -> None:
         """An agent's turns as traces of their own, each in the trace of the call that it was run for."""

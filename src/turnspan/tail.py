@@ -47,7 +47,11 @@ def open_regular(path: Path) -> int:
         descriptor = os.open(path, flags)
     except (OSError, ValueError) as error:
         raise TranscriptError(_why_not(path, error)) from error
-    mode = os.fstat(descriptor).st_mode
+    try:
+        mode = os.fstat(descriptor).st_mode
+    except OSError as error:
+        os.close(descriptor)
+        raise TranscriptError(_why_not(path, error)) from error
     if not stat.S_ISREG(mode):
         os.close(descriptor)
         what = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
