@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 _LOCK_POLL_S = 0.02
+_SHORTEST_POLL_S = 0.001  # most are held for a few milliseconds
 _PATIENCE_S = 2.5
 _IN_USE = {5, 32, 33}  # what Windows answers while a virus scanner or an indexer has the file open
 
@@ -205,11 +206,12 @@ if sys.platform != "win32":
     @contextmanager
     def kernel_lock(path: Path, timeout_s: float) -> Iterator[Held]:
         """Hold the lock of this file, which is made when there is none. Raises Busy."""
-        deadline = time.monotonic() + timeout_s
+        deadline, pause_s = time.monotonic() + timeout_s, _SHORTEST_POLL_S
         while (held := _try_lock(path)) is None:
             if time.monotonic() >= deadline:
                 raise Busy
-            time.sleep(_LOCK_POLL_S)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LOCK_POLL_S)
         try:
             yield held
         finally:
