@@ -237,17 +237,16 @@ def test_an_idle_turn_leaves_by_the_clock(project, last, patience):
 
 
 def test_half_a_line_is_a_sign_of_life(project):
-    """A session that is writing its answer this very minute is not idle, however old its last whole row is."""
+    """A session that ends in half a row may be writing it: it is given as long as one that waits for a tool."""
     writer = Writer()
     asked = writer.prompt("Anyone?")
     path = writer.save(project)
-    late = parse_time(asked["timestamp"]) + IDLE_NS + 1
+    began = parse_time(asked["timestamp"])
     with path.open("ab") as file:
         file.write(b'{"type":"assistant","mess')
-    os.utime(path, ns=(late - 10**9,) * 2)
-    reading, pieces = walk(path, now_ns=late)
+    reading, pieces = walk(path, now_ns=began + IDLE_NS + 1)
     assert (pieces, reading.has_unsealed) == ([], True)
-    assert outline(read(path, now_ns=late + IDLE_NS)[0]) == ["Turn 1"]
+    assert outline(read(path, now_ns=began + IDLE_WHILE_PENDING_NS + 1)[0]) == ["Turn 1"]
 
 
 def test_an_answer_that_comes_after_all_starts_at_its_prompt(project):

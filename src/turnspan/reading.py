@@ -84,7 +84,7 @@ class Reading:
         self._ending = ending
         self._prices = prices
         self._agents: dict[str, AgentFile] | None = None
-        self._half_ns = 0  # when half a line was written at the end: somebody is at work there
+        self._is_cut = False  # the file ends in half a line: somebody may be at work there
 
     # ---- the session's own file
 
@@ -116,10 +116,8 @@ class Reading:
 
     def _steps(self, descriptor: int) -> Iterator[None]:
         """Draft what may leave, a turn or an agent at a time."""
-        status = os.fstat(descriptor)
-        self.size = status.st_size
-        if self.size and tail.read_at(descriptor, 1, self.size - 1) != b"\n":
-            self._half_ns = status.st_mtime_ns
+        self.size = os.fstat(descriptor).st_size
+        self._is_cut = self.size > 0 and tail.read_at(descriptor, 1, self.size - 1) != b"\n"
         position = self._checked(descriptor, self._progress.main)
         if position != self._progress.main:
             self.is_rewritten = True
@@ -132,7 +130,8 @@ class Reading:
                 yield
         if grouper.early_ns is not None:
             self.has_unsealed = True
-            if self._ending.is_over or self._is_past(max(grouper.early_ns, self._half_ns), IDLE_NS):
+            patience_ns = IDLE_WHILE_PENDING_NS if self._is_cut else IDLE_NS
+            if self._ending.is_over or self._is_past(grouper.early_ns, patience_ns):
                 for sealed in grouper.flush():
                     self._add(sealed)
         if grouper.unsealed:
@@ -176,9 +175,8 @@ class Reading:
         if grouper.is_answered and all(turn.session_id == ending.stopped_session for turn in grouper.unsealed):
             return True  # 1.0.128 `--continue`: the stop names the old file, the turn stands in a new one
         if ending.now_ns is not None:
-            times = [time for turn in grouper.unsealed for time in turn.times]
-            last = max([self._last_agent_write(), self._half_ns, *times])
-            is_waiting = any(turn.pending_calls for turn in grouper.unsealed)
+            last = max([self._last_agent_write(), *(time for turn in grouper.unsealed for time in turn.times)])
+            is_waiting = self._is_cut or any(turn.pending_calls for turn in grouper.unsealed)
             return ending.now_ns - last > (IDLE_WHILE_PENDING_NS if is_waiting else IDLE_NS)
         return False
 
