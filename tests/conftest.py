@@ -6,6 +6,8 @@ import figures
 import pytest
 from hypothesis import settings
 
+from turnspan.cli import main
+
 # The same examples every time, however slow the machine is; `--hypothesis-profile=search` looks for new ones.
 settings.register_profile("plain", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, max_examples=2000)
@@ -38,3 +40,16 @@ def pytest_terminal_summary(terminalreporter, exitstatus):
     if os.environ.get("TURNSPAN_FIGURES") == "1" and exitstatus == 0:
         figures.write(figures.PAGE, figures.noted())
         terminalreporter.write_line(f"written to {figures.PAGE.name}")
+
+
+@pytest.fixture
+def command(capsys):
+    """Run the command line here; give its exit code and what it wrote."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as exit_:
+            main(arguments)
+        captured = capsys.readouterr()
+        return exit_.value.code, captured.out, captured.err
+
+    return run

@@ -43,17 +43,10 @@ def projects(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def turnspan(projects, capsys):
-    """Run a command; give its exit code and what it wrote."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as exit_:
-            main(arguments)
-        captured = capsys.readouterr()
-        return exit_.value.code, captured.out, captured.err
-
-    run.projects = projects
-    return run
+def turnspan(projects, command):
+    """The command line, and the home it works in."""
+    command.projects = projects
+    return command
 
 
 def two_turns(**options):

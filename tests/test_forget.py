@@ -14,7 +14,6 @@ from rows import Writer
 from turnspan import state
 from turnspan.backends import local
 from turnspan.backends.erase import erase
-from turnspan.cli import main
 from turnspan.config import load_config
 from turnspan.progress import Ending
 from turnspan.sessions import session_at
@@ -69,17 +68,10 @@ class Place:
 
 
 @pytest.fixture
-def turnspan(place, capsys):
-    """Run a command; give its exit code and what it wrote."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as exit_:
-            main(arguments)
-        captured = capsys.readouterr()
-        return exit_.value.code, captured.out, captured.err
-
-    run.place = place
-    return run
+def turnspan(place, command):
+    """The command line, and the home it works in."""
+    command.place = place
+    return command
 
 
 def langfuse(monkeypatch, server):

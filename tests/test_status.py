@@ -66,17 +66,10 @@ class Place:
 
 
 @pytest.fixture
-def turnspan(place, capsys):
-    """Run a command; give its exit code and what it wrote."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as exit_:
-            main(arguments)
-        captured = capsys.readouterr()
-        return exit_.value.code, captured.out, captured.err
-
-    run.place = place
-    return run
+def turnspan(place, command):
+    """The command line, and the home it works in."""
+    command.place = place
+    return command
 
 
 def status(turnspan, *options):

@@ -17,7 +17,7 @@ from backends.samples import TRACE, sdk_spans, small_trace, traces_of, wild_text
 from backends.samples import texts as clean_texts
 from turnspan.backends import Answer, Verdict
 from turnspan.backends.attributes import GenAI
-from turnspan.backends.local import open_backend, read_spans
+from turnspan.backends.local import LocalBackend, open_backend, read_spans
 from turnspan.backends.otlp_json import decode_line, encode_lines
 from turnspan.backends.settings import Capture
 from turnspan.errors import ConfigError
@@ -268,10 +268,12 @@ def test_a_directory_that_cannot_be_written_is_configuration(tmp_path):
     assert open_in(tmp_path).send(b"{}\n").answer is Answer.CONFIGURATION
 
 
-def test_a_writer_that_takes_too_long_is_waited_for_and_then_left(tmp_path, monkeypatch):
+def test_a_writer_that_takes_too_long_is_waited_for_and_then_left(tmp_path):
     """While another process holds the lock nothing is written, and nothing is acknowledged."""
-    monkeypatch.setattr("turnspan.backends.local._LOCK_WAIT_S", 0.05)
-    backend = send(open_in(tmp_path), small_trace(1))
+    send(open_in(tmp_path), small_trace(1))
+    capture = Capture()
+    sizes = {"max_request_bytes": 10**6, "max_file_bytes": 10**6, "max_files": None}
+    backend = LocalBackend("local", tmp_path / "traces", capture, **sizes, lock_wait_s=0.05)
     with kernel_lock(tmp_path / "traces" / ".lock", 1):
         verdict = backend.send(backend.encode([small_trace(2)]))
 

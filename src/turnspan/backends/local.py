@@ -62,6 +62,7 @@ class LocalBackend:
         max_request_bytes: int,
         max_file_bytes: int,
         max_files: int | None,
+        lock_wait_s: float = _LOCK_WAIT_S,
     ) -> None:
         self.name = name
         self.max_request_bytes = max_request_bytes
@@ -69,6 +70,7 @@ class LocalBackend:
         self._spelling = GenAI(capture)
         self._max_file_bytes = max_file_bytes
         self._max_files = max_files
+        self._lock_wait_s = lock_wait_s
         self._index = _Index(directory)
 
     def encode(self, traces: Sequence[Trace]) -> bytes:
@@ -82,7 +84,7 @@ class LocalBackend:
             return Verdict(Answer.TOO_LARGE, reason)
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with kernel_lock(self._directory / ".lock", _LOCK_WAIT_S):
+            with kernel_lock(self._directory / ".lock", self._lock_wait_s):
                 self._append(body.splitlines(keepends=True))
         except Busy:
             return Verdict(Answer.LATER, f"another process is writing to {self._directory}")
