@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import os
+import signal
 
 import figures
 import pytest
@@ -18,6 +19,12 @@ def pytest_addoption(parser):
     """Add what a person may ask for."""
     parser.addoption("--update-golden", action="store_true", help="write fixtures/*/golden.json anew")
     parser.addoption("--slow", action="store_true", help="also run what needs a big real part, as CI does")
+
+
+def pytest_configure():
+    """Whatever started us: a job in the background ignores Ctrl-C, and so would every process of ours."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config, items):

@@ -5,9 +5,9 @@ import json
 from reads import project_dirs, read
 
 from turnspan.sessions import sessions_in
-from turnspan.transcript.entries import parse_time
 from turnspan.transcript.grouping import Grouper
 from turnspan.transcript.lines import Noticed, parse
+from turnspan.transcript.times import parse_time
 from turnspan.transcript.turns import Place
 
 

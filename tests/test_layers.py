@@ -82,6 +82,17 @@ def loaded(module):
     return names_in(tree(module).body, module)
 
 
+def loaded_with(*modules):
+    """Return all of ours that is loaded with these modules."""
+    seen, waiting = set(), list(modules)
+    while waiting:
+        module = waiting.pop()
+        if module not in seen:
+            seen.add(module)
+            waiting += [name for name in loaded(module)[0] if name]
+    return seen
+
+
 def room(module):
     """Return the room a module is in."""
     return module.split(".")[0]
@@ -127,16 +138,19 @@ def test_libraries_are_imported_where_they_belong(library):
 
 def test_an_event_loads_nothing_heavy():
     """What a worker loads before it knows where to send anything has no terminal, no server and no SDK in it."""
-    seen, waiting = set(), ["worker"]
-    while waiting:
-        module = waiting.pop()
-        if module in seen:
-            continue
-        seen.add(module)
-        own, others = loaded(module)
-        assert not {name.split(".")[0] for name in others} & HEAVY, module
-        waiting += [name for name in own if name]
-    assert {"ship", "reading", "transcript.grouping"} <= seen
+    seen = loaded_with("worker", "reading", "deliver")
+    for module in seen:
+        assert not {name.split(".")[0] for name in loaded(module)[1]} & HEAVY, module
+    assert {"ship", "transcript.grouping", "trace.build"} <= seen
+
+
+def test_an_event_with_nothing_new_loads_nothing_that_reads_or_builds():
+    """Whether there is anything new is found out before."""
+    seen = loaded_with("worker")
+    assert not {module for module in seen if module.startswith("trace.")}
+    assert {module for module in seen if module.startswith("transcript.")} == {"transcript.carry", "transcript.times"}
+    assert {"ship", "state", "sessions"} <= seen
+    assert not {"reading", "deliver"} & seen
 
 
 def test_the_core_needs_one_library():

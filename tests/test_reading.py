@@ -16,8 +16,8 @@ from turnspan.errors import TranscriptError
 from turnspan.progress import Ending, Progress
 from turnspan.reading import IDLE_NS, IDLE_WHILE_PENDING_NS, PIECE_SPANS, Reading
 from turnspan.sessions import SessionFile
-from turnspan.transcript.entries import parse_time
-from turnspan.transcript.turns import words_digest
+from turnspan.transcript.carry import words_digest
+from turnspan.transcript.times import parse_time
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 STORIES = sorted(path.parent.name for path in FIXTURES.glob("*/projects"))

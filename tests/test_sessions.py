@@ -12,7 +12,7 @@ from turnspan.progress import Ending, Progress
 from turnspan.reading import Reading
 from turnspan.sessions import SessionFile, find_session, session_at
 from turnspan.trace.build import trace_of
-from turnspan.transcript.turns import TurnRef
+from turnspan.transcript.carry import TurnRef
 
 OTHER = "f04c0000-0000-4000-8000-000000000002"
 

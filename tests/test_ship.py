@@ -20,7 +20,7 @@ from faults.recording import (
     refusing,
     target_for,
 )
-from rows import Writer
+from rows import Writer, agent_writer, save_agent
 
 from turnspan import state
 from turnspan.backends import Answer, Verdict
@@ -473,6 +473,36 @@ def test_a_session_of_which_nothing_is_left_is_marked_as_seen(place):
     writer.say("Then.")
     place.ship(writer, backend)
     assert place.cursor(writer).seen_bytes == (place.project / f"{writer.session}.jsonl").stat().st_size
+
+
+def test_a_session_that_nobody_wrote_to_is_not_read_again(place):
+    """An event finds the files as they were, and leaves; the end of the session, or time gone by, looks inside."""
+    writer, backend = writer_of(2), Recording()
+    place.ship(writer, backend)
+    writer.rows[0]["message"]["content"] = "Question 9."  # as long as before: only a look inside shows it
+    assert not place.ship(writer, backend, ending=Ending(is_stopped=True)).is_rewritten
+    assert place.ship(writer, backend, ending=Ending(now_ns=int(NOW_S * 1e9))).is_rewritten
+
+
+@pytest.mark.parametrize("is_flat", [False, True])
+def test_an_agent_that_goes_on_alone_is_read(place, is_flat):
+    """Its session's own file stays as it is."""
+    writer, backend = Writer(), Recording()
+    writer.prompt("Go.")
+    call = writer.call("Agent", {"prompt": "Go far.", "run_in_background": True})
+    writer.result(call, "agentId: a1", outcome={"isAsync": True, "status": "async_launched", "agentId": "a1"})
+    writer.say("Started.")
+    agent = agent_writer(writer, "a1")
+    agent.turn("Go far.", "Been far.")
+    save_agent(agent, place.project, "a1", flat=is_flat)
+    stopped = Ending(is_stopped=True, finished_agents=("a1",))
+    place.ship(writer, backend, ending=stopped)
+    assert place.cursor(writer).seen_bytes
+    assert place.ship(writer, backend, ending=stopped).spans == 0
+    agent.turn("Go on.", "Been on.")
+    save_agent(agent, place.project, "a1", flat=is_flat)
+    assert place.ship(writer, backend, ending=stopped).spans == 2
+    assert backend.twice == []
 
 
 def test_the_state_holds_no_content(place):

@@ -15,7 +15,6 @@ Rules:
 from __future__ import annotations
 
 import fnmatch
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -307,7 +306,7 @@ def _claude_settings(path: Path) -> dict[str, Any] | None:
     """What a settings file of Claude Code says; None if that is not clear. No file is an empty one."""
     try:
         text = (read_regular(path, _CLAUDE_SETTINGS_BYTES) or b"").decode("utf-8-sig")
-        return _table(json.loads(text)) if text.strip() else {}
+        return _table(msgspec.json.decode(text)) if text.strip() else {}
     except (OSError, ValueError, RecursionError):
         return None
 

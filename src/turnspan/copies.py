@@ -17,8 +17,10 @@ import msgspec
 
 from turnspan.glance import first_time_ns, lines, stamp_of, stands_in, time_range
 from turnspan.sessions import SAFE_ID, SessionFile, mtime, session_names, sessions_in
-from turnspan.transcript.entries import ForkedFrom, parse_time
-from turnspan.transcript.turns import TurnRef, version_of
+from turnspan.transcript.carry import TurnRef
+from turnspan.transcript.entries import ForkedFrom  # noqa: TC001  msgspec resolves field types when a struct is made
+from turnspan.transcript.times import parse_time
+from turnspan.transcript.turns import version_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from turnspan import late
 from turnspan.errors import TranscriptError
 from turnspan.tail import open_regular, read_at
-from turnspan.transcript.entries import parse_time
+from turnspan.transcript.times import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

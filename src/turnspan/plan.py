@@ -23,7 +23,7 @@ from turnspan.glance import last_time_ns
 from turnspan.home import read_private
 from turnspan.listing import written_ns
 from turnspan.targets import identity_of
-from turnspan.transcript.entries import parse_time
+from turnspan.transcript.times import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

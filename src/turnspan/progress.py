@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from turnspan.transcript.grouping import Carry
+from turnspan.transcript.carry import Carry
 
 if TYPE_CHECKING:
     from turnspan.trace.model import Trace

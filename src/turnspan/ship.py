@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from turnspan import state
+from turnspan import sessions, state
 from turnspan.backends import Answer
-from turnspan.deliver import deliver
-from turnspan.progress import Ending, Progress
-from turnspan.reading import Reading
+from turnspan.glance import stamp_of
+from turnspan.progress import Ending, Position, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from turnspan.config import Config
     from turnspan.deliver import Delivery
     from turnspan.progress import Piece
+    from turnspan.reading import Reading
     from turnspan.sessions import SessionFile
     from turnspan.targets import Target
     from turnspan.trace.model import Trace
@@ -98,6 +98,10 @@ def ship(
         return shipped
     if is_resend:
         cursor = state.Cursor()
+    if only is None and _is_unchanged(session, cursor, ending):
+        return shipped
+    from turnspan.reading import Reading  # noqa: PLC0415  an event with nothing new need not load what reads and builds
+
     reading = Reading(session, cursor.progress if only is None else Progress(), ending, target.prices)
     walk = _Walk(
         reading, target, config, clock=clock, checkpoint=loaded, cursor=cursor, shipped=shipped, only=only, there=there
@@ -125,6 +129,23 @@ def ship(
     if shipped.is_complete and only is None:
         walk.note_seen()
     return shipped
+
+
+def _is_unchanged(session: SessionFile, cursor: state.Cursor, ending: Ending) -> bool:
+    """Whether nothing was written to a session since nothing of it was left to send.
+
+    Not asked at its end, nor when time has passed: then there may be more to conclude from the same bytes.
+    """
+    if ending.is_over or ending.now_ns is not None or not cursor.seen_bytes:
+        return False
+    if stamp_of(str(session.path))[0] != cursor.seen_bytes:
+        return False
+    read, launched, files = cursor.progress.agents, cursor.progress.launched, sessions.agent_files(session)
+    for agent_id in {**files, **read, **launched}:
+        file = files.get(agent_id) or sessions.flat_agent_file(session, agent_id)
+        if file is not None and file.size > read.get(agent_id, Position()).offset:
+            return False
+    return True
 
 
 class _Walk:
@@ -156,6 +177,8 @@ class _Walk:
 
     def send(self, piece: Piece, leaving: Sequence[Trace]) -> bool:
         """Send what may leave of a piece and commit what is settled; False if something stopped it."""
+        from turnspan.deliver import deliver  # noqa: PLC0415  as above
+
         only = self._only
         arrived = set(self._there)
         if only is None:

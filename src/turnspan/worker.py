@@ -32,7 +32,7 @@ from turnspan.progress import Ending
 from turnspan.report import report
 from turnspan.ship import ship
 from turnspan.targets import since, targets_of
-from turnspan.transcript.turns import words_digest
+from turnspan.transcript.carry import words_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -3,7 +3,8 @@ import json
 import pytest
 from rows import Writer, tool_id
 
-from turnspan.transcript.grouping import Carry, Grouper
+from turnspan.transcript.carry import Carry
+from turnspan.transcript.grouping import Grouper
 from turnspan.transcript.lines import Noticed, parse
 from turnspan.transcript.turns import Place
 

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from turnspan.trace.cost import Prices
-    from turnspan.transcript.turns import Happening, Response, Turn, TurnRef
+    from turnspan.transcript.carry import TurnRef
+    from turnspan.transcript.turns import Happening, Response, Turn
 
 FINISH_REASONS: Final = {
     "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_call",

@@ -20,7 +20,8 @@ from turnspan.transcript.turns import Happening, Place
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-Words = tuple[int, int]  # the place (offset, length) of a line that holds words
+    from turnspan.transcript.carry import Words
+
 Request = tuple[int | None, e.RequestParams | None]  # when it was sent, and with which parameters
 
 _REMEMBERED_WORDS: Final = 16

@@ -10,21 +10,18 @@ Rules:
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import msgspec
 
 from turnspan import late
+from turnspan.transcript.times import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
-_LONGEST_TIME: Final = 64  # characters; nobody writes a longer one
 _COMMAND: Final = late.pattern(r"<command-name>(.*?)</command-name>", re.DOTALL)
 _COMMAND_ARGS: Final = late.pattern(r"<command-args>(.*?)</command-args>", re.DOTALL)
 _IDE_TAG: Final = late.pattern(r"<(ide_[a-z_]+)>(.*?)</\1>", re.DOTALL)
@@ -243,29 +240,7 @@ _NO_OUTCOME: Final = Outcome()
 
 def time_ns(entry: Entry) -> int | None:
     """When the line was written, in nanoseconds since 1970; None where it does not say so in any form we know."""
-    stamp = entry.timestamp
-    return _parse_iso(stamp) if type(stamp) is str and len(stamp) <= _LONGEST_TIME else parse_time(stamp)
-
-
-def parse_time(stamp: str | float | None) -> int | None:
-    """ISO 8601 text, or seconds or milliseconds since 1970, as nanoseconds. A naive time is UTC, on every machine."""
-    if isinstance(stamp, str):
-        return _parse_iso(stamp) if len(stamp) <= _LONGEST_TIME else None
-    if isinstance(stamp, (int, float)) and 0 < stamp < 1e15:
-        ns = round(stamp * 1000 if stamp > 1e11 else stamp * 1_000_000) * 1000
-        return ns if 0 < ns < 2**63 else None
-    return None
-
-
-def _parse_iso(stamp: str) -> int | None:
-    try:
-        moment = datetime.fromisoformat(stamp)
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        ns = (moment - _EPOCH) // _MICROSECOND * 1000
-    except (ValueError, OverflowError):
-        return None
-    return ns if 0 < ns < 2**63 else None
+    return parse_time(entry.timestamp)
 
 
 def blocks(message: Message) -> list[Block]:

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.between import NO_GAP, Gap, Request, Surroundings, Words
+from turnspan.transcript.between import NO_GAP, Gap, Request, Surroundings
+from turnspan.transcript.carry import Carry, TurnRef, known_as, words_digest
 from turnspan.transcript.kinds import (
     answers_queued,
     is_conversation,
@@ -43,9 +44,6 @@ from turnspan.transcript.turns import (
     Response,
     Result,
     Turn,
-    TurnRef,
-    known_as,
-    words_digest,
 )
 
 if TYPE_CHECKING:
@@ -61,23 +59,6 @@ _REMEMBERED_CALLS: Final = 32
 
 _COMMAND_TOOLS: Final = frozenset({"Skill", "SlashCommand"})  # the model's own way to run a command
 _BACKGROUND: Final = frozenset({"async_launched", "teammate_spawned", "remote_launched"})
-
-
-class Carry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the past leaves behind for the next reading. Small, and without content: texts are kept as places."""
-
-    turns: int = 0
-    recent: tuple[TurnRef, ...] = ()
-    owners: tuple[tuple[str, int], ...] = ()  # the last rows, by uuid, and the number of their turn
-    responses: tuple[str, ...] = ()  # the last message ids
-    pending: tuple[tuple[str, int], ...] = ()  # calls that left without a result, and the number of their turn
-    is_answered: bool = False
-    words: tuple[str, ...] = ()  # digests of the last turn's last words
-    high_water_ns: int = 0
-    input_ns: int | None = None  # what made the client ask, where no answer has come: one that comes late starts there
-    context: dict[str, Words] = {}  # kind → the line that says it
-    queued: tuple[Words, ...] = ()  # typed and not yet taken
-    taken: tuple[Words, ...] = ()  # taken from the queue, and no line has repeated them yet
 
 
 class Sealed(msgspec.Struct, frozen=True):

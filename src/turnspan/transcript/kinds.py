@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.turns import known_as, version_of, words_digest
+from turnspan.transcript.carry import known_as, words_digest
+from turnspan.transcript.turns import version_of
 
 if TYPE_CHECKING:
     from turnspan.transcript.entries import Entry

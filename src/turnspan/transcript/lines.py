@@ -10,15 +10,17 @@ Rules:
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from turnspan import late
 from turnspan.transcript.entries import Entry
+
+if TYPE_CHECKING:
+    from json import JSONDecoder
 
 # Lines that carry nothing a trace needs. They are recognised by their first bytes, or by a decode of the type alone.
 SKIPPED: Final = frozenset(
@@ -89,7 +91,7 @@ def records(line: bytes) -> list[tuple[int, int]]:
     text = line.decode("latin-1")  # a character a byte; what makes JSON's structure is ASCII
     if _is_too_deep(text):
         return [(0, len(line))]
-    decoder = json.JSONDecoder(strict=False, parse_int=_bounded_int, parse_constant=lambda _: None)
+    decoder = _lenient_decoder(strict=False)
     found, at = [], 0
     while at < len(text):
         try:
@@ -144,7 +146,7 @@ def _salvage(line: bytes, noticed: Noticed) -> list[Entry]:
         noticed.unreadable += 1
         return []
     entries: list[Entry] = []
-    decoder = json.JSONDecoder(parse_int=_bounded_int, parse_constant=lambda _: None)
+    decoder = _lenient_decoder(strict=True)
     at = 0
     while at < len(text):
         try:
@@ -179,6 +181,13 @@ def _is_too_deep(text: str) -> bool:
         if depth > _MAX_DEPTH:
             return True
     return False
+
+
+def _lenient_decoder(*, strict: bool) -> JSONDecoder:
+    """Takes one object after another, and numbers that nobody means."""
+    import json  # noqa: PLC0415  few lines are broken
+
+    return json.JSONDecoder(strict=strict, parse_int=_bounded_int, parse_constant=lambda _: None)
 
 
 def _bounded_int(digits: str) -> int | None:

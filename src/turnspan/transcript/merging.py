@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.turns import Call, Said, known_as
+from turnspan.transcript.carry import known_as
+from turnspan.transcript.turns import Call, Said
 
 if TYPE_CHECKING:
     from turnspan.transcript.turns import Response

@@ -11,10 +11,9 @@ from typing import Final
 
 import msgspec
 
-from turnspan import late
 from turnspan.transcript import entries as e  # noqa: TC001  msgspec resolves field types when a struct is made
+from turnspan.transcript.carry import TurnRef, words_digest
 
-_ID: Final = late.pattern(r"[A-Za-z0-9_.:/-]{1,128}")
 AGENT_TOOLS: Final = frozenset({"Agent", "Task"})  # `Task` up to 2.1.47
 
 
@@ -103,15 +102,6 @@ class Prompt(msgspec.Struct):
     ide: tuple[str, ...] = ()
     command: str | None = None
     expansion: str = ""  # what a command or skill was expanded to
-
-
-class TurnRef(msgspec.Struct, frozen=True, array_like=True):
-    """A turn by its identity."""
-
-    session_id: str
-    key: str
-    number: int
-    parts: int
 
 
 class Turn(msgspec.Struct):
@@ -213,20 +203,3 @@ def version_of(text: str | None) -> tuple[int, ...]:
     """A client version as numbers; empty if it is not one."""
     parts = (text or "").split("-")[0].split(".")
     return tuple(int(part) for part in parts) if parts and all(part.isdecimal() for part in parts) else ()
-
-
-def words_digest(text: str) -> str:
-    """A digest of words: an event can wait for them without anybody keeping them."""
-    return late.blake2b(" ".join(text.split()).encode("utf-8", "replace"), digest_size=12).hexdigest()
-
-
-def known_as(given: str | None) -> str | None:
-    """An id as it is, if it looks like one; else a digest: what we remember between two events is never content."""
-    if given is None or (len(given) == 36 and given[8] == "-" and given[13] == "-" and given.isascii()):
-        return given
-    return _plain_id(given)
-
-
-@lru_cache(maxsize=64)  # the lines of a response repeat it
-def _plain_id(given: str) -> str:
-    return given if _ID.fullmatch(given) else "id:" + words_digest(given)
