@@ -22,7 +22,7 @@ import stat
 import sys
 from contextlib import contextmanager, suppress
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
@@ -148,6 +148,7 @@ _decode_version: Final = msgspec.json.Decoder(_Versioned).decode
 _decode_facts: Final = msgspec.json.Decoder(Facts).decode
 
 
+@lru_cache(maxsize=64)  # an event asks for its own six times
 def state_path(home: Path, session_id: str, suffix: str = ".json") -> Path:
     """The file of a session; an id that is anything but a plain name is refused."""
     if _SESSION_ID.fullmatch(session_id) is None:
