@@ -115,7 +115,7 @@ def test_a_span_that_is_too_large_alone_is_cut(limit, kept):
     delivery = deliver(backend, [with_text(50_000), small_trace(2)])
     assert delivery.stopped is None
     assert (delivery.sent, delivery.cut, delivery.refused) == (2, 1, [])
-    first, second = (msgspec.json.decode(row.content)[1] for row in backend.stored)
+    first, second = (msgspec.json.decode(row.content)[1] for row in backend.rows)
     assert (first["input"] or "").count("x") == kept
     assert first["facts"]["cut_from_bytes"] > 50_000
     assert second["input"] == "question 2"
@@ -150,7 +150,7 @@ def test_every_kind_of_content_can_be_cut():
     backend = Recording(takes(9_000))
     delivery = deliver(backend, [msgspec.structs.replace(TRACE, spans=(generation, tool))])
     assert (delivery.cut, delivery.refused) == (2, [])
-    told, failed = (msgspec.json.decode(row.content)[1] for row in backend.stored)
+    told, failed = (msgspec.json.decode(row.content)[1] for row in backend.rows)
     texts = [part.get("text") or part.get("result") or part["arguments"] for m in told["input"] for part in m["parts"]]
     assert all(900 < text.count("y") <= 1_000 and len(text) < 1_100 for text in texts)
     assert msgspec.json.decode(texts[3])["cut"].startswith('{"command":"yyy')

@@ -129,7 +129,7 @@ def test_a_part_that_arrived_does_not_go_out_again(place):
     writer = writer_of(8)
     backend = Recording(ACKNOWLEDGED, ACKNOWLEDGED, LATER, max_request_bytes=6_000)
     shipped = place.ship(writer, backend)
-    first = len(backend.stored)
+    first = len(backend.rows)
     assert 0 < first < 16
     assert shipped.spans == first
     assert len(place.cursor(writer).arrived) == first
@@ -171,7 +171,7 @@ def test_many_turns_are_noted_batch_by_batch(place):
     place.now_s += 3600
     backend.answers = [ACKNOWLEDGED]
     assert place.ship(writer, backend).turns == PIECE_SPANS // 2
-    assert (len(backend.stored), backend.twice) == (2 * PIECE_SPANS, [])
+    assert (len(backend.rows), backend.twice) == (2 * PIECE_SPANS, [])
 
 
 # ---- quarantine
@@ -388,9 +388,9 @@ def test_a_disk_that_is_full_at_the_commit_stops_the_export(place):
     assert place.cursor(writer) is None
     assert not list((place.config.home / "state").glob("*.tmp"))
     assert place.ship(writer, backend).turns == PIECE_SPANS + 10
-    rows = {row.key: row.content for row in backend.stored}
+    rows = {row.key: row.content for row in backend.rows}
     assert len(rows) == 2 * (PIECE_SPANS + 10)
-    assert all(rows[row.key] == row.content for row in backend.stored)  # what came again is the same
+    assert all(rows[row.key] == row.content for row in backend.rows)  # what came again is the same
 
 
 def test_state_that_is_rubbish_is_said_and_costs_a_second_reading(place):
@@ -401,7 +401,7 @@ def test_state_that_is_rubbish_is_said_and_costs_a_second_reading(place):
     shipped = place.ship(writer, backend)
     assert shipped.kept_as == f"{writer.session}.json.corrupt-1"
     assert place.ship(writer, backend).kept_as == ""
-    assert {row.key: row.content for row in backend.stored[:4]} == {row.key: row.content for row in backend.stored[4:]}
+    assert {row.key: row.content for row in backend.rows[:4]} == {row.key: row.content for row in backend.rows[4:]}
 
 
 # ---- switched off

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import pytest
-from backends.servers import OK, HttpServer, reply
+from backends.servers import OK, HttpServer, reply, reset
 from rows import Writer
 
 from turnspan import state
@@ -174,14 +174,15 @@ class Langfuse:
         self.version = version
         self.held = {}  # trace id → span ids
         self.is_down = False
+        self.is_silent = False  # it keeps every second span, and hangs up without an answer
 
     def __call__(self, connection, request):
         """Answer a request."""
         url = urlsplit(request.path)
         if request.method == "POST":
-            for span in request.spans:
+            for span in request.spans[:: 2 if self.is_silent else 1]:
                 self.held.setdefault(span["trace_id"], set()).add(span["span_id"])
-            return connection.sendall(OK)
+            return reset(connection) if self.is_silent else connection.sendall(OK)
         asked = parse_qs(url.query)
         is_newer = url.path == "/api/public/v2/observations"
         if self.is_down or (is_newer and self.version == 3):
@@ -214,6 +215,32 @@ def test_langfuse_is_asked_what_it_holds(claude, version):
         assert place.repair() == 9
         assert {(span["trace_id"], span["span_id"]) for span in spans_of(server)[sent:]} == lost
         assert langfuse.held == whole
+
+
+@pytest.mark.parametrize("can_be_asked", [True, False])
+def test_after_a_lost_answer_langfuse_gets_what_it_does_not_have(claude, can_be_asked):
+    """It is asked for each trace first, also by a later worker; where it cannot say, everything goes out again."""
+    langfuse = Langfuse(4)
+    with HttpServer(langfuse) as server:
+        place = Place(
+            claude, LANGFUSE_BASE_URL=server.url, LANGFUSE_PUBLIC_KEY="pk-lf-test", LANGFUSE_SECRET_KEY="sk-lf-test"
+        )
+        session = place.sessions[0]
+        langfuse.is_silent = True
+        assert not place.ship(session).is_complete
+        asked = {(span["trace_id"], span["span_id"]) for span in spans_of(server)}
+        kept = {(trace, span) for trace, spans in langfuse.held.items() for span in spans}
+        assert kept < asked
+        langfuse.is_silent, langfuse.is_down, sent = False, not can_be_asked, len(spans_of(server))
+        for hold in (place.config.home / "state").glob(".hold-*"):
+            hold.unlink()
+        assert place.ship(session).is_complete
+        again = [(span["trace_id"], span["span_id"]) for span in spans_of(server)[sent:]]
+        assert sorted(again) == sorted(asked - kept if can_be_asked else asked)
+        langfuse.is_down, sent = False, len(spans_of(server))
+        assert all(found.is_complete for found in place.check() if found.session == session)
+        assert place.ship(session).spans == 0
+        assert len(spans_of(server)) == sent
 
 
 def test_a_backend_that_does_not_answer_is_not_taken_for_empty(claude):

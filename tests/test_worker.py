@@ -251,7 +251,7 @@ def test_the_end_of_a_session_is_told_in_one_line(office):
     office.later(1.0, goes_on)
     office.serve("SessionEnd", writer)
     assert turns(office.backend) == ["Turn 1", "Turn 2"]
-    assert len(office.backend.stored) == 4
+    assert len(office.backend.rows) == 4
     [line] = office.log
     assert line.endswith("trigger=SessionEnd turns=2 spans=4")
 
@@ -307,7 +307,7 @@ def test_a_failure_of_an_agent_does_not_end_the_turn(office):
     writer.say("It failed.")
     office.stop(writer)
     assert turns(office.backend) == ["Turn 1"]
-    assert len(office.backend.stored) == 4
+    assert len(office.backend.rows) == 4
 
 
 def test_a_background_agent_joins_its_turn_when_it_has_ended(office):
@@ -321,14 +321,14 @@ def test_a_background_agent_joins_its_turn_when_it_has_ended(office):
     agent.prompt("Go far.")
     save_agent(agent, office.project, "a1")
     office.stop(writer)
-    assert len(office.backend.stored) == 4
+    assert len(office.backend.rows) == 4
     agent.say("Been far.")
     office.later(0.8, lambda: save_agent(agent, office.project, "a1"))
     office.serve("SubagentStop", writer, agent_id="a1", last_assistant_message="Been far.")
-    assert len(office.backend.stored) == 6
-    assert len({row.trace_id for row in office.backend.stored}) == 1
+    assert len(office.backend.rows) == 6
+    assert len({row.trace_id for row in office.backend.rows}) == 1
     office.serve("SessionEnd", writer)
-    assert len(office.backend.stored) == 6
+    assert len(office.backend.rows) == 6
 
 
 # ---- events at the same time
@@ -466,7 +466,7 @@ def test_a_quarantined_span_is_said(office):
     writer.say("Good day.")
     office.backend.answers = [refusing("Bash")]
     office.stop(writer)
-    assert len(office.backend.stored) == 3
+    assert len(office.backend.rows) == 3
     assert office.log[-1].startswith("ERROR quarantined")
     assert office.log[-1].endswith("turns=1 spans=3 refused=1")
 
@@ -491,7 +491,7 @@ def test_two_destinations_one_down(office):
         writer.turn(f"Question {number}.", f"Answer {number}.")
         office.stop(writer)
     assert turns(up) == ["Turn 1", "Turn 2"]
-    assert down.stored == []
+    assert down.rows == []
     down.answers = [ACKNOWLEDGED]
     office.now_s += 3600
     office.serve("SessionEnd", writer)
@@ -534,7 +534,7 @@ def test_a_session_that_is_switched_off_is_not_recovered_by_another(office):
     office.save(secret)
     office.serve("SessionEnd", secret)
     assert turns(office.backend) == ["Turn 1"]
-    assert not any(b"ealed" in row.content for row in office.backend.stored)
+    assert not any(b"ealed" in row.content for row in office.backend.rows)
 
 
 def test_switching_off_while_the_session_is_served_is_not_lost(office):
@@ -574,7 +574,7 @@ def test_a_project_that_is_switched_off_is_not_recovered_by_another_session(offi
     other.turn("Hello.", "Good day.")
     office.stop(other)
     assert turns(office.backend) == ["Turn 1"]
-    assert not any(b"ealed" in row.content for row in office.backend.stored)
+    assert not any(b"ealed" in row.content for row in office.backend.rows)
 
 
 # ---- sessions left behind
@@ -588,7 +588,7 @@ def test_a_session_left_behind_is_recovered_by_the_next_event(office):
     office.save(left)
     writer.turn("Implement the following plan:", "Done.")
     office.stop(writer)
-    assert [row.trace_id for row in office.backend.stored[:1]] != [row.trace_id for row in office.backend.stored[2:3]]
+    assert [row.trace_id for row in office.backend.rows[:1]] != [row.trace_id for row in office.backend.rows[2:3]]
     assert turns(office.backend) == ["Turn 1", "Turn 1", "Turn 2"]
     assert "trigger=recovered turns=2" in office.log[-1]
 
@@ -601,9 +601,9 @@ def test_any_number_of_hops_is_recovered(office):
         office.save(left)
     office.serve("SessionStart", office.writer(9))
     assert len(turns(office.backend)) == 5
-    assert len({row.trace_id for row in office.backend.stored}) == 5
+    assert len({row.trace_id for row in office.backend.rows}) == 5
     office.serve("SessionStart", office.writer(9))
-    assert len(office.backend.stored) == 10
+    assert len(office.backend.rows) == 10
 
 
 def test_a_session_that_is_still_at_work_is_left_alone(office):
@@ -740,7 +740,7 @@ def test_copied_history_is_not_recovered_as_its_own(office):
     shutil.rmtree(office.home / "state")
     state._state_directory.cache_clear()
     office.serve("SessionStart", office.writer(9))
-    assert len({row.key for row in office.backend.stored}) == 4
+    assert len({row.key for row in office.backend.rows}) == 4
 
 
 # ---- state
@@ -780,7 +780,7 @@ def test_a_rewritten_transcript_is_said(office):
     office.stop(writer)
     assert office.log[-1].startswith("WARN sent")
     assert "rewritten=True" in office.log[-1]
-    assert any(b"Then that." in row.content for row in office.backend.stored)
+    assert any(b"Then that." in row.content for row in office.backend.rows)
 
 
 def test_state_of_a_newer_turnspan_is_left_alone(office):

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from turnspan.accounts import Verified
+    from turnspan.backends import Holdings
     from turnspan.backfill import Orders
     from turnspan.config import Config, Destination
-    from turnspan.holdings import Holdings
     from turnspan.plan import Job, Plan
     from turnspan.targets import Target
     from turnspan.verify import Checked

@@ -13,10 +13,11 @@ import ssl
 import time
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from turnspan.backends import Holdings
 from turnspan.backends.local import read_spans
 from turnspan.backends.settings import Settings
 
@@ -31,14 +32,6 @@ _PAUSES_S: Final = (0.5, 1.0, 2.0)
 _SILENT_AFTER: Final = 3  # traces without an answer
 _TIMEOUT_S: Final = 30.0
 _MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024  # Jaeger gives a trace with all its content or not at all
-
-
-@runtime_checkable
-class Holdings(Protocol):
-    """A backend that says what it holds."""
-
-    def stored(self, trace_id: bytes) -> frozenset[bytes] | None:
-        """The span ids it holds of a trace; None when it cannot say."""
 
 
 def open_holdings(target: Target, config: Config, sleep: Callable[[float], None] = time.sleep) -> Holdings | None:

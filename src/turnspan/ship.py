@@ -5,6 +5,7 @@ Rules:
 - Commit only what was acknowledged, or refused for good and named. What was not is read again from the transcript.
 - Each destination has its own cursor, policy and holds: one that is down holds back nobody.
 - Before anything is sent, the state must be writable: what is sent and not noted would be sent again with every event.
+- After a request without an answer, a backend that can be asked says first what it has, and gets the rest.
 - A destination on hold is not asked again before its time; a changed configuration is a new destination.
 """
 
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from turnspan import sessions, state
-from turnspan.backends import Answer
+from turnspan.backends import Answer, Holdings
 from turnspan.glance import stamp_of
 from turnspan.progress import Ending, Position, Progress
 
@@ -183,6 +184,8 @@ class _Walk:
         arrived = set(self._there)
         if only is None:
             arrived |= {bytes.fromhex(span) for span in self._cursor.arrived}
+        if self._cursor.is_unsure:
+            arrived |= self._stored(leaving)
         traces = [
             msgspec.structs.replace(trace, spans=tuple(span for span in trace.spans if span.span_id not in arrived))
             for trace in leaving
@@ -192,6 +195,8 @@ class _Walk:
             self._is_writable = True
         delivery = deliver(self._target.backend, traces, lambda sent: arrived.update(_span_ids(sent)))
         self._account(delivery)
+        is_unsure = delivery.stopped is not None and delivery.stopped.is_unknown
+        self._cursor = msgspec.structs.replace(self._cursor, is_unsure=is_unsure)
         if delivery.sent:
             state.drop_hold(self._config.home, self._target.identity)
         if only is not None:
@@ -217,6 +222,18 @@ class _Walk:
             # A part of the piece is there: remember which spans, so that they do not go out again.
             self._commit(arrived=tuple(span.hex() for span in arrived)[:_REMEMBERED_SPANS])
         return False
+
+    def _stored(self, traces: Sequence[Trace]) -> set[bytes]:
+        """Which of these spans the backend says it has; one that cannot say gets all of them again."""
+        backend = self._target.backend
+        found: set[bytes] = set()
+        if isinstance(backend, Holdings):
+            for trace in traces:
+                held = backend.stored(trace.trace_id)
+                if held is None:
+                    break
+                found |= held
+        return found
 
     def leaving(self, piece: Piece) -> list[Trace]:
         """What may leave of a piece, masked once, however often it is sent."""

@@ -87,6 +87,7 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     progress: Progress = Progress()
     arrived: tuple[str, ...] = ()  # spans behind `progress` that are there already: a batch that was cut short
+    is_unsure: bool = False  # the last request got no answer: what was in it may be there as well
     quarantined: tuple[Quarantine, ...] = ()
     seen_bytes: Count = 0  # the size of the transcript when nothing of it was left to send
     sent_turns: Count = 0

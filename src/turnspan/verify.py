@@ -27,9 +27,8 @@ from turnspan.ship import ship
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from turnspan.backends import Verdict
+    from turnspan.backends import Holdings, Verdict
     from turnspan.config import Config
-    from turnspan.holdings import Holdings
     from turnspan.sessions import SessionFile
     from turnspan.ship import Shipped
     from turnspan.targets import Target

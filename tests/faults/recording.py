@@ -54,7 +54,7 @@ class Recording:
         self.max_request_bytes = max_request_bytes
         self.answers = list(answers) or [ACKNOWLEDGED]
         self.requests = []
-        self.stored = []
+        self.rows = []
         self.is_stored_anyway = False
         self.is_closed = False
 
@@ -69,7 +69,7 @@ class Recording:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         verdict = answer(rows) if callable(answer) else answer
         if verdict.answer in {Answer.ACKNOWLEDGED, Answer.PARTIAL} or self.is_stored_anyway:
-            self.stored += rows
+            self.rows += rows
         return verdict
 
     def close(self):
@@ -79,12 +79,12 @@ class Recording:
     @property
     def names(self):
         """The names of what is stored, in the order of arrival."""
-        return [row.name for row in self.stored]
+        return [row.name for row in self.rows]
 
     @property
     def twice(self):
         """What was stored more than once."""
-        return [key for key, count in Counter(row.key for row in self.stored).items() if count > 1]
+        return [key for key, count in Counter(row.key for row in self.rows).items() if count > 1]
 
 
 def refusing(*names, verdict=INVALID):

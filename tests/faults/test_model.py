@@ -386,7 +386,7 @@ class Loom(RuleBasedStateMachine):
         """What has arrived is well at any moment: a span never moves, and never changes unless its file was changed."""
         tampered = {one.writer.session for one in self.transcripts if one.is_tampered}
         starts, contents = {}, {}
-        for row in self.recording.stored:
+        for row in self.recording.rows:
             assert starts.setdefault((row.trace_id, row.span_id), row.start_ns) == row.start_ns, f"{row.name} moved"
             session = msgspec.json.decode(row.content)[0][2]
             if session not in tampered:
@@ -414,7 +414,7 @@ class Loom(RuleBasedStateMachine):
                 self.happen("SessionEnd", transcript)
         config = load_config(self.env)
         mask = target_for(config, self.recording).mask
-        stored = {row.key: row.content for row in self.recording.stored}
+        stored = {row.key: row.content for row in self.recording.rows}
         expected, loose = {}, set()
         for transcript in self.transcripts:
             if not transcript.path.exists():
@@ -429,7 +429,7 @@ class Loom(RuleBasedStateMachine):
                 lost = {row.key for row in rows} - stored.keys()
             assert not lost, f"lost: {sorted(lost)}"
         strict = {
-            row.key: row.content for row in self.recording.stored if msgspec.json.decode(row.content)[0][2] not in loose
+            row.key: row.content for row in self.recording.rows if msgspec.json.decode(row.content)[0][2] not in loose
         }
         assert strict == expected
         counts["stories"] += 1

@@ -14,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
@@ -60,3 +60,11 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Let go of connections."""
+
+
+@runtime_checkable
+class Holdings(Protocol):
+    """A backend, or what stands beside it, that says what it holds."""
+
+    def stored(self, trace_id: bytes) -> frozenset[bytes] | None:
+        """The span ids it holds of a trace; None when it cannot say."""
