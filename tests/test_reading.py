@@ -553,6 +553,19 @@ def test_warm_ups_are_counted_and_not_told(project):
     ]
 
 
+def test_each_run_of_an_agent_that_nobody_launched_is_a_trace_with_one_root(project):
+    """It is sent on by nobody we know, either: in one trace both runs would be the root."""
+    writer = Writer()
+    writer.turn("One.", "First.")
+    agent = agent_writer(writer, "u1")
+    agent.turn("Who asked?", "Here I am.")
+    agent.turn("And now?", "Still here.")
+    save_agent(agent, project, "u1")
+    traces = read(writer.save(project), is_over=True)[0]
+    assert [sum(span.parent_id is None for span in trace.spans) for trace in traces] == [1, 1, 1]
+    assert len({trace.trace_id for trace in traces}) == 3
+
+
 # ---- what is not a transcript
 
 

@@ -22,7 +22,7 @@ from turnspan.errors import TranscriptError
 from turnspan.glance import last_time_ns
 from turnspan.progress import Ending, Launched, Piece, Position, Progress
 from turnspan.trace import ids
-from turnspan.trace.build import Agent, Launch, build_agent, build_turn
+from turnspan.trace.build import Agent, Launch, build_agent, build_turn, trace_of_agent
 from turnspan.trace.facts import agent_arguments
 from turnspan.trace.model import Kind
 from turnspan.transcript import entries, lines
@@ -403,7 +403,7 @@ class Reading:
                 trace_id, name = launch.trace_id, launch.name
             else:
                 launch = None
-                trace_id, name = ids.trace_id(turn.session_id, f"agent:{file.agent_id}"), agent.type or "agent"
+                trace_id, name = trace_of_agent(file.agent_id, turn), agent.type or "agent"
             found = self._launched_by(turn, trace_id, name)
             self._draft.add(build_agent(agent, turn, launch, found, prices=self._prices))
 

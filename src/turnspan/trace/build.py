@@ -92,6 +92,15 @@ def trace_of(ref: TurnRef) -> bytes:
     return ids.trace_id(ref.session_id, ref.key)
 
 
+def trace_of_agent(agent_id: str, turn: Turn) -> bytes:
+    """The trace id of an agent that no call launched; another one for each of its runs, so that each has one root."""
+    return ids.trace_id(turn.session_id, f"agent:{_run_key(agent_id, turn)}")
+
+
+def _run_key(agent_id: str, turn: Turn) -> str:
+    return agent_id if turn.number == 1 else f"{agent_id}/{turn.key}"
+
+
 def root_of(trace: bytes) -> bytes:
     """The span id of a trace's turn."""
     return ids.span_id(trace, Kind.TURN, "")
@@ -119,7 +128,7 @@ class _Builder:
         if launch is not None:
             self._trace_id = launch.trace_id
         elif agent is not None:
-            self._trace_id = ids.trace_id(turn.session_id, f"agent:{agent.agent_id}")
+            self._trace_id = trace_of_agent(agent.agent_id, turn)
         else:
             self._trace_id = ids.trace_id(turn.session_id, turn.key)
 
@@ -292,7 +301,7 @@ class _Builder:
 
     def _add_agent(self, agent: Agent, turn: Turn, parent: bytes | None) -> tuple[Usage, float | None]:
         # An agent that is written to again later gets another span: what was sent stays as it was.
-        key = agent.agent_id if turn.number == 1 else f"{agent.agent_id}/{turn.key}"
+        key = _run_key(agent.agent_id, turn)
         own_id = ids.span_id(self._trace_id, Kind.AGENT, key)
         if turn.part > 0:
             return self._add_below(turn, own_id)
