@@ -553,6 +553,25 @@ def test_warm_ups_are_counted_and_not_told(project):
     ]
 
 
+@pytest.mark.parametrize("is_before", [True, False])
+def test_a_warm_up_without_its_prompt_is_told_by_its_time(project, is_before):
+    """2.0.55 writes no agent's prompt down: what answered before any agent was called is nobody's; else it is told."""
+    writer = Writer(version="2.0.55")
+    writer.prompt("Count.")
+    early = agent_writer(writer, "w1")
+    writer.call("Task", {"prompt": "Go far."})  # killed before there was a result
+    late = agent_writer(writer, "u1")
+    agent = early if is_before else late
+    agent.wait(0.5 if is_before else 5)
+    agent.say("Ready.", after=0)
+    save_agent(agent, project, "a1", flat=True)
+    reading, pieces = walk(writer.save(project), is_over=True)
+    told = outline([t for piece in pieces for t in piece.traces])
+    assert (reading.warmups, told[2:]) == (
+        (1, ["    Task"]) if is_before else (0, ["    Task", "agent", "  said Ready."])
+    )
+
+
 def test_each_run_of_an_agent_that_nobody_launched_is_a_trace_with_one_root(project):
     """It is sent on by nobody we know, either: in one trace both runs would be the root."""
     writer = Writer()

@@ -20,7 +20,7 @@ from turnspan.tail import open_regular, read_at
 from turnspan.transcript.times import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 END_BYTES: Final = 65536
 _AGENT_HEAD_BYTES: Final = 4096
@@ -99,14 +99,37 @@ def ends(path: Path, count: int, *, from_end: bool = False) -> bytes:
 
 def stands_in(path: Path, needle: str, *, key: bytes = b'"uuid":"', before: int | None = None) -> bool:
     """Whether a row of a transcript has this uuid, or another id, before some offset."""
+    with _mapped(path) as data:
+        end = len(data) if before is None else min(before, len(data))
+        return data.find(key + needle.encode() + b'"', 0, end) >= 0
+    return False
+
+
+def first_call_ns(path: Path, names: Iterable[str]) -> int | None:
+    """When a transcript's first row with a call of one of these tools was written; None if there is none."""
+    with _mapped(path) as data:
+        found = [at for name in names if (at := data.find(b'"name":"' + name.encode() + b'"')) >= 0]
+        if found:
+            start, end = data.rfind(b"\n", 0, min(found)) + 1, data.find(b"\n", min(found))
+            return max(_times(data[start : end if end >= 0 else len(data)]), default=None)
+    return None
+
+
+@contextmanager
+def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
+    """All of a file, to look for something in it."""
     with _opened(path) as descriptor:
         size = os.fstat(descriptor).st_size if descriptor is not None else 0
-        if descriptor is not None and size:
-            # ValueError: it was truncated since
-            with suppress(ValueError), mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as data:
-                end = size if before is None else min(before, size)
-                return data.find(key + needle.encode() + b'"', 0, end) >= 0
-    return False
+        if descriptor is None or not size:
+            yield b""
+            return
+        try:
+            data = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+        except ValueError:  # it was truncated since
+            yield b""
+            return
+        with data:
+            yield data
 
 
 def first_time_ns(path: Path) -> int | None:

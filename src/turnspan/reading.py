@@ -19,7 +19,7 @@ import msgspec
 
 from turnspan import copies, sessions, tail
 from turnspan.errors import TranscriptError
-from turnspan.glance import last_time_ns
+from turnspan.glance import first_call_ns, last_time_ns
 from turnspan.progress import Ending, Launched, Piece, Position, Progress
 from turnspan.trace import ids
 from turnspan.trace.build import Agent, Launch, build_agent, build_turn, trace_of_agent
@@ -386,7 +386,7 @@ class Reading:
             return
         draft.agents[file.agent_id] = after
         draft.is_changed = draft.is_half = True
-        if _is_warmup(turns):
+        if self._is_warmup(file, turns):
             self.warmups += 1
         else:
             self._make_agent(file, turns)
@@ -413,6 +413,19 @@ class Reading:
             return True
         return not self.has_unsealed and (self._ending.is_over or self._is_idle(file.path))
 
+    def _is_warmup(self, file: AgentFile, turns: Sequence[Turn]) -> bool:
+        """2.0.x starts agents that nobody asked for.
+
+        2.0.55 writes no agent's prompt down. There it is one that answered before the session called any agent.
+        """
+        turn = turns[0]
+        if len(turns) > 1 or turn.prompt is not None:
+            return len(turns) == 1 and turn.prompt is not None and turn.prompt.text.strip() == "Warmup"
+        if not turn.version.startswith("2.0.") or file.agent_id in self._draft.launched:
+            return False
+        called_ns = first_call_ns(self.session.path, AGENT_TOOLS)
+        return called_ns is None or max(turn.times, default=0) < called_ns
+
     def _is_idle(self, path: Path) -> bool:
         now = self._ending.now_ns
         return now is not None and now - (last_time_ns(path) or now) > IDLE_NS
@@ -438,11 +451,6 @@ def _is_safe(agent_id: str | None) -> TypeGuard[str]:
 
 def _started_ns(turn: Turn) -> int:
     return min(turn.times, default=0)
-
-
-def _is_warmup(turns: Sequence[Turn]) -> bool:
-    """2.0.x starts agents that nobody asked for."""
-    return len(turns) == 1 and turns[0].prompt is not None and turns[0].prompt.text.strip() == "Warmup"
 
 
 def _first_prompt(file: AgentFile) -> str:
