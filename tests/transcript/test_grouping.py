@@ -122,6 +122,15 @@ def test_a_command_that_got_a_reply_is_a_turn():
     assert turn.local_commands == ("/cost",)
 
 
+def test_a_prompt_that_quotes_a_command_is_a_prompt():
+    """Who asks about a transcript may paste a piece of one: their words are the prompt, all of them."""
+    words = "Why does it say <command-name>/weave</command-name> <command-args>a yard</command-args> there?"
+    writer = Writer()
+    writer.turn(words, "Because.")
+    (turn,) = grouped(writer)
+    assert (turn.prompt.text, turn.prompt.command) == (words, None)
+
+
 @pytest.mark.parametrize(("tool", "name"), [("Skill", "spin"), ("SlashCommand", "/spin")])
 def test_a_command_that_the_model_ran_is_no_turn(tool, name):
     """2.0.36 writes a skill behind the call that ran it as if a person had typed it: the turn goes on."""

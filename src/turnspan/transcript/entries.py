@@ -335,8 +335,9 @@ def system_text(entry: Entry) -> str:
 
 
 def command_of(text: str) -> tuple[str, str] | None:
-    """Name and arguments of a slash command, if the text records one."""
-    if "<command-name>" not in text[:4096]:
+    """Name and arguments of a slash command, if the text records one; a text that only quotes one is a prompt."""
+    head = text[:4096].lstrip()
+    if not head.startswith("<command-") or "<command-name>" not in head:
         return None
     name = _COMMAND.search(text)
     arguments = _COMMAND_ARGS.search(text)
