@@ -88,6 +88,9 @@ STEPS = {
     "compacted": lambda w, _: w.row("system", subtype="compact_boundary", compactMetadata={"trigger": "auto"}),
     "retry": lambda w, n: w.row("system", subtype="api_error", retryAttempt=n),
     "title": lambda w, n: w.bare("ai-title", aiTitle=f"title {n}"),
+    "topic": lambda w, n: w.bare(
+        "summary", summary=f"topic {n}", leafUuid=w.rows[n * 7 % len(w.rows)].get("uuid") if w.rows and n % 3 else "x"
+    ),
     "tag": lambda w, n: w.bare("tag", tag=f"tag {n}"),
     "mode": lambda w, n: w.bare("permission-mode", permissionMode=f"mode {n}"),
     "enqueue": lambda w, n: w.bare("queue-operation", operation="enqueue", content=f"words {n}"),

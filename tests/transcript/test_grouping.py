@@ -310,6 +310,35 @@ def test_what_surrounds_a_turn_is_what_stood_before_its_last_row():
     )
 
 
+def test_a_summary_of_another_session_is_no_title():
+    """Clients up to 2.0.x write the summaries of other sessions into a new one's file: they do not name it."""
+    writer = Writer(version="2.0.0")
+    writer.bare("summary", summary="Another session", leafUuid="0000000f-0000-4000-8000-000000000009")
+    writer.turn("One.", "First.")
+    writer.bare("summary", summary="This session", leafUuid=writer.parent)
+    writer.bare("summary", summary="Yet another one", leafUuid="0000000f-0000-4000-8000-000000000019")
+    writer.turn("Two.", "Second.")
+    writer.turn("Three.", "Third.")
+    assert [turn.titles for turn in grouped(writer)] == [{}, {"summary": "This session"}, {"summary": "This session"}]
+
+
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_a_summary_before_its_rows_is_a_title_from_there_on(is_copied):
+    """A copied summary stands before the rows it was made of; `--continue` (1.0.128) goes on behind them elsewhere."""
+    writer = Writer(version="1.0.128")
+    leaf = "0000000f-0000-4000-8000-000000000009"
+    writer.bare("summary", summary="What was done", leafUuid=leaf)
+    if is_copied:
+        writer.turn("One.", "First.")
+        writer.rows[-1]["uuid"] = writer.parent = leaf
+    else:
+        writer.parent = leaf
+    writer.turn("Two.", "Second.")
+    writer.turn("Three.", "Third.")
+    turns = grouped(writer)
+    assert [turn.titles for turn in turns[-2:]] == [{"summary": "What was done"}] * 2
+
+
 # ---- rows that come late, or from elsewhere
 
 

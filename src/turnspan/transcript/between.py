@@ -5,6 +5,8 @@ Rules:
 - A `Gap` is read together with the row behind it: commands, expansions, retries, compactions, recorded requests.
 - `Surroundings` hold for the turns that follow: titles, tags, the permission mode, words in the client's queue. They
   are kept as places in the file, so that what is remembered between two events holds no content.
+- A summary names the conversation it was made of. Clients up to 2.0.x write those of other sessions into whichever file
+  is open, so one counts from where a row of this file is the one it names, or follows it.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.transcript import entries as e
+from turnspan.transcript.carry import known_as
 from turnspan.transcript.kinds import BASH, FEEDBACK, LOCAL, is_notification, key_of
 from turnspan.transcript.turns import Happening, Place
 
@@ -29,6 +32,7 @@ _CONTEXT: Final = {
     "custom-title": "custom_title", "ai-title": "ai_title", "summary": "summary", "tag": "tag", "pr-link": "pr_url",
     "permission-mode": "permission_mode",
 }  # fmt: skip
+_UNCLAIMED: Final = "summary-unclaimed"  # the last summary of which no row has been seen
 
 
 class Gap(msgspec.Struct):
@@ -126,6 +130,8 @@ class Surroundings:
         self.taken = taken  # taken from the queue, and no line has repeated them yet
         self._recall = recall
         self._said: dict[Words, e.Entry] = {}  # lines already at hand, so that they need not be recalled
+        unclaimed = recall(*context[_UNCLAIMED]) if _UNCLAIMED in context else None
+        self._leaf = known_as(unclaimed.leaf_uuid) if unclaimed is not None else None
 
     @property
     def held(self) -> tuple[dict[str, Words], tuple[Words, ...], tuple[Words, ...]]:
@@ -136,11 +142,26 @@ class Surroundings:
         """Take a row that says something of the kind; False if it does not."""
         if entry.type == "queue-operation":
             self._take_queue_operation(entry, place)
+        elif entry.type == "summary" and entry.leaf_uuid:
+            self.context = {**self.context, _UNCLAIMED: self._remember(entry, place)}
+            self._leaf = known_as(entry.leaf_uuid)
         elif entry.type in _CONTEXT:
             self.context = {**self.context, entry.type: self._remember(entry, place)}
         else:
             return False
         return True
+
+    @property
+    def is_unclaimed(self) -> bool:
+        """Whether there is a summary that may be another session's."""
+        return self._leaf is not None
+
+    def claim(self, *rows: str | None) -> None:
+        """Rows of this file, or what they follow: a summary that was made of one of them is this session's."""
+        if self._leaf is not None and self._leaf in rows:
+            self.context = {**self.context, "summary": self.context[_UNCLAIMED]}
+            del self.context[_UNCLAIMED]
+            self._leaf = None
 
     def _take_queue_operation(self, entry: e.Entry, place: Place) -> None:
         text = e.system_text(entry)
@@ -168,7 +189,7 @@ class Surroundings:
     def values(self, context: dict[str, Words]) -> Iterator[tuple[str, str]]:
         """What titles, tags and the like said."""
         for kind, at in context.items():
-            entry = self._said.get(at) or self._recall(*at)
+            entry = (self._said.get(at) or self._recall(*at)) if kind in _CONTEXT else None
             if entry is not None:
                 self._said[at] = entry
                 yield kind, str(getattr(entry, _CONTEXT[kind]) or "")

@@ -215,6 +215,7 @@ class Entry(msgspec.Struct, rename="camel"):
     operation: str | None = None
     attachment: Attachment | None = None
     summary: str | None = None
+    leaf_uuid: str | None = None
     custom_title: str | None = None
     ai_title: str | None = None
     tag: str | None = None

@@ -254,7 +254,7 @@ class Grouper:
     def _take_between(self, entry: Entry, place: Place) -> None:
         gap = self._gap
         if self._around.take(entry, place):
-            pass
+            self._around.claim(*(uuid for uuid, _ in self._rows[-_REMEMBERED_ROWS:]))
         elif entry.type == "api-request":
             gap.take_request(entry)
         elif entry.type == "attachment":
@@ -519,6 +519,8 @@ class Grouper:
         turn.slug = entry.slug or turn.slug
         turn.entrypoint = entry.entrypoint or turn.entrypoint
         self._own(entry.uuid or key_of(entry), turn.number)
+        if self._around.is_unclaimed:
+            self._around.claim(entry.uuid, entry.parent_uuid)
 
     def _settle(self, turn: Turn) -> None:
         """What stood before this row belongs to this turn."""
