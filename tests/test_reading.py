@@ -97,6 +97,9 @@ STEPS = {
     "dequeue": lambda w, _: w.bare("queue-operation", operation="dequeue"),
     "remove": lambda w, _: w.bare("queue-operation", operation="remove"),
     "steer": lambda w, n: w.row("attachment", attachment={"type": "queued_command", "prompt": f"words {n}"}),
+    "task": lambda w, n: w.row(
+        "attachment", attachment={"type": "queued_command", "prompt": f"<task-notification>{n}</task-notification>"}
+    ),
     "request": lambda w, n: w.bare("api-request", id=f"r{n}", timestamp=w.stamp()),
     "rewind": lambda w, n: setattr(w, "parent", w.rows[n % len(w.rows)].get("uuid") if w.rows else None),
 }

@@ -40,7 +40,7 @@ def gist_of(span: Span, *, is_parent: bool) -> str:
         case Kind.EVENT:
             details = [_detail(name, value) for name, value in span.facts.items() if name != "event"]
             words = words_of(span) or (flat(span.output) if span.output is not None else "")
-            return ", ".join(filter(None, (*details, _argument(words, "message") or one_line(words))))
+            return ", ".join(filter(None, (*details, _argument(words, "message") or _headline(words))))
 
 
 def _headline(text: str) -> str:

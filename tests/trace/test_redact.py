@@ -157,6 +157,13 @@ def test_switches():
         assert "exit_code" in said
 
 
+@pytest.mark.parametrize("event", ["late_result", "task_notification"])
+def test_what_a_tool_gave_back_later_is_an_output(event):
+    """A result that came late, or with the notification that a task has ended, stays behind with the others."""
+    trace = one_span(kind=Kind.EVENT, output="got", facts={"event": event})
+    assert "got" not in msgspec.json.encode(redact(trace, Policy(tool_outputs=False)).trace).decode()
+
+
 def test_json_stays_json():
     """Arguments of tools are masked inside their strings and keys, by the names of their values too."""
     document = json.dumps({

@@ -280,6 +280,24 @@ def test_an_old_notification_is_not_words():
     assert grouped(writer)[0].happenings == []
 
 
+def test_a_task_that_ends_in_a_turn_is_an_event_of_it():
+    """A notification that reaches a running turn is told as such, with the call it answers: nobody typed it."""
+    writer = Writer(version="2.1.325")
+    writer.prompt("One.")
+    call = writer.call("Bash", {})
+    writer.result(call, "running in the background")
+    told = f"<task-notification>\n<tool-use-id>{tool_id(call)}</tool-use-id>\n</task-notification>"
+    for operation in ("enqueue", "remove"):
+        writer.bare("queue-operation", operation=operation, content=told, timestamp=writer.stamp())
+    queued = {"type": "queued_command", "prompt": told, "commandMode": "task-notification"}
+    writer.row("attachment", attachment=queued)
+    writer.say("Done.")
+    (turn,) = grouped(writer)
+    assert [(event.kind, event.text, event.facts) for event in turn.happenings] == [
+        ("task_notification", told, {"answers_call": tool_id(call)})
+    ]
+
+
 def test_a_blocked_stop_gives_a_second_part():
     """A Stop hook that sends the model on gives a further part of the same turn, with new responses only."""
     writer = Writer()

@@ -40,6 +40,8 @@ METADATA_FACTS: Final = frozenset({
 })  # fmt: skip
 """Facts that say how something ran, not what it was about. A fact that is not here is content."""
 
+_OUTPUT_EVENTS: Final = frozenset({"late_result", "task_notification"})  # what a tool or an agent gave back later
+
 # Homes as Linux, macOS and Windows have them, and as Claude Code writes them into the names of project directories.
 _HOMES: Final = late.pattern(
     r"""(?<![\w.-])(?:
@@ -135,7 +137,7 @@ def _metadata_facts(facts: Facts) -> Facts:
 
 def _switched(span: Span, policy: Policy) -> Span:
     """The span without what the switches hold back."""
-    is_output = span.kind is Kind.TOOL or (span.kind is Kind.EVENT and span.facts.get("event") == "late_result")
+    is_output = span.kind is Kind.TOOL or (span.kind is Kind.EVENT and span.facts.get("event") in _OUTPUT_EVENTS)
     went_in, came_out, message, facts = span.input, span.output, span.error_message, span.facts
     if span.kind is Kind.TOOL and not policy.tool_inputs:
         went_in = went_in and Json(json.dumps(withheld("tool inputs")))

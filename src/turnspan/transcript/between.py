@@ -54,10 +54,15 @@ class Gap(msgspec.Struct):
             self.requests[entry.id] = (e.time_ns(entry), entry.params)
 
     def take_attachment(self, entry: e.Entry) -> None:
-        """What the client slipped in: only words typed meanwhile are told."""
-        if entry.attachment is not None and entry.attachment.type == "queued_command":
-            text = e.plain_text(e.blocks(e.Message(content=entry.attachment.prompt)))
-            self.happenings.append(Happening("steering", key_of(entry), e.time_ns(entry), text))
+        """What the client slipped in: words typed meanwhile, and tasks that ended meanwhile (2.1.98 on), are told."""
+        added = entry.attachment
+        if added is None or added.type != "queued_command":
+            return
+        text = e.plain_text(e.blocks(e.Message(content=added.prompt)))
+        is_task = added.command_mode == "task-notification" or is_notification(text)
+        facts = _known(answers_call=e.tool_notified(text)) if is_task else {}
+        kind = "task_notification" if is_task else "steering"
+        self.happenings.append(Happening(kind, key_of(entry), e.time_ns(entry), text, facts))
 
     def take_system(self, entry: e.Entry) -> None:
         """What the client notes about its own doing."""

@@ -141,11 +141,12 @@ class RequestParams(msgspec.Struct, frozen=True):
     max_tokens: int | None = None
 
 
-class Attachment(msgspec.Struct, frozen=True):
+class Attachment(msgspec.Struct, frozen=True, rename="camel"):
     """What the client slipped into the conversation."""
 
     type: str | None = None
     prompt: str | list[Block | str] | None = None
+    command_mode: str | None = None
 
 
 _ABSENT: Final = msgspec.Raw()

@@ -86,7 +86,7 @@ class Response(msgspec.Struct):
 class Happening(msgspec.Struct, frozen=True):
     """Something that happened in a turn and is neither a response nor a tool call."""
 
-    kind: str  # "compaction", "retry", "steering", "interruption", "late_result"
+    kind: str  # "compaction", "retry", "steering", "task_notification", "interruption", "late_result"
     key: str
     time_ns: int | None
     text: str = ""
