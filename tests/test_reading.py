@@ -505,6 +505,31 @@ def test_an_agent_that_is_sent_on_works_for_the_call_that_sent_it(project):
     assert sent(first + second + third) == sent(read(path)[0])
 
 
+def test_an_agent_that_a_message_sent_on_belongs_to_the_message(project):
+    """SendMessage wakes an agent that had ended: what it does then, in the background, hangs below that call."""
+    writer = Writer(version="2.1.200")
+    writer.prompt("Go.")
+    _, agent = background(writer, "a1", "Go far.")
+    agent.turn("Go far.", "Been far.")
+    writer.say("Started.")
+    writer.wait(100)
+    writer.prompt("Again.")
+    call = writer.call("SendMessage", {"to": "a1", "message": "Go further."})
+    writer.result(call, '{"success":true}', outcome={"success": True, "message": "resumed", "resumedAgentId": "a1"})
+    writer.say("It goes on.")
+    path = writer.save(project)
+    save_agent(agent, project, "a1", {"agentType": "Explore"})
+    first, progress = read(path, is_stopped=True, finished_agents=("a1",))
+    agent.now = writer.now
+    agent.turn("Go further.", "Been further.")
+    save_agent(agent, project, "a1", {"agentType": "Explore"})
+    second, _ = read(path, progress, is_stopped=True, finished_agents=("a1",))
+    assert outline(second) == ["… Explore", "  said Been further."]
+    (message,) = (span for span in spans(first, "tool") if span.name == "SendMessage")
+    assert second[0].spans[0].parent_id == message.span_id
+    assert sent(first + second) == sent(read(path)[0])
+
+
 def test_an_agent_with_a_label_that_a_call_launched_is_not_nobodys(project):
     """A dash in an agent's id does not take it away from the call that its meta.json names."""
     writer = Writer()

@@ -156,6 +156,7 @@ class ToolUseResult(msgspec.Struct, frozen=True, rename="camel"):
     """The few fields of `toolUseResult` that the message does not repeat. Raw: any tool may call anything so."""
 
     agent_id: msgspec.Raw = _ABSENT
+    resumed_agent_id: msgspec.Raw = _ABSENT
     status: msgspec.Raw = _ABSENT
     is_async: msgspec.Raw = _ABSENT
     duration_ms: msgspec.Raw = _ABSENT
@@ -303,10 +304,11 @@ def outcome(entry: Entry) -> Outcome:
     if type(found) is not ToolUseResult:
         return _NO_OUTCOME
     took = found.duration_ms if found.duration_ms is not _ABSENT else found.total_duration_ms
+    resumed = _value(found.resumed_agent_id, _decode_text)  # SendMessage: it goes on in the background
     return Outcome(
-        _value(found.agent_id, _decode_text),
+        _value(found.agent_id, _decode_text) or resumed,
         _value(found.status, _decode_text),
-        _value(found.is_async, _decode_bool) or False,
+        _value(found.is_async, _decode_bool) or resumed is not None,
         _value(took, _decode_number),
         _value(found.interrupted, _decode_bool) or False,
     )
