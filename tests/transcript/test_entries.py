@@ -330,6 +330,8 @@ def test_a_result_is_words_with_markers_for_the_rest():
     image = Inner(type="image", source=Source("image/png", msgspec.Raw(b'"aGVsbG8h"')))
     assert entries.inner_text([Inner(type="text", text="two"), image, "ells"]) == "two\n[image/png, 6 bytes]\nells"
     assert entries.inner_text([Inner(title="Loom", url="https://example.org")]) == "Loom https://example.org"
+    found = [Inner(type="tool_reference", tool_name=name) for name in ("Loom", "mcp__mill__spin")]
+    assert entries.inner_text(found) == "Loom\nmcp__mill__spin"
     assert entries.inner_text(None) == ""
 
 

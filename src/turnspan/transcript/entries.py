@@ -85,6 +85,7 @@ class Inner(msgspec.Struct, frozen=True):
     source: Source | None = None
     title: str | None = None
     url: str | None = None
+    tool_name: str | None = None
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -269,7 +270,7 @@ def raw_text(raw: msgspec.Raw) -> str:
 
 
 def inner_text(content: str | list[Inner | str] | Inner | None) -> str:
-    """The words of a tool result; images and links as short markers."""
+    """The words of a tool result; images, links and tools that were found (ToolSearch) as short markers."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -287,6 +288,8 @@ def inner_text(content: str | list[Inner | str] | Inner | None) -> str:
             parts.append(f"[{mime}, {size} bytes]")
         elif item.url is not None:
             parts.append(f"{item.title or ''} {item.url}".strip())
+        elif item.tool_name is not None:
+            parts.append(item.tool_name)
     return "\n".join(parts)
 
 
