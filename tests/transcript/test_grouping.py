@@ -122,6 +122,16 @@ def test_a_command_that_got_a_reply_is_a_turn():
     assert turn.local_commands == ("/cost",)
 
 
+def test_a_local_command_of_newer_clients_is_context_too():
+    """2.1.282 writes a local command and its output as system lines; the next turn knows of it all the same."""
+    writer = Writer(version="2.1.282")
+    writer.turn("One.", "First.")
+    for said in ("<command-name>/model</command-name>\n<command-args>b</command-args>", "<local-command-stdout>set"):
+        writer.row("system", subtype="local_command", content=said)
+    writer.turn("Two.", "Second.")
+    assert [turn.local_commands for turn in grouped(writer)] == [(), ("/model",)]
+
+
 def test_a_prompt_that_quotes_a_command_is_a_prompt():
     """Who asks about a transcript may paste a piece of one: their words are the prompt, all of them."""
     words = "Why does it say <command-name>/weave</command-name> <command-args>a yard</command-args> there?"

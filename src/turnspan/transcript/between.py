@@ -74,6 +74,10 @@ class Gap(msgspec.Struct):
             facts = _known(attempt=entry.retry_attempt, retry_in_ms=entry.retry_in_ms)
             text = e.raw_text(entry.error)
             self.happenings.append(Happening("retry", key_of(entry), e.time_ns(entry), text, facts))
+        elif entry.subtype == "local_command":  # 2.1.282 writes here what earlier clients wrote as a user's line
+            command = e.command_of(e.system_text(entry))
+            if command is not None:
+                self.commands.append(command[0])
         elif entry.subtype == "stop_hook_summary":
             self.boundary = self.boundary or "stopped"
             self.stopped_ns = e.time_ns(entry)
