@@ -154,6 +154,15 @@ def test_what_is_switched_off_is_said_to_stay(turnspan, monkeypatch):
     assert "Leaves:  nowhere: switched off by $TURNSPAN_ENABLED" in turnspan("show", SESSION)[1]
 
 
+def test_a_transcript_with_a_name_of_its_own_is_shown(turnspan, tmp_path):
+    """A transcript that was put aside under another name shows what it showed before, ids included."""
+    path = two_turns().save(turnspan.projects / "-p")
+    as_it_was = turnspan("show", str(path), "--json")
+    for kept in (tmp_path / "monday.jsonl", path.with_name("copy-of-monday.jsonl")):
+        kept.write_bytes(path.read_bytes())
+        assert turnspan("show", str(kept), "--json") == as_it_was
+
+
 def test_copied_turns_are_said_to_be_elsewhere(turnspan):
     """A fork shows its own turns; those it was copied from are shown where they happened."""
     origin = two_turns(version="2.1.45")

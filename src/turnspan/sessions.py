@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 SAFE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+_CLIENTS_NAME: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 
 class SessionFile(msgspec.Struct, frozen=True):
@@ -213,7 +214,7 @@ def find_session(projects: Path, name: str | None, cwd: Path | None = None) -> S
     if name.endswith(".jsonl") or os.sep in name or path.exists():
         if path.is_dir():
             raise TranscriptError(f"{name!r} is a directory", hint="name a transcript, a file that ends in .jsonl")
-        return SessionFile(path.stem, path)
+        return SessionFile(_session_id_of(path), path)
     matches = [session for session in all_sessions(projects) if session.session_id.startswith(name)]
     if not matches:
         raise TranscriptError(f"no session {name!r} below {projects}", hint="`turnspan sessions` lists them")
@@ -221,6 +222,27 @@ def find_session(projects: Path, name: str | None, cwd: Path | None = None) -> S
         some = ", ".join(sorted(match.session_id for match in matches)[:4])
         raise TranscriptError(f"{len(matches)} sessions begin with {name!r}: {some}", hint="give more of the id")
     return matches[0]
+
+
+def _session_id_of(path: Path) -> str:
+    """Whose transcript a file is: its name says so, or, where somebody gave it another one, its last row."""
+    if not _CLIENTS_NAME.fullmatch(path.stem):
+        for line in reversed(ends(path, END_BYTES, from_end=True).splitlines()):
+            session_id = _named_session(line)
+            if SAFE_ID.fullmatch(session_id):
+                return session_id
+    return path.stem
+
+
+class _Whose(msgspec.Struct, rename="camel"):
+    session_id: str = ""
+
+
+def _named_session(line: bytes) -> str:
+    try:
+        return msgspec.json.decode(line, type=_Whose).session_id
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
 
 
 def _latest(projects: Path, cwd: Path | None) -> SessionFile:
