@@ -249,8 +249,9 @@ def test_a_session_without_a_turn_is_no_error(turnspan):
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence"), [("zzz", "no session 'zzz'"), ("", "is a directory"), ("5e5", "2 sessions begin with '5e5'")]
-)
+    ("name", "sentence"), [("zzz", "no session 'zzz'"), ("", "is a directory"), ("5e5", "2 sessions begin with '5e5'"),
+                         ("~no-such-user", "no session '~no-such-user'")]
+)  # fmt: skip
 def test_a_name_that_is_no_session_is_explained(turnspan, name, sentence):
     """An unknown or an ambiguous name says what to do."""
     two_turns().save(turnspan.projects / "-p")
@@ -259,6 +260,14 @@ def test_a_name_that_is_no_session_is_explained(turnspan, name, sentence):
     assert code == 1
     assert sentence in err
     assert "hint: " in err
+
+
+def test_a_home_that_is_nobodys_is_no_failure(turnspan):
+    """A `~` in front of a name that no user has is only a name."""
+    two_turns().save(turnspan.projects / "-p")
+    code, out, err = turnspan("sessions", "--project", "~no-such-user")
+    assert (code, out) == (0, "")
+    assert "there are no sessions of '~no-such-user'" in err
 
 
 def test_no_transcripts_at_all(turnspan):

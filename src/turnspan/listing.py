@@ -167,7 +167,7 @@ def written_ns(path: Path) -> int:
 def _is_of(session: SessionFile, project: str) -> bool:
     """Whether a session belongs to a project, named by a directory, or by a part of its path."""
     cwd = _first_cwd(session.path)
-    directory = Path(project).expanduser()
+    directory = sessions.path_named(project)
     if directory.is_dir():
         return bool(cwd) and Path(cwd).is_relative_to(directory.resolve())
     return project.lower() in cwd.lower() or project.lower() in session.project.lower()

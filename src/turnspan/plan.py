@@ -143,7 +143,7 @@ def _is_of(session: SessionFile, project: str) -> bool:
         cwd = msgspec.json.decode(found[1], type=str) if found is not None else ""
     except (msgspec.DecodeError, UnicodeDecodeError):
         cwd = ""
-    directory = Path(project).expanduser()
+    directory = sessions.path_named(project)
     if directory.is_dir():
         return bool(cwd) and Path(cwd).is_relative_to(directory.resolve())
     return project.lower() in cwd.lower() or project.lower() in session.project.lower()

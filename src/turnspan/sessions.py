@@ -206,11 +206,16 @@ def label_of(agent_id: str) -> str:
 # ---- what people call a session
 
 
+def path_named(text: str) -> Path:
+    """A path as people write it. A `~` that is nobody's home stays one, as in a shell."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111  Path's own fails where there is no such user
+
+
 def find_session(projects: Path, name: str | None, cwd: Path | None = None) -> SessionFile:
     """A session by path, id or prefix of an id; without a name the latest one of the project in `cwd`, or of all."""
     if name is None:
         return _latest(projects, cwd)
-    path = Path(name).expanduser()
+    path = path_named(name)
     if name.endswith(".jsonl") or os.sep in name or path.exists():
         if path.is_dir():
             raise TranscriptError(f"{name!r} is a directory", hint="name a transcript, a file that ends in .jsonl")
