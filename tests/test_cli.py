@@ -238,6 +238,17 @@ def test_an_agents_own_file_leads_to_its_session(turnspan):
     assert "transcript of a subagent" in err
 
 
+def test_one_row_without_a_newline_is_a_transcript(turnspan):
+    """A restored file may have lost its last newline, also where that row is the only one."""
+    writer = Writer()
+    writer.prompt("weave")
+    path = writer.save(turnspan.projects / "-p")
+    path.write_bytes(path.read_bytes().rstrip())
+    code, out, _ = turnspan("show", str(path))
+    assert code == 0
+    assert "weave" in out
+
+
 def test_a_session_without_a_turn_is_no_error(turnspan):
     """A session that has only begun is a transcript; it just has nothing to show."""
     path = turnspan.projects / "-p" / f"{SESSION}.jsonl"

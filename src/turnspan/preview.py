@@ -23,7 +23,7 @@ from turnspan.reading import Reading
 from turnspan.targets import prices_of
 from turnspan.terminal import count
 from turnspan.trace.redact import redact
-from turnspan.transcript.lines import Noticed, parse
+from turnspan.transcript.lines import Noticed, is_record, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,7 +114,7 @@ def require_transcript(path: Path) -> None:
     descriptor = tail.open_regular(path)
     try:
         size = os.fstat(descriptor).st_size
-        lines = tail.complete_lines(descriptor, until=min(size, _LOOKED_AT_BYTES))
+        lines = tail.complete_lines(descriptor, until=min(size, _LOOKED_AT_BYTES), is_whole=is_record)
         if not any(line.data is not None and _is_entry(line.data) for line in lines):
             head = tail.read_line_at(descriptor, 0, _HEAD_BYTES)
             raise TranscriptError(f"{str(path)!r} {_what_it_is(size, head)}", hint=_WHERE)
