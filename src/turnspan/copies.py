@@ -87,11 +87,14 @@ def _overlapping(turn: Turn, session: SessionFile) -> Iterator[SessionFile]:
     if prompt_ns is None or version_of(turn.version) <= _TIMES_REWRITTEN_UNTIL:
         yield from (other for other in sessions_in(session.path.parent) if other.session_id != session.session_id)
         return
+    directory = str(session.path.parent) + os.sep  # a Path for each of a thousand takes its time
     for name in session_names(session.path.parent):
-        path = os.path.join(session.path.parent, name)  # noqa: PTH118  a Path for each of a thousand takes its time
+        if name[:-6] == session.session_id:
+            continue
+        path = directory + name
         first, last = time_range(path, *stamp_of(path))
         is_before = first is not None and prompt_ns < first
-        if name[:-6] != session.session_id and not is_before and not (last is not None and last < prompt_ns):
+        if not is_before and not (last is not None and last < prompt_ns):
             yield SessionFile(name[:-6], Path(path))
 
 
