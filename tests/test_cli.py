@@ -288,6 +288,16 @@ def test_no_transcripts_at_all(turnspan):
     assert "there are no transcripts" in err
 
 
+@pytest.mark.parametrize("asked", ["show", "sessions"])
+def test_projects_that_cannot_be_listed_are_not_said_to_be_empty(turnspan, asked):
+    """Where nobody could look, nothing is said about what there is."""
+    turnspan.projects.parent.mkdir()
+    turnspan.projects.symlink_to(turnspan.projects)
+    code, out, err = turnspan(asked)
+    assert (code, out) == (1, "")
+    assert err.startswith("error: cannot list ")
+
+
 # ---- sessions
 
 

@@ -134,8 +134,10 @@ def all_sessions(projects: Path) -> Iterator[SessionFile]:
     """The sessions of every project."""
     try:
         names = sorted(entry.name for entry in os.scandir(projects) if entry.is_dir())
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return
+    except OSError as error:
+        raise TranscriptError(f"cannot list {str(projects)!r}: {error.strerror}") from error
     for name in names:
         yield from sessions_in(projects / name)
 
