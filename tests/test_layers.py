@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "trace": {"transcript", "errors", "late"},
     "tail": {"errors", "late"},
     "glance": {"tail", "transcript", "errors", "late"},
-    "sessions": {"glance", "tail", "errors"},
+    "sessions": {"glance", "tail", "errors", "late"},
     "copies": {"sessions", "glance", "transcript"},
     "progress": {"trace", "transcript"},
     "reading": {"progress", "copies", "sessions", "glance", "tail", "trace", "transcript", "errors"},

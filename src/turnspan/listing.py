@@ -12,8 +12,7 @@ from __future__ import annotations
 import re
 import stat
 from collections import Counter
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,13 +24,10 @@ from turnspan.trace.model import Kind, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from turnspan.sessions import SessionFile
     from turnspan.trace.model import Trace
-
-_HEAD_BYTES: Final = 65536
-_CWD: Final = re.compile(rb'"cwd":("(?:[^"\\]|\\.)*")')
-_decode_text: Final = msgspec.json.Decoder(str).decode
 
 
 class Tally(msgspec.Struct, frozen=True):
@@ -149,7 +145,7 @@ def newest_sessions(projects: Path, *, limit: int, project: str | None = None) -
     """The sessions written to last, newest first; those of one project if one is named."""
     dated = [(written_ns(session.path), session) for session in sessions.all_sessions(projects)]
     dated.sort(key=lambda pair: pair[0], reverse=True)
-    wanted = (session for when, session in dated if when and (project is None or _is_of(session, project)))
+    wanted = (session for when, session in dated if when and (project is None or sessions.is_of(session, project)))
     newest = [session for _, session in zip(range(limit), wanted, strict=False)]
     # Files that were copied have a new date: among the few that are shown, the transcript's own times decide.
     return sorted(newest, key=lambda s: last_time_ns(s.path) or written_ns(s.path), reverse=True)
@@ -162,24 +158,6 @@ def written_ns(path: Path) -> int:
     except OSError:
         return 0
     return status.st_mtime_ns if stat.S_ISREG(status.st_mode) else 0
-
-
-def _is_of(session: SessionFile, project: str) -> bool:
-    """Whether a session belongs to a project, named by a directory, or by a part of its path."""
-    cwd = _first_cwd(session.path)
-    directory = sessions.path_named(project)
-    if directory.is_dir():
-        return bool(cwd) and Path(cwd).is_relative_to(directory.resolve())
-    return project.lower() in cwd.lower() or project.lower() in session.project.lower()
-
-
-def _first_cwd(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            found = _CWD.search(file.read(_HEAD_BYTES))
-        return _decode_text(found[1]) if found else ""
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return ""
 
 
 # ---- a table, row by row

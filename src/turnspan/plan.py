@@ -19,11 +19,10 @@ import msgspec
 from turnspan import sessions, state, tail
 from turnspan.backends.settings import parse_url
 from turnspan.errors import StateError, TranscriptError
-from turnspan.glance import last_time_ns
+from turnspan.glance import first_time_ns, last_time_ns
 from turnspan.home import read_private
 from turnspan.listing import written_ns
 from turnspan.targets import identity_of
-from turnspan.transcript.times import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
     from turnspan.config import Config, Destination
     from turnspan.sessions import SessionFile
 
-_HEAD_BYTES: Final = 65536
-_STAMP: Final = re.compile(rb'"timestamp":"([^"]{10,40})"')
-_CWD: Final = re.compile(rb'"cwd":("(?:[^"\\]|\\.)*")')
 _HOUR_NS: Final = 3600 * 10**9
 # Hosts of backends that are known not to show old spans, from which age on, and what they do with them.
 _FORGETFUL: Final = (
@@ -127,7 +123,7 @@ def _below(root: Path, found: Iterable[SessionFile]) -> Iterator[SessionFile]:
 def _is_selected(session: SessionFile, selection: Selection) -> bool:
     if selection.sessions and not session.session_id.startswith(selection.sessions):
         return False
-    if selection.project is not None and not _is_of(session, selection.project):
+    if selection.project is not None and not sessions.is_of(session, selection.project):
         return False
     if selection.until_ns is not None and began_ns(session.path) >= selection.until_ns:
         return False
@@ -136,24 +132,9 @@ def _is_selected(session: SessionFile, selection: Selection) -> bool:
     return (last_time_ns(session.path) or written_ns(session.path)) >= selection.since_ns
 
 
-def _is_of(session: SessionFile, project: str) -> bool:
-    """Whether a session belongs to a project, named by its directory or by a part of its path."""
-    found = _CWD.search(_head(session.path))
-    try:
-        cwd = msgspec.json.decode(found[1], type=str) if found is not None else ""
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        cwd = ""
-    directory = sessions.path_named(project)
-    if directory.is_dir():
-        return bool(cwd) and Path(cwd).is_relative_to(directory.resolve())
-    return project.lower() in cwd.lower() or project.lower() in session.project.lower()
-
-
 def began_ns(path: Path) -> int:
     """When a session began: the first time in its file, or else the file's own."""
-    stamp = _STAMP.search(_head(path))
-    found = parse_time(stamp[1].decode("ascii", "replace")) if stamp is not None else None
-    return found if found is not None else written_ns(path)
+    return first_time_ns(path) or written_ns(path)
 
 
 # ---- what is left
@@ -232,19 +213,6 @@ def age_warning(destination: Destination, oldest_ns: int, now_ns: int) -> str | 
 
 
 # ---- files
-
-
-def _head(path: Path) -> bytes:
-    try:
-        descriptor = tail.open_regular(path)
-    except TranscriptError:
-        return b""
-    try:
-        return tail.read_at(descriptor, _HEAD_BYTES, 0)
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
 
 
 def size_of(path: Path) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from turnspan import late
 from turnspan.errors import TranscriptError
 from turnspan.glance import END_BYTES, ends, head_of, last_time_ns, lines, stamp_of
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 SAFE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-_CLIENTS_NAME: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
+_CWD: Final = late.pattern(rb'"cwd":("(?:[^"\\]|\\.)*")')
+_CLIENTS_NAME: Final = late.pattern(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 
 class SessionFile(msgspec.Struct, frozen=True):
@@ -211,6 +213,19 @@ def label_of(agent_id: str) -> str:
 def path_named(text: str) -> Path:
     """A path as people write it. A `~` that is nobody's home stays one, as in a shell."""
     return Path(os.path.expanduser(text))  # noqa: PTH111  Path's own fails where there is no such user
+
+
+def is_of(session: SessionFile, project: str) -> bool:
+    """Whether a session belongs to a project, named by a directory, or by a part of its path."""
+    found = _CWD.search(ends(session.path, END_BYTES))
+    try:
+        cwd = msgspec.json.decode(found[1], type=str) if found is not None else ""
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        cwd = ""
+    directory = path_named(project)
+    if directory.is_dir():
+        return bool(cwd) and Path(cwd).is_relative_to(directory.resolve())
+    return project.lower() in cwd.lower() or project.lower() in session.project.lower()
 
 
 def find_session(projects: Path, name: str | None, cwd: Path | None = None) -> SessionFile:
