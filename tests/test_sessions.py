@@ -231,6 +231,18 @@ def test_a_long_first_prompt_does_not_hide_a_copy(project):
     assert told(fork.save(project)) == ["Turn 3", "  said Third."]
 
 
+@pytest.mark.parametrize("version", ["1.0.128", "2.0.15", "2.0.25"])
+def test_a_fork_with_new_times_is_told_by_them(project, version):
+    """Clients before 2.0.30 give everything they copy a new session and one new time."""
+    main = Writer(version=version)
+    main.turn("One.", "First.")
+    fork = copied(main, sessionId=lambda _: OTHER, timestamp=lambda _: "2026-03-01T10:00:00.000Z")
+    fork.wait(7200)
+    fork.turn("Two.", "Second.")
+    assert told(main.save(project)) == ["Turn 1", "  said First."]
+    assert told(fork.save(project)) == ["Turn 2", "  said Second."]
+
+
 def test_later_parts_of_a_copied_turn_are_copies_too(project):
     """A turn that a Stop hook sent back to work is copied with all its parts."""
     main = Writer(version="2.1.45")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from turnspan.transcript.turns import Turn
 
 _WHOLE_BYTES: Final = 64 * 1024 * 1024  # as much of a transcript as is compared
-_TIMES_REWRITTEN_UNTIL: Final = (2, 0, 0)  # copies made by these clients carry new timestamps
+_TIMES_KEPT_FROM: Final = (2, 0, 30)  # copies made by earlier clients carry new timestamps
 
 
 def is_copied(turn: Turn, session: SessionFile) -> bool:
@@ -84,7 +84,7 @@ def repeats_itself(turn: Turn, session: SessionFile) -> bool:
 def _overlapping(turn: Turn, session: SessionFile) -> Iterator[SessionFile]:
     """The other sessions of the project that were being written when the prompt was, as their own times tell."""
     prompt_ns = turn.prompt.time_ns if turn.prompt is not None else None
-    if prompt_ns is None or version_of(turn.version) <= _TIMES_REWRITTEN_UNTIL:
+    if prompt_ns is None or version_of(turn.version) < _TIMES_KEPT_FROM:
         yield from (other for other in sessions_in(session.path.parent) if other.session_id != session.session_id)
         return
     directory = str(session.path.parent) + os.sep  # a Path for each of a thousand takes its time
@@ -105,7 +105,7 @@ def _is_origin(one: SessionFile, other: SessionFile, uuid: str) -> bool:
         return False  # up to 2.1.63, and with a mark, a copy names the session it comes from
     written, other_written = parse_time(row.timestamp), parse_time(other_row.timestamp)
     if written is not None and other_written is not None and written != other_written:
-        return written < other_written  # 1.0.x and 2.0.0 rewrite the times of copies
+        return written < other_written  # clients before 2.0.30 rewrite the times of copies
     born, other_born = first_time_ns(one.path), first_time_ns(other.path)
     if born is not None and other_born is not None and born != other_born:
         return born < other_born  # what a client writes first in a new file is not copied
