@@ -214,6 +214,29 @@ def test_a_lost_index_is_made_good_by_the_reader(tmp_path):
     assert len(list(read_spans(directory))) == len(TRACE.spans)
 
 
+@pytest.mark.parametrize(
+    ("whole", "damaged"),
+    [
+        (b'"traceId":"', b'"traceId":"q'),
+        (b'"spanId":"', b'"spanId":"zz'),
+        (b'"spanId":"', b'"spanId":"00'),
+        (b'"startTimeUnixNano":"', b'"startTimeUnixNano":"x'),
+        (b'"intValue":"', b'"intValue":"x'),
+    ],
+)
+def test_a_damaged_line_is_as_good_as_none(tmp_path, whole, damaged):
+    """Somebody's editor or a bad disk changed an id or a number: the rest is read, and the trace is written again."""
+    send(open_in(tmp_path), small_trace(1), TRACE, small_trace(2))
+    path = tmp_path / "traces" / "traces-000001.jsonl"
+    first, line, last = path.read_bytes().splitlines(keepends=True)
+    assert whole in line
+    path.write_bytes(first + line.replace(whole, damaged, 1) + last)
+    others = {small_trace(n).trace_id.hex() for n in (1, 2)}
+    assert {span["trace_id"] for span in read_spans(tmp_path / "traces")} == others
+    send(open_in(tmp_path), TRACE)
+    assert {span["trace_id"] for span in read_spans(tmp_path / "traces")} == {*others, TRACE.trace_id.hex()}
+
+
 def test_files_rotate_and_none_is_deleted_unasked(tmp_path):
     """A full file is left for good; a trace in it is still known."""
     directory = tmp_path / "traces"

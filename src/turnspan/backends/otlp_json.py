@@ -197,18 +197,22 @@ _decode = msgspec.json.Decoder(_Request).decode
 
 
 def decode_line(line: bytes) -> Iterator[dict[str, object]]:
-    """The spans of one line as plain dicts; nothing for a line that is not whole."""
+    """The spans of one line as plain dicts; nothing for a line that is not whole, or of which a number or id is not."""
     try:
-        request = _decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        found = list(_spans_of(_decode(line)))
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return
+    yield from found
+
+
+def _spans_of(request: _Request) -> Iterator[dict[str, object]]:
     for resource_spans in request.resource_spans:
         resource = _plain(resource_spans.resource.attributes)
         for scope_spans in resource_spans.scope_spans:
             for span in scope_spans.spans:
                 yield {
-                    "trace_id": span.trace_id,
-                    "span_id": span.span_id,
+                    "trace_id": _id(span.trace_id, 16),
+                    "span_id": _id(span.span_id, 8),
                     "parent_span_id": span.parent_span_id,
                     "name": span.name,
                     "kind": span.kind,
@@ -223,6 +227,13 @@ def decode_line(line: bytes) -> Iterator[dict[str, object]]:
                     ],
                     "resource": resource,
                 }
+
+
+def _id(text: str, size: int) -> str:
+    """An id as it is written, if it is one."""
+    if len(bytes.fromhex(text)) != size:
+        raise ValueError(text)
+    return text
 
 
 def _plain(attributes: list[_KeyValue]) -> dict[str, object]:
