@@ -205,6 +205,12 @@ def test_a_refused_turn_is_named_as_soon_as_anything_else_is_taken(place):
     assert len(place.cursor(writer).quarantined) == 1
 
 
+def test_what_comes_again_was_not_refused_for_good(place):
+    """A destination that takes nothing is held: none of its refusals is final, so none is counted as if it were."""
+    shipped = place.ship(writer_of(100), Recording(lambda _rows: INVALID))
+    assert (shipped.stopped.answer, shipped.refused) == (Answer.INVALID, 0)
+
+
 # ---- holds
 
 

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import pytest
-from backends.servers import OK, HttpServer, reply, reset
+from backends.servers import OK, HttpServer, partial_success, reply, reset
 from rows import Writer
 
 from turnspan import state
@@ -336,6 +336,28 @@ def test_what_a_destination_refused_is_missing(tmp_path):
         assert not found.unsent
         assert not found.lost
         assert found.missing == len(found.refused) < found.spans
+
+
+def test_what_was_refused_without_a_name_is_not_taken_for_sent(tmp_path):
+    """A partial success says how many spans were refused, not which: the number is told, and nothing is called proved."""
+    claude = tmp_path / "claude"
+    session = Writer()
+    for number in range(5):
+        session.turn(f"question {number}", "answer")
+    session.save(claude / "projects" / "-home-ada-loom")
+    with HttpServer(reply(200, partial_success(3, "too old"), "application/x-protobuf")) as server:
+        code, out = turnspan(claude, "backfill", "--json", TURNSPAN_OTLP_ENDPOINT=server.url)
+        told = json.loads(out)
+        assert (code, told["refused"], told["spans"]) == (1, 3, len(spans_of(server)) - 3)
+        code, out = turnspan(claude, "verify", TURNSPAN_OTLP_ENDPOINT=server.url)
+        assert code == 1
+        assert f"some of {len(spans_of(server))} spans refused" in out
+        code, out = turnspan(claude, "verify", "--repair", "--json", TURNSPAN_OTLP_ENDPOINT=server.url)
+        (difference,) = json.loads(out)["differences"]
+        assert (code, len(difference["doubtful"]), difference["is_repaired"]) == (1, len(spans_of(server)), False)
+        server.answers = [OK]
+        assert turnspan(claude, "backfill", "--resend", TURNSPAN_OTLP_ENDPOINT=server.url)[0] == 0
+        assert turnspan(claude, "verify", TURNSPAN_OTLP_ENDPOINT=server.url)[0] == 0
 
 
 def test_the_turn_that_was_sent_a_moment_ago_is_verified_too(tmp_path):

@@ -176,6 +176,8 @@ def _difference(one: Verified) -> tuple[str, ...]:
         for ids, word in ((checked.unsent, "not sent"), (checked.lost, "lost"), (checked.refused, "refused"))
         if ids
     ]
+    if checked.doubtful:
+        missing.append(f"some of {len(checked.doubtful)} refused")
     if checked.is_unknown:
         missing.append("no answer")
     if one.is_repaired:
@@ -202,7 +204,9 @@ def _verdict(name: str, found: Sequence[Verified], *, is_asked: bool) -> str:
     missing = sum(one.checked.missing for one in bad)
     unknown = sum(one.checked.is_unknown for one in bad)
     silent = f"; no answer about {count(unknown, 'session')}" if unknown else ""
-    return f"{name}: of {figures}, {count(missing, 'span')} of {count(len(bad), 'session')} missing{silent}"
+    doubtful = sum(len(one.checked.doubtful) for one in bad)
+    doubt = f"; some of {count(doubtful, 'span')} refused, it did not say which" if doubtful else ""
+    return f"{name}: of {figures}, {count(missing, 'span')} of {count(len(bad), 'session')} missing{doubt}{silent}"
 
 
 def verify_record(found: Sequence[Verified], names: Mapping[str, bool]) -> dict[str, object]:
@@ -242,6 +246,7 @@ def _difference_record(one: Verified) -> dict[str, object]:
         "unsent": sorted(span.hex() for span in checked.unsent),
         "lost": sorted(span.hex() for span in checked.lost),
         "refused": sorted(span.hex() for span in checked.refused),
+        "doubtful": sorted(span.hex() for span in checked.doubtful),
         "is_unknown": checked.is_unknown,
         "is_repaired": one.is_repaired,
         "problem": one.problem,

@@ -217,9 +217,10 @@ def verify(
       is_complete
       destinations{name: sessions expected acknowledged stored missing_spans off}
       differences[session_id path project destination expected acknowledged stored
-        unsent lost refused is_unknown is_repaired problem]
-    `unsent`, `lost` and `refused` are span ids; `stored` is null where the
-    destination cannot be asked.
+        unsent lost refused doubtful is_unknown is_repaired problem]
+    `unsent`, `lost`, `refused` and `doubtful` (some of these were refused, it did
+    not say which) are span ids; `stored` is null where the destination cannot be
+    asked.
     """
     from turnspan import accounts
     from turnspan.holdings import open_holdings
@@ -288,7 +289,7 @@ def _repaired(checked: Checked, target: Target, config: Config, holdings: Holdin
     if checked.is_unknown:
         return False, "the backend does not say what it holds"
     if not checked.unsent and not checked.lost and holdings is None:
-        return False, "it was refused, and the destination cannot be asked"
+        return False, "it was refused, and the destination cannot be asked; `turnspan backfill --resend` tries again"
     patience = Patience(_pause, lambda waiting: _remark(f"waiting {waiting.seconds:.0f} s: {waiting.reason}"))
     try:
         done = repair(checked.session, target, config, holdings, patience)

@@ -44,8 +44,13 @@ class Delivery(msgspec.Struct):
     sent: int = 0  # spans acknowledged
     refused: list[Refused] = []
     cut: int = 0  # spans that had to be shortened
-    partial: int = 0  # spans that a backend says it rejected, without saying which
+    partial: int = 0  # spans that a backend says it rejected, without saying which of a request
     requests: int = 0
+
+    @property
+    def refused_spans(self) -> int:
+        """How many spans it did not take: those that are named, and those of which only the number is known."""
+        return sum(bool(one.span_id) for one in self.refused) + self.partial
 
 
 def deliver(
@@ -96,8 +101,8 @@ def _send(  # noqa: C901  the table of verdicts
         rejected = min(verdict.rejected, spans) if verdict.answer is Answer.PARTIAL else 0
         delivery.sent += spans - rejected
         if rejected:
-            delivery.partial += rejected
             every = rejected == spans
+            delivery.partial += 0 if every else rejected
             for trace in traces:
                 for span in trace.spans if every else trace.spans[:1]:
                     why = verdict.reason if every else f"{rejected} of {spans} spans of this request: {verdict.reason}"

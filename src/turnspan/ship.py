@@ -254,9 +254,9 @@ class _Walk:
         shipped = self._shipped
         shipped.spans += delivery.sent
         shipped.cut += delivery.cut
-        shipped.refused += len(delivery.refused)
         changes: dict[str, Any] = {"sent_spans": self._cursor.sent_spans + delivery.sent}
-        if delivery.refused and (delivery.stopped is None or delivery.sent):
+        if delivery.refused and (delivery.stopped is None or delivery.sent):  # else they will be sent again
+            shipped.refused += delivery.refused_spans
             now = self._clock()
             known = {(entry.trace_id, entry.span_id) for entry in self._cursor.quarantined}
             new = [

@@ -5,6 +5,7 @@ Rules:
 - What should be there is built from the transcript, as `ship` builds it. Identities are derived, so whether a span is
   there is a question about its id.
 - Where a backend can be asked, its word counts; where it cannot, what it acknowledged does.
+- A partial success may say how many spans were refused and not which: then nobody knows, and it is not called complete.
 - A backend that gives no answer is not one that holds nothing: such a session is unknown, and not repaired.
 - A repair sends exactly what is missing, through `ship`, and nothing that has arrived.
 """
@@ -49,6 +50,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     unsent: frozenset[bytes] = frozenset()  # spans that were never acknowledged and are not there
     lost: frozenset[bytes] = frozenset()  # spans that were acknowledged and are not there
     refused: frozenset[bytes] = frozenset()  # of the missing ones, those the destination would not take
+    doubtful: frozenset[bytes] = frozenset()  # spans among which the destination refused some, without saying which
     there: frozenset[bytes] = frozenset()  # spans the backend holds
     off: int = 0  # traces that are switched off
     is_unknown: bool = False  # the backend can be asked, but did not answer
@@ -61,7 +63,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_complete(self) -> bool:
         """Whether all that should be there is."""
-        return not self.missing and not self.is_unknown
+        return not self.missing and not self.doubtful and not self.is_unknown
 
 
 def check(session: SessionFile, target: Target, config: Config, holdings: Holdings | None, now_ns: int) -> Checked:
@@ -76,9 +78,11 @@ def check(session: SessionFile, target: Target, config: Config, holdings: Holdin
         for span in trace.spans
     } - {bytes.fromhex(span) for span in cursor.arrived}
     quarantined = {bytes.fromhex(entry.span_id) for entry in cursor.quarantined if entry.span_id}
+    doubted = {bytes.fromhex(entry.trace_id) for entry in cursor.quarantined if not entry.span_id}
     not_acknowledged = left | quarantined
     is_off = cache(lambda cwd: known.is_off or config.narrowing(cwd).is_off)
     wanted: set[bytes] = set()
+    doubtful: set[bytes] = set()
     there: set[bytes] = set()
     expected = acknowledged = stored = Tally()
     off = 0
@@ -91,7 +95,9 @@ def check(session: SessionFile, target: Target, config: Config, holdings: Holdin
             if is_off(cwd):
                 off += 1
                 continue
-            wanted |= {span.span_id for span in trace.spans}
+            ids = {span.span_id for span in trace.spans}
+            wanted |= ids
+            doubtful |= ids if trace.trace_id in doubted else set()
             expected += tally_of(trace)
             acknowledged += tally_of(_without(trace, not_acknowledged))
             held = holdings.stored(trace.trace_id) if holdings is not None else None
@@ -99,7 +105,7 @@ def check(session: SessionFile, target: Target, config: Config, holdings: Holdin
                 is_unknown |= holdings is not None
                 continue
             there |= held
-            stored += tally_of(_without(trace, {span.span_id for span in trace.spans} - held))
+            stored += tally_of(_without(trace, ids - held))
     is_asked = holdings is not None and not is_unknown
     missing = wanted - there if is_asked else wanted & not_acknowledged
     return Checked(
@@ -112,6 +118,7 @@ def check(session: SessionFile, target: Target, config: Config, holdings: Holdin
         unsent=frozenset(missing & left),
         lost=frozenset(missing - left - quarantined),
         refused=frozenset(missing & quarantined),
+        doubtful=frozenset() if is_asked else frozenset(doubtful - not_acknowledged),
         there=frozenset(there),
         off=off,
         is_unknown=is_unknown,
