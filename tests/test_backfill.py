@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from backends.servers import OK, HttpServer, reply
 from reads import one_pass, read
-from rows import Writer
+from rows import Writer, agent_writer, save_agent
 
 from turnspan import state
 from turnspan.backends.otlp_json import decode_line
@@ -497,6 +497,28 @@ def test_a_limit_counts_what_is_left(tmp_path):
     assert list(send_here(claude, limit=1)) == [writer(1).session]
     assert list(send_here(claude, limit=1)) == [writer(2).session]
     assert list(send_here(claude, limit=5)) == [writer(3).session]
+
+
+def test_a_limit_is_not_used_up_by_what_never_leaves(tmp_path):
+    """Rows behind an agent's last turn, a session to forget: none of them is something left to send."""
+    claude = tmp_path / "claude"
+    project = claude / "projects" / "-home-ada-loom"
+    for number in (1, 2, 3):
+        session = writer(number, began=datetime(2026, 3, number, tzinfo=UTC))
+        session.turn(f"question {number}", "done")
+        session.save(project)
+    first, second = (writer(number).session for number in (1, 2))
+    lonely = agent_writer(writer(1, began=datetime(2026, 3, 1, tzinfo=UTC)), "a1")
+    lonely.turn("look around", "looked")
+    lonely.row("progress", data={"type": "hook_progress"})
+    save_agent(lonely, project, "a1")
+    assert planned(claude, limit=1) == [first]
+    code, told, _ = backfill(claude, "--limit", "1")
+    assert (code, told["sessions"]) == (0, 1)
+    state.save(claude / "turnspan", state.Checkpoint(session_id=second, is_off=True))
+    code, told, _ = backfill(claude, "--limit", "1")
+    assert (code, told["turns"]) == (0, 1)
+    assert planned(claude, limit=1) == []
 
 
 def test_a_path_that_holds_no_transcript_is_an_error(tmp_path):

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import os
 import re
+import time
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +24,8 @@ from turnspan.errors import StateError, TranscriptError
 from turnspan.glance import first_time_ns, last_time_ns
 from turnspan.home import read_private
 from turnspan.listing import written_ns
+from turnspan.progress import Ending
+from turnspan.reading import Reading
 from turnspan.targets import identity_of
 
 if TYPE_CHECKING:
@@ -92,7 +96,8 @@ def make_plan(
     jobs = [_job(config.home, session, identities, is_resend=is_resend) for session in found.values()]
     jobs.sort(key=lambda job: (job.began_ns, job.session.session_id))
     if selection.limit is not None:
-        jobs = [job for job in jobs if job.left_bytes][: selection.limit]
+        ready = (job for job in jobs if _has_more(config.home, job, identities, is_resend=is_resend))
+        jobs = list(islice(ready, selection.limit))
     return Plan(jobs, copies)
 
 
@@ -170,6 +175,26 @@ def _left(main: int, agents: int, cursor: state.Cursor | None) -> int:
         return main + agents
     read = sum(position.offset for position in cursor.progress.agents.values())
     return (0 if cursor.seen_bytes == main else max(0, main - cursor.progress.main.offset)) + max(0, agents - read)
+
+
+def _has_more(home: Path, job: Job, identities: Sequence[str], *, is_resend: bool) -> bool:
+    """Whether something of a session could leave now. Bytes do not tell: rows behind an agent's end never leave."""
+    known = peek(home, job.session.session_id)
+    if not job.left_bytes or known.is_off:
+        return False
+    cursors = [None if is_resend else known.destinations.get(identity) for identity in identities]
+    ending = Ending(now_ns=time.time_ns())
+    try:
+        return any(
+            cursor is None
+            or (
+                not is_outdated_copy(job.session, known, cursor)
+                and any(Reading(job.session, cursor.progress, ending).pieces())
+            )
+            for cursor in cursors
+        )
+    except TranscriptError:
+        return True  # whoever sends it will say why not
 
 
 def _agent_paths(session: SessionFile) -> Iterator[Path]:
