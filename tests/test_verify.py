@@ -360,8 +360,12 @@ def test_what_was_refused_without_a_name_is_not_taken_for_sent(tmp_path):
         assert turnspan(claude, "verify", TURNSPAN_OTLP_ENDPOINT=server.url)[0] == 0
 
 
-def test_the_turn_that_was_sent_a_moment_ago_is_verified_too(tmp_path):
-    """A hook sends a turn at once: verify knows that it has ended, and finds it when it is lost."""
+@pytest.mark.parametrize("has_rows_behind", [False, True])
+def test_the_turn_that_was_sent_a_moment_ago_is_verified_too(tmp_path, has_rows_behind):
+    """A hook sends a turn at once: verify knows that it has ended, and finds it when it is lost.
+
+    Also when the client has written how long it took, which it does after the hook.
+    """
     claude = tmp_path / "claude"
     session = Writer()
     session.now = datetime.now(UTC)
@@ -369,6 +373,9 @@ def test_the_turn_that_was_sent_a_moment_ago_is_verified_too(tmp_path):
     session.save(claude / "projects" / "-home-ada-loom")
     place = Place(claude)
     place.ship(place.sessions[0], is_stopped=True)
+    if has_rows_behind:
+        session.row("system", subtype="turn_duration", durationMs=1000)
+        session.save(claude / "projects" / "-home-ada-loom")
     assert [one.expected.turns for one in place.check()] == [1]
     whole = stored(claude / "turnspan" / "traces")
     delete_from_files(claude / "turnspan" / "traces", whole)

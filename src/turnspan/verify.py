@@ -52,6 +52,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     refused: frozenset[bytes] = frozenset()  # of the missing ones, those the destination would not take
     doubtful: frozenset[bytes] = frozenset()  # spans among which the destination refused some, without saying which
     there: frozenset[bytes] = frozenset()  # spans the backend holds
+    ending: Ending = Ending()  # what was known of the session's end
     off: int = 0  # traces that are switched off
     is_unknown: bool = False  # the backend can be asked, but did not answer
 
@@ -70,13 +71,10 @@ def check(session: SessionFile, target: Target, config: Config, holdings: Holdin
     """Compare a session with what a destination acknowledged, and with what it holds."""
     known = peek(config.home, session.session_id)
     cursor = known.destinations.get(target.identity, state.Cursor())
-    ending = _ending(session, cursor, now_ns)
-    left = {
-        span.span_id
-        for piece in Reading(session, cursor.progress, ending, target.prices).pieces()
-        for trace in piece.traces
-        for span in trace.spans
-    } - {bytes.fromhex(span) for span in cursor.arrived}
+    rest = Reading(session, cursor.progress, Ending(now_ns=now_ns), target.prices)
+    left = {span.span_id for piece in rest.pieces() for trace in piece.traces for span in trace.spans}
+    left -= {bytes.fromhex(span) for span in cursor.arrived}
+    ending = _ending(session, cursor, rest, now_ns)
     quarantined = {bytes.fromhex(entry.span_id) for entry in cursor.quarantined if entry.span_id}
     doubted = {bytes.fromhex(entry.trace_id) for entry in cursor.quarantined if not entry.span_id}
     not_acknowledged = left | quarantined
@@ -120,6 +118,7 @@ def check(session: SessionFile, target: Target, config: Config, holdings: Holdin
         refused=frozenset(missing & quarantined),
         doubtful=frozenset() if is_asked else frozenset(doubtful - not_acknowledged),
         there=frozenset(there),
+        ending=ending,
         off=off,
         is_unknown=is_unknown,
     )
@@ -138,21 +137,23 @@ def repair(
         found = check(session, target, config, holdings, now_ns)  # again: it may have moved on
         if found.is_unknown:
             return []
-        cursor = peek(config.home, session.session_id).destinations.get(target.identity, state.Cursor())
         done: list[Shipped] = []
         again = found.lost | (found.refused if holdings is not None else frozenset())
         if again:
-            ending = _ending(session, cursor, now_ns)
-            done.append(ship(session, target, config, ending, time.time, is_patient=is_patient, only=again))
+            done.append(ship(session, target, config, found.ending, time.time, is_patient=is_patient, only=again))
         if found.unsent and all(shipped.is_complete for shipped in done):
             ending = Ending(now_ns=now_ns)
             done.append(ship(session, target, config, ending, time.time, is_patient=is_patient, there=found.there))
         return done
 
 
-def _ending(session: SessionFile, cursor: state.Cursor, now_ns: int) -> Ending:
-    """What may be counted on: what was acknowledged to the file's end has ended, however short ago."""
-    return Ending(is_stopped=cursor.progress.main.offset == size_of(session.path), now_ns=now_ns)
+def _ending(session: SessionFile, cursor: state.Cursor, rest: Reading, now_ns: int) -> Ending:
+    """What may be counted on: a turn that was acknowledged has ended, however short ago, if none goes on behind it.
+
+    Its place need not be the file's end: the client writes how long a turn took after its hook has returned.
+    """
+    is_at_end = cursor.progress.main.offset == size_of(session.path)
+    return Ending(is_stopped=is_at_end or not rest.has_unsealed, now_ns=now_ns)
 
 
 def _without(trace: Trace, ids: set[bytes]) -> Trace:
