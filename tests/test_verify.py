@@ -243,6 +243,22 @@ def test_after_a_lost_answer_langfuse_gets_what_it_does_not_have(claude, can_be_
         assert len(spans_of(server)) == sent
 
 
+def test_an_answer_that_cannot_be_read_is_none(claude):
+    """What Langfuse answers may be broken: then nobody knows what it holds, and that is what is said."""
+    langfuse = Langfuse(4)
+    with HttpServer(langfuse) as server:
+        place = Place(
+            claude,
+            LANGFUSE_PUBLIC_KEY="pk-lf-0000",
+            LANGFUSE_SECRET_KEY="sk-lf-00000000",
+            LANGFUSE_BASE_URL=server.url,
+        )
+        for session in place.sessions:
+            place.ship(session)
+        server.answers = [reply(200, b'{"data":[{"id":"\xff"}]}', "application/json")]
+        assert all(one.is_unknown and not one.missing for one in place.check())
+
+
 def test_a_backend_that_does_not_answer_is_not_taken_for_empty(claude):
     """No answer means that nobody knows: it is said, nothing is sent, and it is not asked about every trace."""
     langfuse = Langfuse(4)

@@ -214,7 +214,7 @@ class LangfuseBackend(OtlpBackend):
                 return None
             try:
                 page = msgspec.json.decode(response.body, type=_Page)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, UnicodeDecodeError):
                 return None
             pages.append(page)
             if by_cursor and page.meta.cursor:
