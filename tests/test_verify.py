@@ -22,7 +22,7 @@ from turnspan.config import load_config
 from turnspan.holdings import JaegerHoldings, open_holdings
 from turnspan.plan import peek
 from turnspan.progress import Ending
-from turnspan.retention import cleanup_days, expiring
+from turnspan.retention import Period, cleanup_period, expiring
 from turnspan.sessions import all_sessions
 from turnspan.ship import ship
 from turnspan.targets import Target
@@ -462,4 +462,36 @@ def test_how_long_transcripts_live_is_in_claude_codes_settings(tmp_path, setting
     """Its settings say so; what they do not say, or nobody can read, is 30 days."""
     if settings is not None:
         (tmp_path / "settings.json").write_text(settings)
-    assert cleanup_days(tmp_path) == days
+    assert cleanup_period(tmp_path, managed=()).days == days
+
+
+def test_the_shortest_time_that_any_settings_ask_for_counts(tmp_path):
+    """Started in one project, Claude Code sweeps all of them by its settings; an organisation overrules everybody."""
+    claude, policy = tmp_path / "claude", tmp_path / "managed-settings.json"
+    files = {}
+    for number, name in enumerate(("loom", "spindle")):
+        session = Writer(f"5e55104a-0000-4000-8000-{number:012}", tag=f"t{number}", cwd=str(tmp_path / name))
+        session.turn("hello", "hello")
+        path = session.save(claude / "projects" / f"-home-ada-{name}")
+        os.utime(path, (time.time() - 5 * DAY_S,) * 2)
+        (tmp_path / name / ".claude").mkdir(parents=True)
+        files[name] = tmp_path / name / ".claude" / "settings.json"
+
+    def says(path, days):
+        path.write_text(json.dumps({"cleanupPeriodDays": days}))
+        return Period(days, path)
+
+    assert cleanup_period(claude, managed=()) == Period(30)
+    own = says(claude / "settings.json", 3650)
+    assert cleanup_period(claude, managed=()) == own
+    shared = says(files["spindle"], 7)
+    assert cleanup_period(claude, managed=()) == shared
+    code, out = turnspan(claude, "retention")
+    assert (code, out.count("2.0 d")) == (1, 2)
+    assert f"after 7 days ({shared.source})" in out
+    says(files["loom"], 9999)
+    assert cleanup_period(claude, managed=()) == shared
+    local = says(files["spindle"].with_name("settings.local.json"), 6)
+    assert cleanup_period(claude, managed=()) == local
+    ruled = says(policy, 9999)
+    assert cleanup_period(claude, managed=(policy,)) == ruled

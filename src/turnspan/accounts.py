@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from turnspan.backfill import Totals
     from turnspan.listing import Tally
-    from turnspan.retention import Expiring
+    from turnspan.retention import Expiring, Period
     from turnspan.survey import Share, Survey
     from turnspan.verify import Checked
 
@@ -256,10 +256,12 @@ def _difference_record(one: Verified) -> dict[str, object]:
 # ---- what goes soon
 
 
-def retention_lines(found: Sequence[Expiring], days: int, within: float) -> Iterator[str]:
+def retention_lines(found: Sequence[Expiring], period: Period, within: float) -> Iterator[str]:
     """The sessions that go soon with something unsent."""
+    says = f" ({one_line(str(period.source))})" if period.source is not None else ""
+    deletes = f"Claude Code deletes transcripts after {period.days} days{says}"
     if not found:
-        yield f"nothing unsent goes within {within:g} days; Claude Code deletes transcripts after {days} days"
+        yield f"nothing unsent goes within {within:g} days; {deletes}"
         return
     rows = [
         (
@@ -275,13 +277,14 @@ def retention_lines(found: Sequence[Expiring], days: int, within: float) -> Iter
     yield from table(
         ("GOES IN", "SESSION", "PROJECT", "NOT SENT TO", "TURNS", "RESPONSES", "TOOLS", "TOKENS", "COST"), rows, left=4
     )
-    yield f"Claude Code deletes transcripts after {days} days; `turnspan backfill` sends them before that"
+    yield f"{deletes}; `turnspan backfill` sends them before that"
 
 
-def retention_record(found: Sequence[Expiring], days: int) -> dict[str, object]:
+def retention_record(found: Sequence[Expiring], period: Period) -> dict[str, object]:
     """The same for machines."""
     return {
-        "cleanup_days": days,
+        "cleanup_days": period.days,
+        "cleanup_source": str(period.source) if period.source is not None else None,
         "expiring": [
             {
                 "session_id": one.session.session_id,

@@ -321,7 +321,8 @@ def retention(ctx: click.Context, *, days: float, to: tuple[str, ...], is_json: 
     """What Claude Code deletes soon and has not been sent.
 
     Claude Code deletes transcripts that were not written to for 30 days, or for
-    `cleanupPeriodDays` in its settings.json.
+    `cleanupPeriodDays` in its settings. Started in a project, it deletes those of
+    all projects by that project's settings: the shortest time counts.
 
       turnspan retention             what goes within a week
       turnspan retention --days 2    what goes within two days
@@ -329,14 +330,15 @@ def retention(ctx: click.Context, *, days: float, to: tuple[str, ...], is_json: 
     Exit code: 1 if something unsent goes so soon.
 
     --json, one object:
-      cleanup_days expiring[session_id path project days_left unsent{destination}]
+      cleanup_days cleanup_source
+      expiring[session_id path project days_left unsent{destination}]
     """
     from turnspan import accounts
-    from turnspan.retention import cleanup_days, expiring
+    from turnspan.retention import cleanup_period, expiring
 
     config = _config()
     found = list(expiring(config, _destinations(config, to), days, time.time_ns()))
-    period = cleanup_days(config.claude_home)
+    period = cleanup_period(config.claude_home)
     if is_json:
         _print_record(accounts.retention_record(found, period))
     else:

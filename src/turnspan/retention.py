@@ -3,28 +3,31 @@
 Rules:
 
 - Claude Code deletes a transcript that was not written to for `cleanupPeriodDays` (30 unless its settings say
-  otherwise), when it starts.
+  otherwise), when it starts. It merges the settings of the directory it starts in and sweeps every project by them
+  (anthropics/claude-code#90148): the shortest time that any project asks for is what all transcripts have.
 - A session is safe when every destination has acknowledged all of it. Only those that are about to go are read.
 """
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from turnspan import sessions
 from turnspan.errors import TranscriptError
+from turnspan.glance import ends
 from turnspan.listing import Tally, tally_of, written_ns
 from turnspan.plan import peek, size_of
 from turnspan.progress import Ending, Progress
 from turnspan.reading import Reading
+from turnspan.registered import managed_settings
 from turnspan.targets import identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from turnspan.config import Config, Destination
     from turnspan.sessions import SessionFile
@@ -32,6 +35,13 @@ if TYPE_CHECKING:
 DEFAULT_DAYS: Final = 30
 _DAY_NS: Final = 86400 * 10**9
 _MAX_SETTINGS_BYTES: Final = 1 << 20
+
+
+class Period(msgspec.Struct, frozen=True):
+    """After how many days Claude Code deletes a transcript, and which file says so."""
+
+    days: int
+    source: Path | None = None  # None: none does
 
 
 class Expiring(msgspec.Struct, frozen=True):
@@ -43,21 +53,42 @@ class Expiring(msgspec.Struct, frozen=True):
     unsent: dict[str, Tally]  # by destination
 
 
-def cleanup_days(claude_home: Path) -> int:
-    """After how many days Claude Code deletes a transcript."""
+def cleanup_period(claude_home: Path, managed: Sequence[Path] | None = None) -> Period:
+    """How long transcripts live. What an organisation says overrules all; else the shortest time counts."""
+    for path in reversed(managed_settings() if managed is None else managed):
+        if (said := _said(path)) is not None:
+            return said
+    shortest = _said(claude_home / "settings.json") or Period(DEFAULT_DAYS)
+    for project in _directories(claude_home):
+        own = _said(project / ".claude" / "settings.local.json") or _said(project / ".claude" / "settings.json")
+        if own is not None and own.days < shortest.days:
+            shortest = own
+    return shortest
+
+
+def _said(path: Path) -> Period | None:
+    """What a settings file says; None if that is nothing, or nobody can read it."""
     try:
-        with (claude_home / "settings.json").open("rb") as file:
-            days = json.loads(file.read(_MAX_SETTINGS_BYTES))["cleanupPeriodDays"]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return DEFAULT_DAYS
-    return days if isinstance(days, int) and not isinstance(days, bool) and days >= 0 else DEFAULT_DAYS
+        days = json.loads(ends(path, _MAX_SETTINGS_BYTES))["cleanupPeriodDays"]
+    except (TranscriptError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return Period(days, path) if isinstance(days, int) and not isinstance(days, bool) and days >= 0 else None
+
+
+def _directories(claude_home: Path) -> set[Path]:
+    """Where the projects lie that have transcripts."""
+    found: dict[str, Path] = {}
+    for session in sessions.all_sessions(sessions.projects_dir(claude_home)):
+        if session.project not in found and (cwd := Path(sessions.cwd_of(session.path))).is_absolute():
+            found[session.project] = cwd
+    return set(found.values())
 
 
 def expiring(
     config: Config, destinations: Sequence[Destination], within_days: float, now_ns: int
 ) -> Iterator[Expiring]:
     """The sessions that go within some days and are not sent, the first to go first."""
-    days = cleanup_days(config.claude_home)
+    days = cleanup_period(config.claude_home).days
     found = sessions.all_sessions(sessions.projects_dir(config.claude_home))
     dated = sorted(((written_ns(session.path), session) for session in found), key=lambda pair: pair[0])
     for written, session in dated:

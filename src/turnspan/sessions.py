@@ -217,15 +217,20 @@ def path_named(text: str) -> Path:
 
 def is_of(session: SessionFile, project: str) -> bool:
     """Whether a session belongs to a project, named by a directory, or by a part of its path."""
-    found = _CWD.search(ends(session.path, END_BYTES))
-    try:
-        cwd = msgspec.json.decode(found[1], type=str) if found is not None else ""
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        cwd = ""
+    cwd = cwd_of(session.path)
     directory = path_named(project)
     if directory.is_dir():
         return bool(cwd) and Path(cwd).is_relative_to(directory.resolve())
     return project.lower() in cwd.lower() or project.lower() in session.project.lower()
+
+
+def cwd_of(path: Path) -> str:
+    """Where a session began to work, as the beginning of its file tells; empty if it does not."""
+    found = _CWD.search(ends(path, END_BYTES))
+    try:
+        return msgspec.json.decode(found[1], type=str) if found is not None else ""
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
 
 
 def find_session(projects: Path, name: str | None, cwd: Path | None = None) -> SessionFile:

@@ -15,7 +15,7 @@ from turnspan import sessions, tail
 from turnspan.checks import Group
 from turnspan.errors import TranscriptError
 from turnspan.listing import newest_sessions
-from turnspan.retention import cleanup_days, expiring
+from turnspan.retention import cleanup_period, expiring
 from turnspan.terminal import count
 from turnspan.transcript import lines
 
@@ -137,7 +137,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def _expiring(config: Config, now_ns: int) -> Iterator[Check]:
-    days = cleanup_days(config.claude_home)
+    days = cleanup_period(config.claude_home).days
     going = list(islice(expiring(config, config.destinations, _SOON_DAYS, now_ns), _MOST_EXPIRING))
     if not going:
         yield GROUP.good(f"nothing unsent is about to be deleted (Claude Code keeps transcripts {count(days, 'day')})")
