@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from multiprocessing import Pipe
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from rows import Writer, agent_writer, save_agent
 from turnspan import state
 from turnspan.backends.otlp_json import decode_line
 from turnspan.backfill import Orders, Sender, Task
+from turnspan.commands_backfill import When
 from turnspan.config import Destination, load_config
 from turnspan.crew import Crew, Desk, Done, Lost
 from turnspan.errors import TranscriptError
@@ -485,6 +486,22 @@ def test_sessions_are_chosen_by_time_project_and_id(tmp_path):
     assert planned(claude, sessions=(three,)) == [three]
     assert planned(claude, claude / "projects" / "-home-ada-press") == [three]
     assert planned(claude, claude / "projects") == planned(claude, claude) == [two, three, one]
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="the time zone cannot be set here")
+def test_a_day_is_meant_to_its_end(monkeypatch):
+    """--until names a day in any of its spellings, and means all of it, also the day on which the clocks change."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        until, since = (When(is_end=is_end).convert for is_end in (True, False))
+        for day, written in (("2026-08-31", "20260831"), ("2026-03-29", "2026-W13-7"), ("2026-10-25", "20261025")):
+            after = datetime.fromisoformat(day) + timedelta(days=1)
+            assert until(day, None, None) == until(written, None, None) == since(after.isoformat(), None, None)
+        assert until("2026-08-31T14:00", None, None) == since("2026-08-31T12:00Z", None, None)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_limit_counts_what_is_left(tmp_path):

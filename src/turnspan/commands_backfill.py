@@ -16,7 +16,7 @@ import os
 import re
 import sys
 import time
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,12 +58,21 @@ class When(click.ParamType):  # type: ignore[type-arg] # generic since click 8.2
             if ago is not None:
                 at = datetime.now().astimezone() - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
             else:
-                at = datetime.fromisoformat(value).astimezone()
-                if self._is_end and len(value) == len("2026-08-31"):
-                    at += timedelta(days=1)
+                at = datetime.fromisoformat(value)
+                if self._is_end and _is_day(value):
+                    at += timedelta(days=1)  # by the calendar: a day need not have 24 hours
+                at = at.astimezone()
             return int(at.timestamp()) * 10**9
         except (ValueError, OverflowError):
             self.fail(f"{value!r} is no time; write 2026-08-31, 2026-08-31T14:00, or 12h, 7d, 4w ago", param, ctx)
+
+
+def _is_day(value: str) -> bool:
+    try:
+        date.fromisoformat(value)
+    except ValueError:  # a time of a day
+        return False
+    return True
 
 
 def _selecting(command: Callable[..., None]) -> Callable[..., None]:
