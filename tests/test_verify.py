@@ -167,6 +167,13 @@ def test_a_session_that_was_never_sent_is_missing_until_it_is_repaired(claude):
     assert turnspan(claude, "verify")[0] == 0
 
 
+def test_no_sessions_are_no_proof_without_a_word(claude):
+    """A misspelt id or project must not pass for "everything is there"."""
+    command = [sys.executable, "-c", START, "verify", "--session", "misspelt"]
+    done = subprocess.run(command, env=environment(claude), capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "there are no sessions to compare\n")
+
+
 class Langfuse:
     """A stand-in that keeps what it is sent and says what it holds; `version` 3 does not know the newer question."""
 

@@ -240,6 +240,8 @@ def verify(
     destinations = _destinations(config, to)
     selection = Selection(paths=paths, since_ns=since, until_ns=until, project=project, sessions=session)
     plan = make_plan(config, selection, destinations, is_resend=True)  # all of it is read
+    if not plan.jobs:
+        _remark("there are no sessions to compare")
     targets = [Target(destination, config) for destination in destinations]
     found: list[Verified] = []
     names: dict[str, bool] = {}
