@@ -174,6 +174,16 @@ def test_no_sessions_are_no_proof_without_a_word(claude):
     assert (done.returncode, done.stderr) == (0, "there are no sessions to compare\n")
 
 
+def test_a_transcript_that_cannot_be_read_is_not_proved(claude):
+    """Nobody knows what should be there of it: it is named, and the exit code says so."""
+    assert turnspan(claude, "backfill")[0] == 0
+    (claude / "projects" / "-home-ada-loom" / "5e55104a.jsonl").mkdir(parents=True)
+    code, out = turnspan(claude, "verify")
+    assert (code, out.count("cannot be read: 5e55104a: ")) == (1, 1)
+    code, out = turnspan(claude, "verify", "--json")
+    assert (code, json.loads(out)["is_complete"], list(json.loads(out)["failed"])) == (1, False, ["5e55104a"])
+
+
 class Langfuse:
     """A stand-in that keeps what it is sent and says what it holds; `version` 3 does not know the newer question."""
 

@@ -155,7 +155,7 @@ def _share_record(share: Share) -> dict[str, object]:
 # ---- a check
 
 
-def verify_lines(found: Sequence[Verified], names: Mapping[str, bool]) -> Iterator[str]:
+def verify_lines(found: Sequence[Verified], names: Mapping[str, bool], failed: Mapping[str, str]) -> Iterator[str]:
     """A table of differences, then a sentence for each destination; `names` says which ones could be asked."""
     rows = [_difference(one) for one in found if not one.checked.is_complete]
     if rows:
@@ -165,6 +165,7 @@ def verify_lines(found: Sequence[Verified], names: Mapping[str, bool]) -> Iterat
     for name, is_asked in names.items():
         yield _verdict(name, [one for one in found if one.destination == name], is_asked=is_asked)
     yield from _named("not repaired", {one.checked.session.session_id: one.problem for one in found if one.problem})
+    yield from _named("cannot be read", failed)
 
 
 def _difference(one: Verified) -> tuple[str, ...]:
@@ -209,15 +210,16 @@ def _verdict(name: str, found: Sequence[Verified], *, is_asked: bool) -> str:
     return f"{name}: of {figures}, {count(missing, 'span')} of {count(len(bad), 'session')} missing{doubt}{silent}"
 
 
-def verify_record(found: Sequence[Verified], names: Mapping[str, bool]) -> dict[str, object]:
+def verify_record(found: Sequence[Verified], names: Mapping[str, bool], failed: Mapping[str, str]) -> dict[str, object]:
     """The same for machines."""
     return {
-        "is_complete": all(one.is_complete for one in found),
+        "is_complete": not failed and all(one.is_complete for one in found),
         "destinations": {
             name: _destination_record([one for one in found if one.destination == name], is_asked=is_asked)
             for name, is_asked in names.items()
         },
         "differences": [_difference_record(one) for one in found if not one.checked.is_complete],
+        "failed": dict(failed),
     }
 
 

@@ -227,6 +227,7 @@ def verify(
       destinations{name: sessions expected acknowledged stored missing_spans off}
       differences[session_id path project destination expected acknowledged stored
         unsent lost refused doubtful is_unknown is_repaired problem]
+      failed{session: why it cannot be read}
     `unsent`, `lost`, `refused` and `doubtful` (some of these were refused, it did
     not say which) are span ids; `stored` is null where the destination cannot be
     asked.
@@ -245,6 +246,7 @@ def verify(
     targets = [Target(destination, config) for destination in destinations]
     found: list[Verified] = []
     names: dict[str, bool] = {}
+    failed: dict[str, str] = {}
     with (
         stop_requests() as should_stop,
         progress(len(plan.jobs) * len(targets), plan.left_bytes * len(targets)) as show,
@@ -253,7 +255,7 @@ def verify(
             for target in targets:
                 holdings = open_holdings(target, config)
                 names[target.destination.name] = holdings is not None
-                for done, one in _verified(plan.jobs, target, config, holdings, is_repair=is_repair):
+                for done, one in _verified(plan.jobs, target, config, holdings, failed, is_repair=is_repair):
                     found.append(one)
                     show(len(found), None, plan.left_bytes * (len(names) - 1) + done, "")
                     if should_stop():
@@ -262,16 +264,22 @@ def verify(
             for target in targets:
                 target.backend.close()
     if is_json:
-        _print_record(accounts.verify_record(found, names))
+        _print_record(accounts.verify_record(found, names, failed))
     else:
-        _print_lines(accounts.verify_lines(found, names))
-    ctx.exit(0 if all(one.is_complete for one in found) else 1)
+        _print_lines(accounts.verify_lines(found, names, failed))
+    ctx.exit(0 if not failed and all(one.is_complete for one in found) else 1)
 
 
 def _verified(
-    jobs: Iterable[Job], target: Target, config: Config, holdings: Holdings | None, *, is_repair: bool
+    jobs: Iterable[Job],
+    target: Target,
+    config: Config,
+    holdings: Holdings | None,
+    failed: dict[str, str],
+    *,
+    is_repair: bool,
 ) -> Iterator[tuple[int, Verified]]:
-    """Every session at one destination, each with how many bytes have been read."""
+    """Every session at one destination, each with how many bytes have been read; `failed` hears what cannot be."""
     from turnspan.accounts import Verified
     from turnspan.errors import TranscriptError
     from turnspan.verify import check
@@ -282,7 +290,7 @@ def _verified(
         try:
             checked = check(job.session, target, config, holdings, time.time_ns())
         except TranscriptError as error:
-            _remark(str(error))
+            failed[job.session.session_id] = str(error)
             continue
         if is_repair and not checked.is_complete:
             is_repaired, problem = _repaired(checked, target, config, holdings)
