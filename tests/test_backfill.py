@@ -448,6 +448,17 @@ def test_a_rate_is_kept(tmp_path):
     assert time.monotonic() - began_s >= 40 / 40
 
 
+def test_a_rate_is_shared_by_those_who_send(tmp_path):
+    """Eight processes may work, but one session is one process's: it may use all of the rate."""
+    session = writer(1)
+    for number in range(30):
+        session.turn(f"question {number}", "done")
+    session.save(tmp_path / "claude" / "projects" / "-home-ada-loom")
+    code, told, _ = backfill(tmp_path / "claude", "--rate", "60", "--jobs", "8")
+    assert (code, told["spans"]) == (0, 60)
+    assert 1 <= told["seconds"] < 6  # an eighth of the rate would take eight
+
+
 def test_a_warning_comes_before_old_spans_go_where_they_are_not_shown():
     """Datadog, Dynatrace and Tempo do not show old spans: whoever sends them there is told so, where we can know."""
 

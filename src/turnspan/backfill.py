@@ -224,8 +224,9 @@ def run(
             # A person asks for it, perhaps after setting right what was wrong. Only a server that wants time gets it.
             state.drop_hold(orders.config.home, identity_of(destination))
     if plan.jobs:
-        shared = msgspec.structs.replace(orders, rate=orders.rate / processes if orders.rate is not None else None)
-        with Crew[Task](min(processes, len(plan.jobs)), Sender, shared) as crew:
+        size = min(processes, len(plan.jobs))
+        shared = msgspec.structs.replace(orders, rate=orders.rate / size if orders.rate is not None else None)
+        with Crew[Task](size, Sender, shared) as crew:
             _Run(plan, orders, crew, totals).work(watch, should_stop)
     log.log_line(
         orders.config.home, "INFO" if totals.is_complete else "WARN", "backfilled", sessions=totals.sessions,
