@@ -499,6 +499,21 @@ def test_sessions_are_chosen_by_time_project_and_id(tmp_path):
     assert planned(claude, claude / "projects") == planned(claude, claude) == [two, three, one]
 
 
+def test_a_session_that_begins_with_a_long_row_has_its_time_and_place(tmp_path):
+    """Somebody pasted an image first: when and where that was stands behind it, and is found all the same."""
+    claude = tmp_path / "claude"
+    long = writer(1, began=datetime(2026, 3, 1, tzinfo=UTC))
+    long.rows.append({"type": "attachment", "data": "x" * 300_000})
+    long.turn("y" * 300_000, "done")
+    short = writer(2, began=datetime(2026, 3, 2, tzinfo=UTC))
+    short.turn("hello", "hello")
+    for session in (long, short):
+        session.save(claude / "projects" / "-somewhere")
+    assert planned(claude) == [long.session, short.session]
+    assert planned(claude, until_ns=int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()) * 10**9) == [long.session]
+    assert planned(claude, project="/home/ada/loom/") == [long.session, short.session]
+
+
 @pytest.mark.skipif(not hasattr(time, "tzset"), reason="the time zone cannot be set here")
 def test_a_day_is_meant_to_its_end(monkeypatch):
     """--until names a day in any of its spellings, and means all of it, also the day on which the clocks change."""

@@ -20,6 +20,7 @@ from turnspan.tail import open_regular, read_at
 from turnspan.transcript.times import parse_time
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterable, Iterator
 
 END_BYTES: Final = 65536
@@ -133,11 +134,16 @@ def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
 
 
 def first_time_ns(path: Path) -> int | None:
-    """The time of the first line that has one."""
-    for line in lines(path, END_BYTES * 4):
-        stamp = _STAMP.search(line)
-        if stamp is not None:
-            return parse_time(stamp[1].decode("ascii", "replace"))
+    """The first time that a transcript tells."""
+    stamp = first_in(path, _STAMP)
+    return parse_time(stamp.decode("ascii", "replace")) if stamp is not None else None
+
+
+def first_in(path: Path, pattern: re.Pattern[bytes]) -> bytes | None:
+    """The first thing of a kind in a file. A pasted text or an image of megabytes may stand before it."""
+    with _mapped(path) as data:
+        found = pattern.search(data)
+        return bytes(found[1]) if found is not None else None
     return None
 
 

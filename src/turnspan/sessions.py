@@ -18,7 +18,7 @@ import msgspec
 
 from turnspan import late
 from turnspan.errors import TranscriptError
-from turnspan.glance import END_BYTES, ends, head_of, last_time_ns, lines, stamp_of
+from turnspan.glance import END_BYTES, ends, first_in, head_of, last_time_ns, lines, stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -221,14 +221,15 @@ def is_of(session: SessionFile, project: str) -> bool:
     directory = path_named(project)
     if directory.is_dir():
         return bool(cwd) and Path(cwd).is_relative_to(directory.resolve())
-    return project.lower() in cwd.lower() or project.lower() in session.project.lower()
+    part = project.rstrip("/\\").lower()  # a shell completes a directory with a slash behind it
+    return part in cwd.lower() or part in session.project.lower()
 
 
 def cwd_of(path: Path) -> str:
-    """Where a session began to work, as the beginning of its file tells; empty if it does not."""
-    found = _CWD.search(ends(path, END_BYTES))
+    """Where a session began to work, as its file tells; empty if it does not."""
+    found = first_in(path, _CWD)
     try:
-        return msgspec.json.decode(found[1], type=str) if found is not None else ""
+        return msgspec.json.decode(found, type=str) if found is not None else ""
     except (msgspec.DecodeError, UnicodeDecodeError):
         return ""
 
