@@ -21,6 +21,7 @@ from reads import one_pass, read
 from rows import Writer, agent_writer, save_agent
 
 from turnspan import state
+from turnspan.accounts import survey_lines
 from turnspan.backends.otlp_json import decode_line
 from turnspan.backfill import Orders, Sender, Task
 from turnspan.commands_backfill import When
@@ -32,6 +33,7 @@ from turnspan.progress import Ending, Progress
 from turnspan.reading import Reading
 from turnspan.sessions import all_sessions, session_at
 from turnspan.ship import ship
+from turnspan.survey import Survey
 from turnspan.targets import Target
 
 GENERATOR = Path(__file__).parent.parent / "benchmarks" / "generate.py"
@@ -624,6 +626,30 @@ def test_a_project_that_is_switched_off_stays_here(tmp_path):
     outcomes = send_here(claude)
     assert [outcomes[writer(n).session].shipped[0].off for n in (1, 2)] == [1, 0]
     assert {json.loads(span)["attributes"]["session.id"] for span in lines_on_disk(claude)} == {writer(2).session}
+
+
+def test_what_stays_here_is_counted_once(tmp_path):
+    """A project that is switched off does not leave for either of two destinations: that is one trace, not two."""
+    claude, project = tmp_path / "claude", tmp_path / "loom"
+    session = writer(1, cwd=str(project))
+    session.turn("hello", "hello")
+    session.save(claude / "projects" / "-loom")
+    (project / ".claude").mkdir(parents=True)
+    (project / ".claude" / "turnspan.toml").write_text("enabled = false\n")
+    home = claude / "turnspan"
+    home.mkdir(mode=0o700)
+    names = ("one", "two")
+    text = "".join(f'[destinations.{name}]\ntype = "local"\ndirectory = "{tmp_path / name}"\n' for name in names)
+    (home / "config.toml").write_text(text)
+    (home / "config.toml").chmod(0o600)
+    code, told, _ = backfill(claude)
+    assert (code, told["destinations"], told["off"]) == (0, ["one", "two"], 1)
+
+
+def test_a_dry_run_that_was_stopped_says_so():
+    """Figures of a part must not pass for those of the whole."""
+    found = Survey({"local": {}}, sessions=3, is_interrupted=True)
+    assert next(survey_lines(found, 9)) == "stopped: only 3 of 9 sessions were looked at"
 
 
 def test_resend_sends_the_same_bytes_again(tmp_path):

@@ -49,8 +49,9 @@ def backfill_lines(totals: Totals, destinations: Sequence[str], seconds: float) 
     """What a backfill did, and what it did not."""
     speed = f", {totals.read_bytes / 1e6 / seconds:.1f} MB/s" if seconds and totals.read_bytes else ""
     took = f"{duration(int(seconds * 1e9))}{speed}"
+    together = " together" if len(destinations) > 1 else ""
     yield (
-        f"sent {count(totals.turns, 'turn')} in {count(totals.spans, 'span')} to {', '.join(destinations)}; "
+        f"sent {count(totals.turns, 'turn')} in {count(totals.spans, 'span')} to {', '.join(destinations)}{together}; "
         f"{count(totals.sessions, 'session')} done, {took}"
     )
     if totals.open:
@@ -98,8 +99,10 @@ def _rules(masked: Mapping[str, int]) -> str:
 # ---- what one would do
 
 
-def survey_lines(survey: Survey) -> Iterator[str]:
-    """What would be sent, by destination and project."""
+def survey_lines(survey: Survey, planned: int) -> Iterator[str]:
+    """What would be sent, by destination and project; `planned` sessions were to be looked at."""
+    if survey.is_interrupted:
+        yield f"stopped: only {survey.sessions:,} of {count(planned, 'session')} were looked at"
     for name, projects in survey.destinations.items():
         yield f"to {name}:"
         total = survey.total(name)

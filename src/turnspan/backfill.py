@@ -92,7 +92,7 @@ class Totals(msgspec.Struct):
 
     sessions: int = 0  # of which all that may leave is at every destination
     tried: int = 0  # done with, well or not
-    turns: int = 0
+    turns: int = 0  # these and spans: of all destinations together
     spans: int = 0
     copied: int = 0  # turns that belong to another session, and are sent there
     off: int = 0  # traces that were switched off
@@ -301,6 +301,9 @@ class _Run:
             sent = Sent(error="another turnspan has it")
         for shipped in sent.shipped:
             self._account(job, shipped)
+        # What stays here stays here once, however many destinations do not get it.
+        totals.copied += max((shipped.copied for shipped in sent.shipped), default=0)
+        totals.off += max((shipped.off for shipped in sent.shipped), default=0)
         if sent.error:
             totals.left[session_id] = sent.error
             if sent.is_state_error:
@@ -337,8 +340,6 @@ class _Run:
 
     def _account(self, job: Job, shipped: Shipped) -> None:
         totals = self._totals
-        totals.copied += shipped.copied
-        totals.off += shipped.off
         totals.refused += shipped.refused
         totals.cut += shipped.cut
         for rule, times in shipped.masked.items():

@@ -186,7 +186,7 @@ def _survey(plan: Plan, orders: Orders, processes: int, *, is_json: bool) -> int
     if is_json:
         _print_record(accounts.survey_record(found))
     else:
-        _print_lines(accounts.survey_lines(found))
+        _print_lines(accounts.survey_lines(found, len(plan.jobs)))
         _print_lines(["nothing was sent"])
     return _INTERRUPTED if found.is_interrupted else 1 if found.failed else 0
 
