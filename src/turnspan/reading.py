@@ -27,6 +27,7 @@ from turnspan.trace.facts import agent_arguments
 from turnspan.trace.model import Kind
 from turnspan.transcript import entries, lines
 from turnspan.transcript.grouping import Grouper, Sealed
+from turnspan.transcript.kinds import WARMUP
 from turnspan.transcript.turns import AGENT_TOOLS, Place
 
 if TYPE_CHECKING:
@@ -420,7 +421,7 @@ class Reading:
         """
         turn = turns[0]
         if len(turns) > 1 or turn.prompt is not None:
-            return len(turns) == 1 and turn.prompt is not None and turn.prompt.text.strip() == "Warmup"
+            return len(turns) == 1 and turn.prompt is not None and turn.prompt.text.strip() == WARMUP
         if not turn.version.startswith("2.0.") or file.agent_id in self._draft.launched:
             return False
         called_ns = first_call_ns(self.session.path, AGENT_TOOLS)

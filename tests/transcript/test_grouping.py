@@ -433,6 +433,28 @@ def test_an_agent_is_named_by_agent_calls_alone():
     assert [call.result.agent_id for response in turn.responses for call in response.calls] == [None, "a2", "a3"]
 
 
+@pytest.mark.parametrize("is_split", [False, True])
+def test_an_agent_that_the_client_starts_by_itself_is_nobodys(is_split):
+    """2.0.25 writes its warm-ups into the session's file, between turns and across them: they are in no turn."""
+    writer = Writer(version="2.0.25")
+    writer.turn("One.", "First.")
+    before, writer.parent = writer.parent, None
+    writer.prompt("Warmup", isSidechain=True)
+    warm, answer = writer.parent, {"isSidechain": True, "model": "claude-haiku-4-5"}
+    if not is_split:
+        writer.say("Ready.", **answer)
+    writer.parent = before
+    writer.prompt("Two.")
+    if is_split:
+        before, writer.parent = writer.parent, warm
+        writer.say("Ready.", **answer)
+        writer.parent = before
+    writer.say("Second.")
+    turns = grouped(writer)
+    assert shape(turns) == [(1, "human", "One.", ["First."]), (2, "human", "Two.", ["Second."])]
+    assert [turn.agents for turn in turns] == [[], []]
+
+
 def test_a_file_that_begins_in_the_middle_is_read():
     """A file whose beginning is lost still gives turns: the model's first words start one."""
     writer = Writer()

@@ -28,6 +28,7 @@ from turnspan.transcript.kinds import (
     answers_queued,
     is_conversation,
     is_interruption,
+    is_warmup,
     key_of,
     origin_of,
     response_key,
@@ -57,6 +58,7 @@ _REMEMBERED_TURNS: Final = 4
 _REMEMBERED_RESPONSES: Final = 8
 _REMEMBERED_CALLS: Final = 32
 
+_NOBODY: Final = 0  # in the place of a turn's number: rows that nobody asked for
 _COMMAND_TOOLS: Final = frozenset({"Skill", "SlashCommand"})  # the model's own way to run a command
 _BACKGROUND: Final = frozenset({"async_launched", "teammate_spawned", "remote_launched"})
 
@@ -546,6 +548,9 @@ class Grouper:
     # ---- agents inside the file
 
     def _take_sidechain(self, entry: Entry, place: Place) -> None:
+        if is_warmup(entry) or self._owners.get(entry.parent_uuid or "") == _NOBODY:
+            self._own(entry.uuid or key_of(entry), _NOBODY)  # remembered: its answer may come in another turn
+            return
         if self._open is None:
             return
         root = self._inline_rows.get(entry.parent_uuid or "")

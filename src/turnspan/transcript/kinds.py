@@ -20,6 +20,7 @@ LOCAL: Final = (
     "<local-command-stdout>", "<local-command-stderr>", "<local-command-caveat>", "Caveat: The messages below were",
     "<bash-stdout>", "<bash-stderr>",
 )  # fmt: skip
+WARMUP: Final = "Warmup"
 _INTERRUPTED: Final = "[Request interrupted by user"
 _NOTIFICATIONS: Final = ("<task-notification>", "<agent-notification>")
 
@@ -64,6 +65,13 @@ def results_of(entry: Entry) -> list[e.Block]:
 def is_interruption(text: str) -> bool:
     """Whether the client says that the person stopped the model."""
     return text.lstrip().startswith(_INTERRUPTED)
+
+
+def is_warmup(entry: Entry) -> bool:
+    """Whether a row begins an agent that the client starts by itself, to be ready for others (2.0.x)."""
+    if entry.type != "user" or entry.message is None or entry.parent_uuid is not None:
+        return False
+    return e.plain_text(e.blocks(entry.message)).strip() == WARMUP
 
 
 def is_notification(text: str) -> bool:
