@@ -28,6 +28,7 @@ _IDE_TAG: Final = late.pattern(r"<(ide_[a-z_]+)>(.*?)</\1>", re.DOTALL)
 _EXIT_CODE: Final = late.pattern(r"(?:Error: )?Exit code (\d+)")
 _OLD_TRANSCRIPT: Final = late.pattern(r"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\.jsonl")
 _AGENT_ID: Final = late.pattern(r"\bagentId: ([A-Za-z0-9_-]+)")
+_RESUMED_AGENT: Final = late.pattern(r'"resumedAgentId": ?"([A-Za-z0-9_-]+)"')
 _TASK_TOOL: Final = late.pattern(r"<tool-use-id>(.*?)</tool-use-id>")
 
 
@@ -374,6 +375,12 @@ def session_named_in(text: str) -> str | None:
 def agent_named_in(text: str) -> str | None:
     """The agent id that a launch note or a result states."""
     match = _AGENT_ID.search(text)
+    return match[1] if match else None
+
+
+def agent_resumed_in(text: str) -> str | None:
+    """The agent that a message has sent on, as its result states."""
+    match = _RESUMED_AGENT.search(text)
     return match[1] if match else None
 
 

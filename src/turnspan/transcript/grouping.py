@@ -34,9 +34,9 @@ from turnspan.transcript.kinds import (
     response_key,
     results_of,
 )
+from turnspan.transcript.launches import agent_of
 from turnspan.transcript.merging import add_line
 from turnspan.transcript.turns import (
-    AGENT_TOOLS,
     Call,
     Happening,
     InlineAgent,
@@ -60,7 +60,6 @@ _REMEMBERED_CALLS: Final = 32
 
 _NOBODY: Final = 0  # in the place of a turn's number: rows that nobody asked for
 _COMMAND_TOOLS: Final = frozenset({"Skill", "SlashCommand"})  # the model's own way to run a command
-_BACKGROUND: Final = frozenset({"async_launched", "teammate_spawned", "remote_launched"})
 
 
 class Sealed(msgspec.Struct, frozen=True):
@@ -341,8 +340,7 @@ class Grouper:
                     moment,
                     entry.tool_denial_kind,
                     known.duration_ms,
-                    known.agent_id or (e.agent_named_in(answer[-2000:]) if call.name in AGENT_TOOLS else None),
-                    known.is_async or known.status in _BACKGROUND,
+                    *agent_of(call.name, answer, known),
                     known.interrupted,
                 )
             self._row(turn, entry, place, moment)
