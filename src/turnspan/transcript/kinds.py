@@ -22,7 +22,7 @@ LOCAL: Final = (
 )  # fmt: skip
 WARMUP: Final = "Warmup"
 _INTERRUPTED: Final = "[Request interrupted by user"
-_COORDINATOR: Final = "coordinator"
+_SENDS_ON: Final = frozenset({"coordinator", "task-notification"})  # a message, or the end of the agent's own command
 _NOTIFICATIONS: Final = ("<task-notification>", "<agent-notification>")
 
 
@@ -38,8 +38,8 @@ def is_conversation(entry: Entry, *, is_agent: bool) -> bool:
     for block in found:
         if block.type == "tool_result":
             return True
-    if is_agent and entry.origin is not None and entry.origin.kind == _COORDINATOR:
-        return True  # the message that sends a finished agent on (2.1.207): meta, yet nothing else begins that run
+    if is_agent and entry.origin is not None and entry.origin.kind in _SENDS_ON:
+        return True  # meta (2.1.207 on), yet nothing else begins what the agent does then
     if entry.is_meta or entry.is_compact_summary or entry.is_visible_in_transcript_only:
         return False
     text = e.plain_text(found).lstrip()
