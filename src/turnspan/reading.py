@@ -86,6 +86,7 @@ class Reading:
         self._prices = prices
         self._agents: dict[str, AgentFile] | None = None
         self._is_cut = False  # the file ends in half a line: somebody may be at work there
+        self._open_ns: int | None = None  # when the turn began that must not leave yet
 
     # ---- the session's own file
 
@@ -141,6 +142,7 @@ class Reading:
                 self._add(last)
             else:
                 self.has_unsealed = True
+                self._open_ns = min(map(_started_ns, grouper.unsealed))
         yield
         yield from self._agents_left()
 
@@ -315,7 +317,7 @@ class Reading:
             sealed += [last] if last is not None else []
             for group in sealed:
                 if until_ns is not None and min(map(_started_ns, group.turns)) > until_ns:
-                    return turns, position, True
+                    return turns, position, bool(grouper.unsealed)
                 turns += group.turns
                 position = Position(
                     group.end.line + 1, group.end.end, tail.fingerprint(descriptor, group.end.end), group.carry
@@ -379,7 +381,8 @@ class Reading:
         if not is_over and not self._has_finished(file):
             self.has_unsealed = True
             return
-        turns, after, is_open = self._agent_turns(file, position, is_over=is_over)
+        # What began in a turn that is still open may be the doing of one of its calls, which is not noted down yet.
+        turns, after, is_open = self._agent_turns(file, position, is_over=is_over, until_ns=self._open_ns)
         if is_open:
             self.has_unsealed = True
             self.is_answer_missing |= file.agent_id in self._ending.finished_agents
