@@ -278,6 +278,20 @@ def test_words_typed_meanwhile_were_a_turn_of_older_clients(version):
     assert shape(grouped(writer)) == [(1, "human", "One.", ["First."]), (2, "queued", None, ["Second."])]
 
 
+def test_a_title_that_came_after_a_turn_is_not_its_own():
+    """A client that resumes writes a title, then that nobody answered the last command: the turn had left long before."""
+    writer = Writer(version="2.0.76")
+    writer.turn("One.", "First.")
+    writer.prompt("<command-name>/exit</command-name>")
+    writer.prompt("<local-command-stdout>Bye</local-command-stdout>")
+    writer.bare("summary", summary="About yarn", leafUuid=writer.parent)
+    writer.say("No response requested.", model="<synthetic>")
+    writer.turn("Two.", "Second.")
+    first, second = grouped(writer)
+    assert (first.titles, second.titles) == ({}, {"summary": "About yarn"})
+    assert second.local_commands == ("/exit",)
+
+
 def test_an_old_notification_is_not_words():
     """What a background task enqueues is no person's steering."""
     writer = Writer(version="2.1.50")

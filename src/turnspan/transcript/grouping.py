@@ -28,6 +28,7 @@ from turnspan.transcript.kinds import (
     answers_queued,
     is_conversation,
     is_interruption,
+    is_placeholder,
     is_warmup,
     key_of,
     origin_of,
@@ -126,6 +127,8 @@ class Grouper:
 
     def feed(self, entry: Entry, place: Place) -> Sequence[Sealed]:
         """Take one entry; what it seals."""
+        if is_placeholder(entry):
+            return _NONE_SEALED
         entry.uuid, entry.parent_uuid = known_as(entry.uuid), known_as(entry.parent_uuid)
         if entry.uuid in self._owners and entry.uuid is not None:
             return _NONE_SEALED  # a row that stands there twice
@@ -363,8 +366,6 @@ class Grouper:
         assert entry.message is not None
         message = entry.message
         is_synthetic = message.model == "<synthetic>"
-        if is_synthetic and not entry.is_api_error_message:
-            return None  # "No response requested."
         key = response_key(entry)
         sealed = None
         turn, response = self._responses.get(key, (None, None))

@@ -59,6 +59,12 @@ def response_key(entry: Entry) -> str:
     return known_as(message.id) or known_as(entry.request_id) or key_of(entry)
 
 
+def is_placeholder(entry: Entry) -> bool:
+    """Whether a row stands where no model answered ("No response requested."): it says nothing and ends no gap."""
+    is_synthetic = entry.type == "assistant" and entry.message is not None and entry.message.model == "<synthetic>"
+    return is_synthetic and not entry.is_api_error_message
+
+
 def results_of(entry: Entry) -> list[e.Block]:
     """The results of tools that a row brings."""
     found = e.blocks(entry.message) if entry.message is not None else []
