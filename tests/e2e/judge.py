@@ -274,7 +274,9 @@ def _check_result(case: Case, label: str, span: Seen, back: Row, asked_at: float
     if span.is_error != back["is_error"]:
         case.blame("tool_status_wrong", f"{label}: {span.row['status']} for {back['is_error']}")
     want = _plain(HAND_BACK.sub("", back["text"]))[:60]
-    have = _plain(str(span.attributes.get("output.value", "")) + span.row["status_message"])
+    # A result that came after its turn had to leave is an event below the call.
+    told = [span, *(s for s in case.spans.values() if s.parent == span.id and s.kind == "other")]
+    have = _plain("".join(str(s.attributes.get("output.value", "")) + s.row["status_message"] for s in told))
     if "[image]" not in back["text"] and want not in have:
         case.blame(
             "tool_output_wrong",

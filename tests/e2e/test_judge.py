@@ -279,3 +279,11 @@ def test_a_response_in_the_suggesting_agents_file_is_that_agents(judged, tmp_pat
     moved.write_text("".join(row for row in rows if key in row))
     (tmp_path / "projects" / "p" / "s.jsonl").write_text("".join(row for row in rows if key not in row))
     assert "roots_wrong" not in judge(tmp_path).problems
+
+
+def test_a_result_may_come_late(judged):
+    """Two clients in one session: a turn has left when the result of its call comes, which is an event below it."""
+    spans = copy.deepcopy(SPANS)
+    next(row for row in spans if row["span_id"] == "t2")["attributes"].pop("output.value")
+    spans.append(span("late", "t2", "CHAIN", 3.9, 3.9, **{"output.value": "the report"}))
+    assert judged(spans) == set()
