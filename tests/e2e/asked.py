@@ -21,7 +21,11 @@ MARK = re.compile(r"#(p\d+)\b")
 SCRIPT = re.compile(r"\{(\w+)\}")
 CALLED_BY = re.compile(r"\[call (toolu_\w+)\]")
 REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
-NOTIFIED = re.compile(r"<task-notification>.*?<tool-use-id>(toolu_\w+)</tool-use-id>", re.DOTALL)
+NOTIFIED = re.compile(  # of an agent that went on by itself (2.1.325) only the task is named
+    r"<task-notification>\s*<task-id>(\w+)</task-id>\s*<output-file>"
+    r"|<task-notification>.*?<tool-use-id>(toolu_\w+)</tool-use-id>",
+    re.DOTALL,
+)
 PLAN_FILE = re.compile(r"(/[^\s\"'`<>]*/plans/[\w.-]+\.md)")
 INTERRUPTED = "[Request interrupted by user"
 PLAN_ACCEPTED = "Implement the following plan:"
@@ -178,7 +182,8 @@ def _starts(blocks: list[_Block]) -> list[_Start]:
             continue
         mark, notified = MARK.search(block.text), NOTIFIED.search(block.text)
         if notified:
-            found.append(_Start(block.at, block.text, f"n:{notified.group(1)}", "task-notification"))
+            task = notified.group(1) or notified.group(2)
+            found.append(_Start(block.at, block.text, f"n:{task}", "task-notification"))
         elif "<bash-input>" in block.text:
             shells += 1
             found.append(_Start(block.at, block.text, f"bash{shells}", "bash-mode"))

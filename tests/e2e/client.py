@@ -38,7 +38,10 @@ HOOK_EVENTS = {
     "SubagentStart": (2, 0, 43),
     "PostCompact": (2, 1, 76),
     "StopFailure": (2, 1, 78),
+    "PreToolUse": (1, 0, 38),
+    "PostToolUse": (1, 0, 38),
 }
+RECORDED = tuple(event for event in HOOK_EVENTS if not event.endswith("ToolUse"))  # one for each call would be felt
 
 
 class Unavailable(Exception):  # noqa: N818 — it is a circumstance, not a fault
@@ -206,7 +209,7 @@ def write_settings(home: Home, settings: dict[str, Any]) -> None:
     home.settings.write_text(json.dumps(settings, indent=2) + "\n")
 
 
-def register_hooks(home: Home, command: str, events: tuple[str, ...] = tuple(HOOK_EVENTS)) -> None:
+def register_hooks(home: Home, command: str, events: tuple[str, ...] = RECORDED) -> None:
     """Add a command to the person's hooks, for each event that this client knows."""
     settings = json.loads(home.settings.read_text())
     hooks = settings.setdefault("hooks", {})

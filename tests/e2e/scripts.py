@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,7 +21,20 @@ if TYPE_CHECKING:
 
 Block: TypeAlias = dict[str, Any]
 IMAGE = "pixel.png"
+TASK = re.compile(r"with ID: (\w+)")
+OUTPUT_FILE = re.compile(r"(/\S+\.output)")
+AGENT_ID = re.compile(r"agentId: (\w+)")
 PLAN_TEXT = "# The plan\n\n{planrun} Write a greeting, then look at it.\n"
+
+QUESTION = {
+    "question": "Which colour shall it be?",
+    "header": "Colour",
+    "options": [
+        {"label": "Green", "description": "like leaves"},
+        {"label": "Violet", "description": "like violets"},
+    ],
+    "multiSelect": False,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +85,11 @@ def gate(name: str) -> str:
     return f"touch {name}.begun; {wait}; echo passed {name}"
 
 
+def in_background(name: str) -> Block:
+    """A Bash call in the background that waits at a gate."""
+    return call("Bash", command=gate(name), description="in the background", run_in_background=True)
+
+
 def agent(script: str, description: str, *, background: bool | None = False, kind: str = "general-purpose") -> Block:
     """An Agent call whose prompt plays a script."""
     arguments = {
@@ -113,6 +132,34 @@ def _plan(asked: Asked) -> Reply:
     )
 
 
+def _read_output(asked: Asked) -> Reply:
+    """Read what a command in the background wrote: with the client's tool for it, else the file that it named."""
+    told = next(r.text for r in reversed(asked.returned) if "background" in r.text)
+    task, file = TASK.search(told), OUTPUT_FILE.search(told)
+    if task and (tool := next((t for t in ("TaskOutput", "BashOutput") if t in asked.tools), None)):
+        return Reply((call(tool, task_id=task[1], bash_id=task[1], block=True, timeout=9000),))
+    return Reply((call("Read", file_path=file[1] if file else "@CWD@/notes.txt"),))
+
+
+def _send_on(asked: Asked) -> Reply:
+    """Send an agent on that has finished: a message to it, in older clients a call that resumes it."""
+    agent_id = _last_agent(asked)
+    words = "{subtasktwo} and once more [call @CALL@]"
+    if any("resume" in known for known in asked.tools.values()):
+        more = {"description": "go on", "subagent_type": "general-purpose", "resume": agent_id}
+        return Reply((call("Agent", prompt=words, **more),))
+    return Reply((call("SendMessage", to=agent_id, summary="go on", message=words),))
+
+
+def _say_to_agent(asked: Asked) -> Reply:
+    """Say something to an agent that is at work."""
+    return Reply((call("SendMessage", to=_last_agent(asked), summary="a word", message="Count the hidden ones too."),))
+
+
+def _last_agent(asked: Asked) -> str:
+    return next(found[1] for r in reversed(asked.returned) if (found := AGENT_ID.search(r.text)))
+
+
 _LOOK = (
     Reply((thinking("Two looks at once."), text("I will look."), bash("ls"), bash("echo second; cat notes.txt"))),
     Reply((call("Read", file_path="@CWD@/notes.txt"),)),
@@ -139,6 +186,23 @@ SCRIPTS: dict[str, tuple[Step, ...]] = {
     "full": (Reply((text("This fills up."), bash("echo full")), context=985_000), *_says("Still here.")),
     "maxtok": (Reply((text("A cut answ"),), stop_reason="max_tokens"), *_says("er, resumed.")),
     "skill": (Reply((call("Skill", skill="lab"),)), *_says("The skill told me what to do.")),
+    "background": (Reply((in_background("background"),)), *_says("It runs in the background.")),
+    "backgroundtwo": (Reply((in_background("backgroundtwo"),)), *_says("It runs, too.")),
+    "output": (_read_output, *_says("I read what it wrote.")),
+    "denied": (
+        Reply((bash("echo forbidden"), call("Read", file_path="@CWD@/notes.txt"), bash("touch unasked.txt"))),
+        *_says("Some of it was denied."),
+    ),
+    "touch": (Reply((text("I make a file."), bash("touch unasked.txt"))), *_says("Then I leave it.")),
+    "ask": (
+        Reply((call("AskUserQuestion", questions=[QUESTION]),)),
+        *_says("Then that one."),
+    ),
+    "many": (
+        *(Reply(tuple(bash(f"echo call {i} of group {g}") for i in range(10))) for g in range(5)),
+        Reply((*(bash(f"echo call {i} of the last group") for i in range(9)), bash(gate("slow")))),
+        *_says("Sixty calls."),
+    ),
     "slow": (Reply((text("This takes a while."), bash(gate("slow")))), *_says("It took a while.")),
     "slowstream": (Reply((text("A long answer that streams. "),), holds=True),),
     "cut": (Reply((text("This stream breaks in the mid"),), cut=True, fails=1),),
@@ -160,6 +224,16 @@ SCRIPTS: dict[str, tuple[Step, ...]] = {
         Reply((text("In the background."), agent("subtaskslow", "slow count", background=True))),
         *_says("Started in background."),
     ),
+    "sendon": (Reply((agent("subtask", "count files"),)), _send_on, *_says("The agent was sent on.")),
+    "sendlater": (_send_on, Reply((bash(gate("slow")),)), *_says("It went on meanwhile.")),
+    "agentcommand": (Reply((agent("subtaskcommand", "long count", background=True),)), *_says("It was asked.")),
+    "subtaskcommand": (Reply((in_background("background"),)), *_says("The command runs.")),
+    "sayto": (_say_to_agent, *_says("I told the agent.")),
+    "bgnested": (
+        Reply((agent("subtasknestbg", "outer", background=True),)),
+        *_says("Two agents were asked."),
+    ),
+    "subtasknestbg": (Reply((agent("subtaskslow", "inner", background=True),)), *_says("The inner agent was asked.")),
     "nested": (Reply((agent("subtasknest", "outer"),)), *_says("Nested agents finished.")),
     "forkagent": (Reply((agent("subtask", "as a fork", background=True, kind="fork"),)), *_says("The fork was asked.")),
     "failagent": (Reply((agent("subtaskfail", "fails"),)), *_says("The agent failed.")),

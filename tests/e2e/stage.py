@@ -111,6 +111,16 @@ class Stage:
         """Wait until all that the clients started is gone."""
         wait_until(lambda: not self.processes(), "processes of the run ended", timeout_s)
 
+    def wait_for_workers(self) -> None:
+        """Wait until turnspan has done what it was told to do so far."""
+
+        def is_worker(pid: int) -> bool:
+            with contextlib.suppress(OSError):
+                return b"turnspan.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            return False
+
+        wait_until(lambda: not any(map(is_worker, self.processes())), "turnspan's workers ended", 20)
+
     def open_gate(self, name: str) -> None:
         """Let a waiting tool go on."""
         (self.home.project / f"{name}.open").touch()
@@ -318,26 +328,30 @@ class Typed:
             with contextlib.suppress(Late):
                 wait_until(lambda: self.shows(seen), f"typed words on the screen: {seen!r}", patience_s)
                 break
-            self._empty_line()
+            self.empty_line()
         self.terminal.key("Enter")
         if until is None:
             return
-        for _ in range(8):
+        for attempt in range(8):
             with contextlib.suppress(Late):
                 wait_until(until, "the client took the words", 2.5)
                 return
+            if attempt == 3:  # what was typed before the client listened is on the screen, and not in its line
+                self.empty_line()
+                self.terminal.write(text)
             self.terminal.key("Enter")
         raise Late(f"the client did not take {text!r}\n{self.terminal.screen()}")
 
-    def _empty_line(self) -> None:
+    def empty_line(self) -> None:
         """Take away what stands where one types, and wait until it is gone: what comes at once is a part of the words."""
-        before = self._line()
+        before = self.line()
         if before:
             self.terminal.key("C-u")
             with contextlib.suppress(Late):  # a hint in grey stays where it is
-                wait_until(lambda: self._line() != before, "the line is empty", 1)
+                wait_until(lambda: self.line() != before, "the line is empty", 1)
 
-    def _line(self) -> str:
+    def line(self) -> str:
+        """Read what stands where one types."""
         lines = [line.strip("\u2502 \u00a0") for line in self.terminal.screen().splitlines()]
         return next((line[1:].strip() for line in reversed(lines) if line.startswith((POINTER, ">"))), "")
 
@@ -355,10 +369,10 @@ class Typed:
         while self.terminal.is_running():
             if time.monotonic() > deadline:
                 raise Late("the client did not leave\n" + self.terminal.screen())
-            self._empty_line()  # words that were taken may still stand there
+            self.empty_line()  # words that were taken may still stand there
             self.terminal.write("/exit")
             with contextlib.suppress(Late):
-                wait_until(lambda: self.shows("/exit"), "/exit on the screen", 5)
+                wait_until(lambda: "/exit" in self.line(), "/exit where one types", 5)  # an earlier one may be shown
             self.terminal.key("Enter")
             with contextlib.suppress(Late):
                 wait_until(lambda: not self.terminal.is_running(), "gone", 4)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from typing import TYPE_CHECKING
 
-from .client import picture_block, register_hooks, version_tuple
+from .client import picture_block, register_hooks, version_tuple, write_settings
 from .story import OWN_ANSWER_UNTIL, hours_later, scenario, wait_for_words
 
 if TYPE_CHECKING:
@@ -74,50 +75,48 @@ def api_errors(stage: Stage) -> None:
     stage.run("{toolthen400} half way", expect=None)
 
 
-# ---- subagents
-
-
-@scenario(weight=3)
-def agents(stage: Stage) -> None:
-    """An agent in the foreground, two at once, one in another, one that fails."""
-    stage.run("{agent} delegate")
-    stage.run("{twoagents} delegate twice")
-    stage.run("{nested} delegate deeply")
+@scenario()
+def denied(stage: Stage) -> None:
+    """Calls that nobody is there to allow, and one that the settings forbid."""
+    settings = json.loads(stage.home.settings.read_text())
+    write_settings(stage.home, {**settings, "permissions": {"deny": ["Bash(echo forbidden)"]}})
+    stage.run("{denied} try", "--permission-mode", "default")
 
 
 @scenario()
-def failing_agent(stage: Stage) -> None:
-    """An agent whose requests fail."""
-    stage.run("{failagent} delegate in vain")
+def hooked(stage: Stage) -> None:
+    """Other people's hooks say more to the model, forbid a call, and do not let a prompt through."""
 
+    def says(event: str, **said: str) -> None:
+        told = json.dumps({"hookSpecificOutput": {"hookEventName": event, **said}})
+        answer = stage.root / f"{event}.json"
+        answer.write_text(told)
+        when = "grep -q 'echo second' && " if event == "PreToolUse" else ""
+        register_hooks(stage.home, f"{when}cat '{answer}' || true", (event,))
 
-@scenario(since="2.1.128")  # older clients wait for the next prompt before they tell of an agent's end
-def background_agent(stage: Stage) -> None:
-    """An agent goes on after the turn that launched it; its end is a turn of its own; then a prompt."""
+    register_hooks(stage.home, "grep -q unwelcome && { echo not this >&2; exit 2; } || true", ("UserPromptSubmit",))
+
+    for event in ("SessionStart", "UserPromptSubmit", "PostToolUse"):
+        says(event, additionalContext=f"What a hook of {event} says.")
+    says("PreToolUse", permissionDecision="deny", permissionDecisionReason="A hook forbids it.")
     client = stage.stream()
-    stage.finished(client.say("{bgagent} delegate"), 1)
-    stage.finished(client.say("{hello} meanwhile"), 0)
-    stage.open_gate("agent")
-    told = stage.api.wait_for(lambda e: e["event"] == "response" and e["script"] == "notified", "the notification")
-    stage.wait_hook("Stop", after=told["t_end"] - 0.05)
-    stage.finished(client.say("{hello} afterwards"), 0)
+    stage.finished(client.say("{tools} first"), 2)
+    client.say("{hello} an unwelcome one")
+    client.wait_results(2)
+    stage.finished(client.say("{hello} third"), 0)
     client.close()
 
 
-@scenario(since="2.0.64")
-def background_default(stage: Stage) -> None:
-    """An agent launched as the client likes best, under `-p`, which waits for it."""
-    stage.run("{agentdefault} delegate")
-
-
-@scenario(since="2.1.325")
-def fork_agent(stage: Stage) -> None:
-    """An agent that inherits the conversation."""
+@scenario(weight=2)
+def many_calls(stage: Stage) -> None:
+    """Sixty calls in groups of ten, the last of them interrupted; then three thousand lines in one prompt."""
     client = stage.stream()
-    stage.finished(client.say("{tools} first"), 2)
-    stage.finished(client.say("{forkagent} delegate to yourself"), 1)
-    told = stage.api.wait_for(lambda e: e["event"] == "response" and e["script"] == "notified", "the notification")
-    stage.wait_hook("Stop", after=told["t_end"] - 0.05)
+    stage.api.answered(client.say("{many} work"), 5)
+    stage.wait_gate("slow")
+    client.interrupt()
+    client.wait_results(1)
+    lines = "\n".join(f"line {n} of what was pasted" for n in range(3000))
+    stage.finished(client.say(f"{{hello}} look at this:\n{lines}\n"), 0)
     client.close()
 
 
@@ -186,6 +185,39 @@ def resume(stage: Stage) -> None:
     if version_tuple(stage.version) >= (2, 0, 0):
         stage.run("{hello} forked", "--resume", str(first["session_id"]), "--fork-session")
         stage.run("{hello} the original again", "--resume", str(first["session_id"]))
+
+
+@scenario(since="2.0.0", weight=3)
+def fork_of_a_fork(stage: Stage) -> None:
+    """A fork of a fork, while the origin goes on: each turn stays where it was first said."""
+    first = stage.run("{tools} first")
+    fork = stage.run("{hello} forked", "--resume", str(first["session_id"]), "--fork-session")
+    stage.run("{hello} the original again", "--resume", str(first["session_id"]))
+    again = stage.run("{error} forked again", "--resume", str(fork["session_id"]), "--fork-session")
+    stage.run("{hello} the second fork", "--resume", str(again["session_id"]))
+
+
+@scenario()
+def another_model(stage: Stage) -> None:
+    """A session goes on with another model."""
+    first = stage.run("{tools} first")
+    stage.run("{tools} resumed", "--resume", str(first["session_id"]), "--model", "haiku")
+
+
+@scenario(weight=2)
+def one_session_twice(stage: Stage) -> None:
+    """Two clients go on with the same session at the same time, and write into the same file."""
+    first = stage.run("{hello} first")
+    (key_a, text_a), (key_b, text_b) = stage.prompt("{slow} one"), stage.prompt("{slow} two")
+    one = stage.start(text_a, "--resume", str(first["session_id"]))
+    stage.api.answered(key_a)
+    two = stage.start(text_b, "--resume", str(first["session_id"]))
+    stage.api.answered(key_b)
+    stage.open_gate("slow")
+    for client in (one, two):
+        client.process.communicate(timeout=60)
+        client.row.update(rc=client.process.returncode, t_end=time.time())
+    stage.run("{hello} last", "--resume", str(first["session_id"]))
 
 
 @scenario()

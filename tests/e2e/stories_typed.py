@@ -8,12 +8,11 @@ import time
 from typing import TYPE_CHECKING
 
 from .client import version_tuple, write_settings
+from .dialogs import PROCEED, options, press_until
 from .story import OWN_ANSWER_UNTIL, scenario, wait_for_words
-from .terminal import POINTER, wait_until
+from .terminal import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from .stage import Stage, Typed
 
 
@@ -32,7 +31,7 @@ def esc_in_tool(stage: Stage) -> None:
     client = stage.terminal()
     stage.api.answered(client.type("{slow} first"))
     stage.wait_gate("slow")
-    _press_until(client, "Escape", lambda: _interrupted(client))
+    press_until(client, "Escape", lambda: _interrupted(client))
     stage.finished(client.type("{hello} second"), 0)
     client.quit()
 
@@ -45,7 +44,7 @@ def esc_in_stream(stage: Stage) -> None:
     wait_for_words(stage)
     if version_tuple(stage.version) >= (2, 1, 207):  # older clients show no text before it is complete
         client.wait_shows("A long answer")
-    _press_until(client, "Escape", lambda: _interrupted(client))
+    press_until(client, "Escape", lambda: _interrupted(client))
     stage.finished(client.type("{hello} second"), 0)
     client.quit()
 
@@ -118,7 +117,7 @@ def typed_commands(stage: Stage) -> None:
     client = stage.terminal()
     stage.finished(client.type("{hello} first"), 0)
     client.enter("/status", until=lambda: client.shows("Session ID"))
-    _press_until(client, "Escape", lambda: not client.shows("Session ID"))
+    press_until(client, "Escape", lambda: not client.shows("Session ID"))
     stage.finished(client.type("/x with arguments"), 0)
     client.quit()
 
@@ -181,15 +180,15 @@ def _accept_plan(stage: Stage, *, clear: bool) -> None:
     client = stage.terminal("--permission-mode", "plan")
     turn = client.type("{plan} make a plan")
     wait_until(lambda: client.shows("Yes,") or client.shows("1. Yes"), "the plan's menu", 20)
-    lines = [line.strip(" │" + POINTER) for line in client.terminal.screen().splitlines()]
-    options = [line for line in lines if line[:2] in ("1.", "2.", "3.", "4.", "5.")]
-    stage.notes.append(f"plan options: {options}")
-    wanted = [o for o in options if "Yes" in o and ("clear context" in o) == clear]
+    offered = options(client)
+    stage.notes.append(f"plan options: {offered}")
+    wanted = [(n, o) for n, o in offered.items() if "Yes" in o and ("clear context" in o) == clear]
     if not wanted:
         stage.notes.append("not offered by this client")
-        wanted = [o for o in options if "Yes" in o]
-    _press_until(client, wanted[0][0], lambda: not client.shows(wanted[0]))
-    if "clear context" in wanted[0]:
+        wanted = [(n, o) for n, o in offered.items() if "Yes" in o]
+    number, words = wanted[0]
+    press_until(client, number, lambda: not client.shows(words))
+    if "clear context" in words:
         stage.finished("plan-exec", 1)
     else:
         _allow_the_first_step(client)
@@ -205,24 +204,10 @@ def _accept_plan(stage: Stage, *, clear: bool) -> None:
 
 def _allow_the_first_step(client: Typed) -> None:
     """Say yes where an older client asks again before the plan's first command; the newest knows that it was allowed."""
-    question = "Do you want to proceed?"
-    wait_until(lambda: client.shows(question) or client.shows("carried out"), "the plan's first step", 30)
-    if client.shows(question):
-        _press_until(client, "1", lambda: not client.shows(question))
+    wait_until(lambda: client.shows(PROCEED) or client.shows("carried out"), "the plan's first step", 30)
+    if client.shows(PROCEED):
+        press_until(client, "1", lambda: not client.shows(PROCEED))
 
 
 def _interrupted(client: Typed) -> bool:
     return client.shows("Interrupted") or client.shows("[Request interrupted")  # 2.0.36 shows what it tells the model
-
-
-def _press_until(client: Typed, key: str, is_so: Callable[[], bool]) -> None:
-    """Press a key, and again while nothing happened."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        client.terminal.key(key)
-        pressed = time.monotonic()
-        while time.monotonic() < pressed + 2:
-            if is_so():
-                return
-            time.sleep(0.03)
-    raise AssertionError(f"{key} did nothing\n{client.terminal.screen()}")

@@ -4,7 +4,7 @@ Rules:
 
 - A story drives the client and waits for what the API, the hooks or the screen show. It never sleeps and it judges
   nothing: `judge.py` compares afterwards.
-- `SCENARIOS` maps a name to its story and to the first client version that can play it.
+- `SCENARIOS` maps a name to its story and to the client versions that can play it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .client import version_tuple
 from .hours import HOURS, hours_before
@@ -34,20 +34,24 @@ class Scenario:
     play: Callable[[Stage], None]
     since: str = "1.0.128"
     weight: int = 1  # long stories begin first
+    until: str = ""  # the last client that can, where one stopped
 
     def fits(self, version: str) -> bool:
         """Say whether a client version can play it."""
-        return version_tuple(version) >= version_tuple(self.since)
+        is_before_end = not self.until or version_tuple(version) <= version_tuple(self.until)
+        return is_before_end and version_tuple(version) >= version_tuple(self.since)
 
 
 SCENARIOS: dict[str, Scenario] = {}
 
 
-def scenario(since: str = "1.0.128", weight: int = 1) -> Callable[[Callable[[Stage], None]], Callable[[Stage], None]]:
+def scenario(
+    since: str = "1.0.128", weight: int = 1, until: str = ""
+) -> Callable[[Callable[[Stage], None]], Callable[[Stage], None]]:
     """Register a story under its function's name."""
 
     def register(play: Callable[[Stage], None]) -> Callable[[Stage], None]:
-        SCENARIOS[play.__name__] = Scenario(play.__name__, play, since, weight)
+        SCENARIOS[play.__name__] = Scenario(play.__name__, play, since, weight, until)
         return play
 
     return register
@@ -71,3 +75,15 @@ def hours_later(stage: Stage, session_id: str) -> None:
 def wait_for_words(stage: Stage) -> None:
     """Wait until a held stream has shown something to the client."""
     stage.api.wait_for(lambda e: e["event"] == "holding", "the stream", 20)
+
+
+def notified(stage: Stage, count: int) -> None:
+    """Wait until the model has been told of that many tasks that ended, and has answered."""
+    told = []
+
+    def look(seen: dict[str, Any]) -> bool:
+        if seen["event"] == "response" and seen["script"] == "notified" and seen["n"] not in told:
+            told.append(seen["n"])
+        return len(told) >= count
+
+    stage.wait_hook("Stop", after=stage.api.wait_for(look, f"{count} notifications")["t_end"] - 0.05)

@@ -10,6 +10,7 @@ from .asked import GOES_ON, Asked, read_request
 
 MEANWHILE = "The user sent a new message while you were working:\n{hello} meanwhile #p2"
 NOTE = "<task-notification>\n<tool-use-id>toolu_7</tool-use-id>\n</task-notification>"
+NOTE_AGAIN = "<task-notification>\n<task-id>a1</task-id>\n<output-file>out</output-file>\n</task-notification>"
 REMINDER = "<system-reminder>Today is a day. #p9</system-reminder>"
 
 
@@ -42,6 +43,10 @@ CASES = {
     ),
     "words typed meanwhile": ((FIRST, answer("t"), user(MEANWHILE, result="t")), ("p1", "human", "tools", 1)),
     "a notification": ((FIRST, answer(), user(NOTE)), ("n:toolu_7", "task-notification", "notified", 0)),
+    "a second notification": (
+        (FIRST, answer(), user(NOTE), answer(), user(NOTE_AGAIN)),
+        ("n:a1", "task-notification", "notified", 0),
+    ),
     "a notification in a reminder": (
         (FIRST, answer(), user(f"<system-reminder>{NOTE}</system-reminder>")),
         ("n:toolu_7", "task-notification", "notified", 0),

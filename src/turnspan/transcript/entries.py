@@ -231,6 +231,7 @@ class Outcome(msgspec.Struct, frozen=True):
     """What is known of a tool call beside its result."""
 
     agent_id: str | None = None
+    resumed_agent_id: str | None = None
     status: str | None = None
     is_async: bool = False
     duration_ms: float | None = None
@@ -308,11 +309,11 @@ def outcome(entry: Entry) -> Outcome:
     if type(found) is not ToolUseResult:
         return _NO_OUTCOME
     took = found.duration_ms if found.duration_ms is not _ABSENT else found.total_duration_ms
-    resumed = _value(found.resumed_agent_id, _decode_text)  # SendMessage: it goes on in the background
     return Outcome(
-        _value(found.agent_id, _decode_text) or resumed,
+        _value(found.agent_id, _decode_text),
+        _value(found.resumed_agent_id, _decode_text),
         _value(found.status, _decode_text),
-        _value(found.is_async, _decode_bool) or resumed is not None,
+        _value(found.is_async, _decode_bool) or False,
         _value(took, _decode_number),
         _value(found.interrupted, _decode_bool) or False,
     )

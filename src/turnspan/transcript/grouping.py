@@ -258,7 +258,8 @@ class Grouper:
     def _take_between(self, entry: Entry, place: Place) -> None:
         gap = self._gap
         if self._around.take(entry, place):
-            self._around.claim(*(uuid for uuid, _ in self._rows[-_REMEMBERED_ROWS:]))
+            before = [uuid for uuid, _ in self._rows[-_REMEMBERED_ROWS:]]
+            self._around.claim(*before, *(other.uuid for other, _ in self._between))
         elif entry.type == "api-request":
             gap.take_request(entry)
         elif entry.type == "attachment":

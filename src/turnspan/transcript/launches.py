@@ -23,7 +23,7 @@ _LAUNCH_NOTE: Final = "Async agent launched"
 def agent_of(tool: str, answer: str, known: e.Outcome) -> tuple[str | None, bool]:
     """The agent that a call launched or sent on, and whether in the background."""
     if tool == _MESSAGE_TOOL:
-        sent_on = e.agent_resumed_in(answer)
+        sent_on = known.resumed_agent_id or e.agent_resumed_in(answer)
         return sent_on, sent_on is not None
     is_background = known.is_async or known.status in _BACKGROUND
     if tool not in AGENT_TOOLS:
