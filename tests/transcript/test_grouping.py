@@ -278,6 +278,20 @@ def test_words_typed_meanwhile_were_a_turn_of_older_clients(version):
     assert shape(grouped(writer)) == [(1, "human", "One.", ["First."]), (2, "queued", None, ["Second."])]
 
 
+def test_what_a_hook_adds_is_no_prompt():
+    """1.0.128 writes what hooks say as rows of their own, as if a person had: before, behind and within a turn."""
+    writer = Writer(version="1.0.128")
+    writer.prompt("<session-start-hook>Mind the loom.</session-start-hook>")
+    writer.prompt("One.")
+    writer.prompt("<user-prompt-submit-hook>Mind the yarn.</user-prompt-submit-hook>")
+    writer.result(writer.call("Bash", {}), "done")
+    writer.prompt("<post-tool-use-hook>Mind the dust.</post-tool-use-hook>")
+    writer.say("Done.")
+    (turn,) = grouped(writer)
+    assert turn.prompt.text == "One."
+    assert len(turn.responses) == 2
+
+
 def test_a_title_that_came_after_a_turn_is_not_its_own():
     """A client that resumes writes a title, then that nobody answered the last command: the turn had left long before."""
     writer = Writer(version="2.0.76")

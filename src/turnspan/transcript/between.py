@@ -17,7 +17,7 @@ import msgspec
 
 from turnspan.transcript import entries as e
 from turnspan.transcript.carry import known_as
-from turnspan.transcript.kinds import BASH, FEEDBACK, LOCAL, is_notification, key_of
+from turnspan.transcript.kinds import BASH, FEEDBACK, HOOKS, LOCAL, is_notification, key_of
 from turnspan.transcript.turns import Happening, Place
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Gap(msgspec.Struct):
         if start.startswith(FEEDBACK):
             self.boundary = "feedback"
             self.input_ns = e.time_ns(entry)
-        elif is_models_own:
+        elif is_models_own or start.startswith(HOOKS):  # what a hook adds is a row of its own in 1.0.128
             self.input_ns = e.time_ns(entry)
         elif start.startswith(BASH) or (not entry.is_meta and e.command_of(start) is not None):
             self.tentative = (entry, place)
