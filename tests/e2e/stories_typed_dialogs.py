@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 RESTORE, SUMMARIZE = "Restore conversation", "Summarize from here"
 
 
-@scenario(weight=3)
+@scenario(since="2.0.0", weight=3)
 def rewound(stage: Stage) -> None:
     """The person goes back before the second prompt, then before the first: what was left behind stays in the file."""
     client = stage.terminal()
@@ -45,7 +45,7 @@ def _rewind(client: Typed, before: str, how: str = RESTORE) -> None:
     client.empty_line()
 
 
-@scenario(weight=2)
+@scenario(since="2.0.76", weight=2)
 def decided(stage: Stage) -> None:
     """The person denies a command without a word, another one with some, answers a question, takes another model."""
     client = stage.terminal("--permission-mode", "default")
@@ -59,7 +59,7 @@ def decided(stage: Stage) -> None:
     choose(client, "Violet")
     stage.finished(turn, 1)
     _take_model(client, "haiku")
-    stage.finished(client.type("{tools} with it"), 2)
+    stage.finished(client.type("{thinking} with it"), 0)
     client.quit()
 
 
@@ -79,6 +79,7 @@ def _deny(client: Typed, words: str = "") -> None:
 
 def _take_model(client: Typed, name: str) -> None:
     """Take another model; the newest clients ask whether that is worth a conversation that is not cached for it."""
+    client.empty_line()  # a number that was pressed once too often
     client.enter(f"/model {name}", until=lambda: client.shows("Switch model?") or client.shows("Set model to"))
     if client.shows("Switch model?"):
         choose(client, "Yes")
