@@ -62,14 +62,20 @@ def put(files: dict[str, bytes], project: Path) -> None:
 
 
 @cache
-def seeds() -> tuple[bytes, ...]:
-    """The stories of `fixtures/`, and the recordings of real clients where there are some."""
+def stories() -> tuple[bytes, ...]:
+    """The stories of `fixtures/`: the same on every machine."""
     found = [_project(path) for path in sorted(FIXTURES.glob("*/projects/*")) if path.is_dir()]
+    return tuple(case for case in found if 0 < len(case) <= _SEED_BYTES)
+
+
+@cache
+def seeds() -> tuple[bytes, ...]:
+    """The stories, the recordings of real clients where there are some, and what once went wrong."""
     corpus = _corpus()
-    if corpus is not None:
-        found += [_project(path) for path in sorted(corpus.glob("*/*/projects/*")) if path.is_dir()]
+    paths = sorted(corpus.glob("*/*/projects/*")) if corpus is not None else []
+    recorded = [_project(path) for path in paths if path.is_dir()]
     crashes = [path.read_bytes() for path in sorted(CRASHES.glob("*.case"))]
-    return (*(case for case in found if 0 < len(case) <= _SEED_BYTES), *crashes)
+    return (*stories(), *(case for case in recorded if 0 < len(case) <= _SEED_BYTES), *crashes)
 
 
 def seed_lines() -> list[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -44,7 +45,7 @@ def is_available() -> bool:
 def fuzz(target: str, seconds: int, place: Path, seed: int = 0, inputs: int = -1) -> Fuzzed:
     """Fuzz a target for some seconds. What was interesting stays in `place`, and the next run begins with it.
 
-    A `seed` other than 0 tries the same inputs in the same order; `inputs` is how many, whatever the machine's speed.
+    A `seed` other than 0 begins with the same inputs; `inputs` is how many, whatever the machine's speed.
     """
     corpus, crashes = place / target, place / f"{target}-crashes"
     corpus.mkdir(parents=True, exist_ok=True)
@@ -60,7 +61,7 @@ def fuzz(target: str, seconds: int, place: Path, seed: int = 0, inputs: int = -1
     with log.open("w") as out:
         subprocess.run(
             [sys.executable, "-m", "tests.fuzz.engine", target, *options, str(corpus)],
-            cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, check=False, timeout=seconds * 2 + 300,
+            cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "0"}, stdout=out, stderr=subprocess.STDOUT, check=False, timeout=seconds * 2 + 300,
         )  # fmt: skip
     text = log.read_text(errors="replace")
     ran = _EXECUTIONS.search(text)
