@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 RESTORE, SUMMARIZE = "Restore conversation", "Summarize from here"
 
 
-@scenario(since="2.0.0", weight=3)
+@scenario(since="2.0.36", weight=3)
 def rewound(stage: Stage) -> None:
     """The person goes back before the second prompt, then before the first: what was left behind stays in the file."""
     client = stage.terminal()
