@@ -551,3 +551,12 @@ def test_closed_streams_are_no_trouble(projects):
     two_turns().save(projects / "-p")
     command = f'exec "$0" -c "{TURNSPAN[2]}" show {SESSION} >&- 2>&-'
     assert subprocess.run(["sh", "-c", command, sys.executable], check=False).returncode == 0
+
+
+def test_the_picture_in_the_readme_is_what_show_prints(turnspan, monkeypatch):
+    """Every number there was printed by the command that stands below it."""
+    root = Path(__file__).parent.parent
+    picture = (root / "README.md").read_text().split("```\n")[1]
+    (path,) = (root / "fixtures" / "agents-nested").glob("projects/*/*.jsonl")
+    monkeypatch.setenv("COLUMNS", "100")
+    assert picture in turnspan("show", str(path))[1]

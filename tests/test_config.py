@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from turnspan.cli import main
 from turnspan.config import OPTIONS, SETTINGS, load_config, narrowed, project_narrowing
 from turnspan.errors import ConfigError
 from turnspan.options import POLICY, table
@@ -446,20 +445,13 @@ def test_the_persons_own_environment_stays(place):
 
 
 @pytest.fixture
-def turnspan(place, monkeypatch, capsys):
+def turnspan(place, monkeypatch, command):
     """Run a command; give its exit code and what it wrote."""
     for name in [name for name in os.environ if name.startswith(("TURNSPAN_", "LANGFUSE_", "CC_", "CLAUDE"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(place.claude))
     monkeypatch.chdir(place.project)
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as exit_:
-            main(arguments)
-        captured = capsys.readouterr()
-        return exit_.value.code, captured.out, captured.err
-
-    return run
+    return command
 
 
 def test_config_shows_values_and_sources_and_no_secret(place, turnspan, monkeypatch):

@@ -22,7 +22,6 @@ from rows import Writer
 
 from turnspan import log, state
 from turnspan.checks.package import installed_checks
-from turnspan.cli import main
 from turnspan.doctor import doctor_lines, doctor_record, examine
 from turnspan.hook import PACKAGE_ROOT
 from turnspan.install import Runtime, Scope, apply, plan_install, remember_runtime, this_runtime
@@ -817,21 +816,14 @@ def test_transcripts_that_go_soon(place):
 
 
 @pytest.fixture
-def turnspan(place, monkeypatch, capsys):
+def turnspan(place, monkeypatch, command):
     """Run a command; give its exit code and what it wrote."""
     for name in [name for name in os.environ if name.startswith(("TURNSPAN_", "LANGFUSE_", "CC_", "CLAUDE"))]:
         monkeypatch.delenv(name)
     for name, value in place.env.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(place.project)
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as exit_:
-            main(arguments)
-        captured = capsys.readouterr()
-        return exit_.value.code, captured.out, captured.err
-
-    return run
+    return command
 
 
 def test_the_exit_code_says_whether_something_needs_mending(place, turnspan):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.glance import first_time_ns, lines, stamp_of, stands_in, time_range
+from turnspan.glance import first_time_ns, lines, row_as, stamp_of, stands_in, time_range
 from turnspan.sessions import SAFE_ID, SessionFile, mtime, session_names, sessions_in
 from turnspan.transcript.carry import TurnRef
 from turnspan.transcript.entries import ForkedFrom  # noqa: TC001  msgspec resolves field types when a struct is made
@@ -117,7 +117,7 @@ def _is_origin(one: SessionFile, other: SessionFile, uuid: str) -> bool:
 
 def _rows_between(*paths: Path) -> list[int]:
     """How many rows of its own each of these files has between those that all of them hold."""
-    files = [[_uuid_of(line) for line in lines(path, _WHOLE_BYTES)] for path in paths]
+    files = [[row_as(line, _Named).uuid for line in lines(path, _WHOLE_BYTES)] for path in paths]
     common = set[str].intersection(*({uuid for uuid in uuids if uuid} for uuids in files))
     found = []
     for uuids in files:
@@ -128,13 +128,6 @@ def _rows_between(*paths: Path) -> list[int]:
 
 class _Named(msgspec.Struct):
     uuid: str = ""
-
-
-def _uuid_of(line: bytes) -> str:
-    try:
-        return msgspec.json.decode(line, type=_Named).uuid
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ""
 
 
 class _Row(msgspec.Struct, rename="camel"):
@@ -149,8 +142,5 @@ def _row_of(path: Path, uuid: str) -> _Row:
     needle = b'"uuid":"' + uuid.encode() + b'"'
     for line in lines(path, _WHOLE_BYTES):
         if needle in line:
-            try:
-                return msgspec.json.decode(line, type=_Row)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                break
+            return row_as(line, _Row)
     return _Row()

@@ -12,7 +12,9 @@ import os
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
 
 from turnspan import late
 from turnspan.errors import TranscriptError
@@ -22,6 +24,8 @@ from turnspan.transcript.times import parse_time
 if TYPE_CHECKING:
     import re
     from collections.abc import Iterable, Iterator
+
+T = TypeVar("T")
 
 END_BYTES: Final = 65536
 _AGENT_HEAD_BYTES: Final = 4096
@@ -145,6 +149,14 @@ def first_in(path: Path, pattern: re.Pattern[bytes]) -> bytes | None:
         found = pattern.search(data)
         return bytes(found[1]) if found is not None else None
     return None
+
+
+def row_as(line: bytes, kind: type[T]) -> T:
+    """A few fields of a row; nothing but their defaults where it cannot be read."""
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return kind()
 
 
 def lines(path: Path, limit: int) -> Iterator[bytes]:

@@ -18,7 +18,7 @@ import msgspec
 
 from turnspan import late
 from turnspan.errors import TranscriptError
-from turnspan.glance import END_BYTES, ends, first_in, head_of, last_time_ns, lines, stamp_of
+from turnspan.glance import END_BYTES, ends, first_in, head_of, last_time_ns, lines, row_as, stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -252,25 +252,18 @@ def find_session(projects: Path, name: str | None, cwd: Path | None = None) -> S
     return matches[0]
 
 
-def _session_id_of(path: Path) -> str:
-    """Whose transcript a file is: its name says so, or, where somebody gave it another one, its last row."""
-    if not _CLIENTS_NAME.fullmatch(path.stem):
-        for line in reversed(ends(path, END_BYTES, from_end=True).splitlines()):
-            session_id = _named_session(line)
-            if SAFE_ID.fullmatch(session_id):
-                return session_id
-    return path.stem
-
-
 class _Whose(msgspec.Struct, rename="camel"):
     session_id: str = ""
 
 
-def _named_session(line: bytes) -> str:
-    try:
-        return msgspec.json.decode(line, type=_Whose).session_id
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ""
+def _session_id_of(path: Path) -> str:
+    """Whose transcript a file is: its name says so, or, where somebody gave it another one, its last row."""
+    if not _CLIENTS_NAME.fullmatch(path.stem):
+        for line in reversed(ends(path, END_BYTES, from_end=True).splitlines()):
+            session_id = row_as(line, _Whose).session_id
+            if SAFE_ID.fullmatch(session_id):
+                return session_id
+    return path.stem
 
 
 def _latest(projects: Path, cwd: Path | None) -> SessionFile:
