@@ -559,4 +559,10 @@ def test_the_picture_in_the_readme_is_what_show_prints(turnspan, monkeypatch):
     picture = (root / "README.md").read_text().split("```\n")[1]
     (path,) = (root / "fixtures" / "agents-nested").glob("projects/*/*.jsonl")
     monkeypatch.setenv("COLUMNS", "100")
-    assert picture in turnspan("show", str(path))[1]
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    try:
+        assert picture in turnspan("show", str(path))[1]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
