@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from .api import Api, Late
 from .client import Home, install, make_home, recorder_command, register_hooks, version_tuple
+from .processes import carrying
 from .sink import Sink
 from .terminal import POINTER, Terminal, open_terminal, wait_until
 
@@ -99,13 +100,7 @@ class Stage:
 
     def processes(self) -> list[int]:
         """Find the processes that carry this run's mark."""
-        found = []
-        wanted = f"{MARK}={self.mark}".encode()
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-        return found
+        return carrying(f"{MARK}={self.mark}")
 
     def wait_for_quiet(self, timeout_s: float = 30) -> None:
         """Wait until all that the clients started is gone."""
@@ -114,12 +109,13 @@ class Stage:
     def wait_for_workers(self) -> None:
         """Wait until turnspan has done what it was told to do so far."""
 
-        def is_worker(pid: int) -> bool:
+        def is_ours(pid: int) -> bool:
             with contextlib.suppress(OSError):
-                return b"turnspan.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+                return any(name in command for name in (b"turnspan.worker", b"turnspan.hook", b"turnspan-hook"))
             return False
 
-        wait_until(lambda: not any(map(is_worker, self.processes())), "turnspan's workers ended", 20)
+        wait_until(lambda: not any(map(is_ours, self.processes())), "turnspan's workers ended", 20)
 
     def open_gate(self, name: str) -> None:
         """Let a waiting tool go on."""

@@ -12,6 +12,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from e2e.processes import carrying
+
 from faults.sink import spans_in
 from faults.story import loom
 from turnspan import state
@@ -127,16 +129,7 @@ class World:
 
     def workers(self):
         """Return the processes that are at work here."""
-        mark = f"FAULTS_WORLD={self.token}\0".encode()
-        found = []
-        for directory in Path("/proc").iterdir():
-            if directory.name.isdecimal() and int(directory.name) != os.getpid():
-                try:
-                    if mark in (directory / "environ").read_bytes():
-                        found.append(int(directory.name))
-                except OSError:
-                    continue
-        return found
+        return carrying(f"FAULTS_WORLD={self.token}")
 
     # ---- how the story is lived
 
