@@ -218,7 +218,7 @@ def test_killed_at_random_moments_into_a_server(claude):
     def deadly(connection, _request):
         """Keep what came; then, now and then, kill the sender before or after it can hear of that."""
         with lock:
-            is_fatal = left[0] and victim and dice.random() < 0.4
+            is_fatal = bool(left[0] and victim) and dice.random() < 0.4
             is_told = dice.random() < 0.5
             left[0] -= is_fatal
         if is_told or not is_fatal:
