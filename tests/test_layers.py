@@ -24,7 +24,10 @@ MAY_IMPORT = {
     "sessions": {"glance", "tail", "errors", "late"},
     "copies": {"sessions", "glance", "transcript"},
     "progress": {"trace", "transcript"},
-    "reading": {"progress", "copies", "sessions", "glance", "tail", "trace", "transcript", "errors"},
+    "rows": {"progress", "tail", "transcript", "errors"},
+    "draft": {"rows", "progress", "trace", "transcript"},
+    "agents": {"draft", "rows", "progress", "sessions", "glance", "tail", "trace", "transcript", "errors"},
+    "reading": {"agents", "copies", "draft", "rows", "progress", "sessions", "tail", "trace", "transcript", "errors"},
     "home": {"errors"},
     "backends": {"trace", "errors", "home", "late"},  # home: how a private file is opened and replaced
     "deliver": {"backends", "trace"},

@@ -13,8 +13,8 @@ from reads import one_pass, outline, read, sent, spans
 from rows import Writer, agent_writer, save_agent, tool_id
 
 from turnspan.errors import TranscriptError
-from turnspan.progress import Ending, Progress
-from turnspan.reading import IDLE_NS, IDLE_WHILE_PENDING_NS, PIECE_SPANS, Reading
+from turnspan.progress import IDLE_NS, IDLE_WHILE_PENDING_NS, Ending, Progress
+from turnspan.reading import PIECE_SPANS, Reading
 from turnspan.sessions import SessionFile
 from turnspan.transcript.carry import words_digest
 from turnspan.transcript.times import parse_time

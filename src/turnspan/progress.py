@@ -5,7 +5,7 @@ They are places and identities, never content: `state` keeps a `Progress` betwee
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -13,6 +13,9 @@ from turnspan.transcript.carry import Carry
 
 if TYPE_CHECKING:
     from turnspan.trace.model import Trace
+
+IDLE_NS: Final = 10 * 60 * 10**9
+IDLE_WHILE_PENDING_NS: Final = 60 * 60 * 10**9  # a call without a result may be a long build, or a person at lunch
 
 
 class Position(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -58,6 +61,10 @@ class Ending(msgspec.Struct, frozen=True):
     stopped_session: str | None = None  # turns of this session have ended, whatever file they stand in
     now_ns: int | None = None  # to tell an idle session
     finished_agents: tuple[str, ...] = ()
+
+    def is_idle(self, since_ns: int, patience_ns: int = IDLE_NS) -> bool:
+        """Whether silence since then means that nobody is at work any more."""
+        return self.now_ns is not None and self.now_ns - since_ns > patience_ns
 
 
 class Piece(msgspec.Struct, frozen=True):
