@@ -279,7 +279,7 @@ def _agent(file: AgentFile, turns: Sequence[Turn], call: Launched | None, *, is_
 
 
 def _is_safe(agent_id: str | None) -> TypeGuard[str]:
-    return agent_id is not None and sessions.SAFE_ID.fullmatch(agent_id) is not None
+    return agent_id is not None and sessions.is_safe_id(agent_id)
 
 
 def started_ns(turn: Turn) -> int:

@@ -173,14 +173,14 @@ def show_command(session: str | None, turn: int | None, is_full: bool, is_json: 
     from turnspan.preview import Preview, destination_named, require_transcript
     from turnspan.printing import answer, remark, settings_in_force, width, working_directory
     from turnspan.records import line_of, trace_record
-    from turnspan.sessions import SAFE_ID, find_session, projects_dir
+    from turnspan.sessions import find_session, is_safe_id, projects_dir
     from turnspan.show import Looks, session_lines
 
     config = settings_in_force()
     found = find_session(projects_dir(config.claude_home), session, working_directory())
     require_transcript(found.path)
     preview = Preview(found, config, destination_named(config, to))
-    known = state.peek(config.home, found.session_id) if SAFE_ID.fullmatch(found.session_id) else None
+    known = state.peek(config.home, found.session_id) if is_safe_id(found.session_id) else None
     is_off = known is not None and known.is_off
     shown = _staying(preview.traces(turn)) if is_off else preview.traces(turn)
     is_anything = False

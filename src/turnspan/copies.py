@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.glance import first_time_ns, lines, row_as, stamp_of, stands_in, time_range
-from turnspan.sessions import SAFE_ID, SessionFile, mtime, session_names, sessions_in
+from turnspan.sessions import SessionFile, is_safe_id, mtime, session_names, sessions_in
 from turnspan.transcript.carry import TurnRef
 from turnspan.transcript.entries import ForkedFrom  # noqa: TC001  msgspec resolves field types when a struct is made
 from turnspan.transcript.times import parse_time
@@ -40,7 +40,7 @@ def is_copied(turn: Turn, session: SessionFile) -> bool:
     if turn.session_id != session.session_id:
         # Up to 2.1.63 copies keep the session they come from. The one exception is 1.0.x `--continue`, which writes new
         # turns into a new file under the old id: then the old file does not hold them.
-        if not SAFE_ID.fullmatch(turn.session_id):
+        if not is_safe_id(turn.session_id):
             return True
         origin = session.path.parent / f"{turn.session_id}.jsonl"
         return not origin.is_file() or stands_in(origin, turn.prompt_uuid)

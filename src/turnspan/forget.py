@@ -59,7 +59,7 @@ def find_subject(config: Config, name: str) -> Subject:
         if len(known) != 1 or are_others:
             raise
         return Subject(known[0])
-    if not sessions.SAFE_ID.fullmatch(found.session_id):
+    if not sessions.is_safe_id(found.session_id):
         raise TranscriptError(f"{found.session_id[:60]!r} is not a session id", hint="name a session's transcript")
     if found.path.is_file():
         return Subject(found.session_id, found)

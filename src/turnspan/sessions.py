@@ -9,7 +9,6 @@ Rules:
 from __future__ import annotations
 
 import os
-import re
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,7 +22,9 @@ from turnspan.glance import END_BYTES, ends, first_in, head_of, last_time_ns, li
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-SAFE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+_LONGEST_ID: Final = 128
+_PORTS: Final = {f"{port}{number}" for port in ("com", "lpt") for number in range(10)}
+_NO_FILES: Final = {"con", "prn", "aux", "nul", *_PORTS}  # on Windows
 _CWD: Final = late.pattern(rb'"cwd":("(?:[^"\\]|\\.)*")')
 _CLIENTS_NAME: Final = late.pattern(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
@@ -38,6 +39,12 @@ class SessionFile(msgspec.Struct, frozen=True):
     def project(self) -> str:
         """The name of the project directory it lies in."""
         return self.path.parent.name
+
+
+def is_safe_id(text: str) -> bool:
+    """Whether an id can be the name of a file, on Windows too, and can be nothing but that."""
+    is_plain = text[:1].isalnum() and text.isascii() and text.replace("-", "").replace("_", "").isalnum()
+    return is_plain and len(text) <= _LONGEST_ID and text.lower() not in _NO_FILES
 
 
 class AgentFile:
@@ -110,7 +117,7 @@ def projects_dir(claude_home: Path) -> Path:
 
 def session_at(path: Path) -> SessionFile:
     """The session that a transcript's path names."""
-    if not SAFE_ID.fullmatch(path.stem):
+    if not is_safe_id(path.stem):
         raise TranscriptError(f"{path.name!r} is not named after a session", hint="name a file that ends in .jsonl")
     return SessionFile(path.stem, path)
 
@@ -129,7 +136,7 @@ def session_names(directory: Path) -> list[str]:
         return []
     except OSError as error:
         raise TranscriptError(f"cannot list {str(directory)!r}: {error.strerror}") from error
-    return [name for name in names if not name.startswith("agent-") and SAFE_ID.fullmatch(name[:-6])]
+    return [name for name in names if not name.startswith("agent-") and is_safe_id(name[:-6])]
 
 
 def all_sessions(projects: Path) -> Iterator[SessionFile]:
@@ -162,14 +169,14 @@ def agent_files(session: SessionFile) -> dict[str, AgentFile]:
     for directory, _, names in os.walk(root):
         for name in sorted(names):
             agent_id = name[6:-6]
-            if name.startswith("agent-") and name.endswith(".jsonl") and SAFE_ID.fullmatch(agent_id):
+            if name.startswith("agent-") and name.endswith(".jsonl") and is_safe_id(agent_id):
                 found[agent_id] = AgentFile(agent_id, directory + os.sep + name)
     return found
 
 
 def flat_agent_file(session: SessionFile, agent_id: str) -> AgentFile | None:
     """A subagent that lies next to its session (2.0.28 to 2.1.1)."""
-    if not SAFE_ID.fullmatch(agent_id):
+    if not is_safe_id(agent_id):
         return None
     path = session.path.parent / f"agent-{agent_id}.jsonl"
     return AgentFile(agent_id, str(path)) if path.is_file() else None
@@ -183,7 +190,7 @@ def flat_agent_files(session: SessionFile, since_ns: int = 0) -> Iterator[AgentF
         return
     for name in names:
         agent_id = name[6:-6]
-        if not (name.startswith("agent-") and name.endswith(".jsonl") and SAFE_ID.fullmatch(agent_id)):
+        if not (name.startswith("agent-") and name.endswith(".jsonl") and is_safe_id(agent_id)):
             continue
         file = AgentFile(agent_id, str(session.path.parent) + os.sep + name)
         is_its_own = session.session_id.encode() in file.head
@@ -261,7 +268,7 @@ def _session_id_of(path: Path) -> str:
     if not _CLIENTS_NAME.fullmatch(path.stem):
         for line in reversed(ends(path, END_BYTES, from_end=True).splitlines()):
             session_id = row_as(line, _Whose).session_id
-            if SAFE_ID.fullmatch(session_id):
+            if is_safe_id(session_id):
                 return session_id
     return path.stem
 

@@ -17,11 +17,9 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 import sys
 from contextlib import contextmanager, suppress
-from enum import StrEnum
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
@@ -40,6 +38,7 @@ from turnspan.home import (
     replace_private,
 )
 from turnspan.progress import Progress
+from turnspan.sessions import is_safe_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,8 +52,6 @@ STALE_TEMP_S: Final = 3600.0
 STALE_STATE_S: Final = 90 * 86400.0
 PRUNE_EVERY_S: Final = 86400.0
 MARKS_TIMEOUT_S: Final = 2.0  # they are locked for microseconds at a time
-
-_SESSION_ID: Final = re.compile(r"(?!(?i:con|prn|aux|nul|com\d|lpt\d)$)[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Facts: TypeAlias = dict[str, str | int | float | bool | None]
@@ -106,19 +103,10 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     destinations: dict[str, Cursor] = {}
 
 
-class Found(StrEnum):
-    """What was there when a checkpoint was asked for."""
-
-    NOTHING = "nothing"
-    CHECKPOINT = "checkpoint"
-    RUBBISH = "rubbish"  # set aside
-
-
 class Loaded(msgspec.Struct, frozen=True):
-    """A checkpoint, and where it comes from."""
+    """A checkpoint, a new one where there was none or rubbish."""
 
     checkpoint: Checkpoint
-    found: Found
     kept_as: str = ""  # the name under which rubbish was set aside
 
 
@@ -152,7 +140,7 @@ _decode_facts: Final = msgspec.json.Decoder(Facts).decode
 @lru_cache(maxsize=64)  # an event asks for its own six times
 def state_path(home: Path, session_id: str, suffix: str = ".json") -> Path:
     """The file of a session; an id that is anything but a plain name is refused."""
-    if _SESSION_ID.fullmatch(session_id) is None:
+    if not is_safe_id(session_id):
         raise StateError(f"{session_id[:100]!r} is not a session id", hint="it must be a plain name")
     return home / "state" / f"{session_id}{suffix}"
 
@@ -163,7 +151,7 @@ def load(home: Path, session_id: str) -> Loaded:
     _state_directory(home)
     raw = read_private(path, MAX_STATE_BYTES)
     if raw is None:
-        return Loaded(Checkpoint(session_id=session_id), Found.NOTHING)
+        return Loaded(Checkpoint(session_id=session_id))
     try:
         version = _decode_version(raw).version
         if version > VERSION:
@@ -173,8 +161,8 @@ def load(home: Path, session_id: str) -> Loaded:
     except (ValueError, RecursionError):  # every error of msgspec's is a ValueError
         checkpoint = None
     if checkpoint is None or checkpoint.session_id != session_id or not _has_real_places(checkpoint):
-        return Loaded(Checkpoint(session_id=session_id), Found.RUBBISH, _set_aside(path))
-    return Loaded(checkpoint, Found.CHECKPOINT)
+        return Loaded(Checkpoint(session_id=session_id), _set_aside(path))
+    return Loaded(checkpoint)
 
 
 def peek(home: Path, session_id: str) -> Checkpoint | None:
@@ -256,7 +244,8 @@ def drop_hold(home: Path, identity: str) -> None:
 
 
 def _hold_path(home: Path, identity: str) -> Path:
-    return home / "state" / f".hold-{re.sub('[^A-Za-z0-9_-]', '_', identity)}"
+    name = "".join(sign if sign.isascii() and (sign.isalnum() or sign in "_-") else "_" for sign in identity)
+    return home / "state" / f".hold-{name}"
 
 
 def probe_writable(home: Path) -> None:

@@ -165,7 +165,7 @@ def _attend(shift: Shift, session: SessionFile, facts: dict[str, Any]) -> None:
 
 def _session_of(event: Event, config: Config) -> SessionFile:
     path = Path(event.transcript_path)
-    if not sessions.SAFE_ID.fullmatch(event.session_id):
+    if not sessions.is_safe_id(event.session_id):
         raise TurnspanError(f"{event.session_id[:60]!r} is not a session id")
     if not event.transcript_path or not path.is_absolute():
         raise TurnspanError("the hook was told no transcript path")
