@@ -1,6 +1,8 @@
 import json
 import os
+import shutil
 import threading
+from pathlib import Path
 
 import pytest
 from reads import outline, read, sent, spans
@@ -14,6 +16,7 @@ from turnspan.sessions import SessionFile, find_session, session_at
 from turnspan.trace.build import trace_of
 from turnspan.transcript.carry import TurnRef
 
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 OTHER = "f04c0000-0000-4000-8000-000000000002"
 
 
@@ -319,6 +322,17 @@ def test_history_whose_origin_is_gone_is_not_told_again(project):
     fork = copied(main)
     fork.turn("Two.", "Second.")
     assert told(fork.save(project)) == ["Turn 2", "  said Second."]
+
+
+def test_copies_whose_origin_is_gone_are_told_by_the_first(project):
+    """Clients before 1.0.86 copied under new uuids, at new times. When the origin was deleted its copies stay."""
+    story = FIXTURES / "copied-resume-1.0.80" / "projects" / "-home-ada-loom"
+    origin, resumed, continued = (shutil.copy(path, project / path.name) for path in sorted(story.iterdir()))
+    last = ["Turn 5", "  said Cut."]
+    assert (told(resumed), told(continued)) == (["Turn 4", "  said Tied."], last)
+    origin.unlink()
+    assert [line for line in told(resumed) if line.startswith("Turn")] == ["Turn 1", "Turn 2", "Turn 3", "Turn 4"]
+    assert told(continued) == last
 
 
 def test_a_resume_that_repeats_itself_is_told_once(project):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeGuard
 
 from turnspan import sessions, tail
 from turnspan.errors import TranscriptError
-from turnspan.glance import first_call_ns, last_time_ns
+from turnspan.glance import last_time_ns, written_ns
 from turnspan.progress import Launched, Position
 from turnspan.rows import entries_from, first_prompt, found_again, position_behind, recall_from
 from turnspan.trace import ids
@@ -252,7 +252,7 @@ class Agents:
             return len(turns) == 1 and turn.prompt is not None and turn.prompt.text.strip() == WARMUP
         if not turn.version.startswith("2.0.") or file.agent_id in self._draft.launched:
             return False
-        called_ns = first_call_ns(self._session.path, AGENT_TOOLS)
+        called_ns = written_ns(self._session.path, *(b'"name":"%b"' % name.encode() for name in AGENT_TOOLS))
         return called_ns is None or max(turn.times, default=0) < called_ns
 
     def _is_idle(self, path: Path) -> bool:

@@ -5,6 +5,7 @@ Rules:
 - A copied turn belongs to its origin: it is told there, and here it is left out.
 - Some clients mark copies, or leave the old session's id on them. Where nothing tells, that a prompt's uuid stands in
   another transcript of the same project does; which of the two is the origin is asked of what clients do not copy.
+- The oldest clients give everything a new uuid and a new time. There the ids of responses tell, and who had them first.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.glance import first_time_ns, lines, row_as, stamp_of, stands_in, time_range
+from turnspan.glance import first_time_ns, lines, row_as, stamp_of, stands_in, time_range, written_ns
 from turnspan.sessions import SessionFile, is_safe_id, mtime, session_names, sessions_in
 from turnspan.transcript.carry import TurnRef
 from turnspan.transcript.entries import ForkedFrom  # noqa: TC001  msgspec resolves field types when a struct is made
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _WHOLE_BYTES: Final = 64 * 1024 * 1024  # as much of a transcript as is compared
 _TIMES_KEPT_FROM: Final = (2, 0, 30)  # copies made by earlier clients carry new timestamps
+_UUIDS_KEPT_FROM: Final = (1, 0, 86)  # … and those made by earlier ones new uuids as well
 
 
 def is_copied(turn: Turn, session: SessionFile) -> bool:
@@ -44,6 +46,8 @@ def is_copied(turn: Turn, session: SessionFile) -> bool:
             return True
         origin = session.path.parent / f"{turn.session_id}.jsonl"
         return not origin.is_file() or stands_in(origin, turn.prompt_uuid)
+    if version_of(turn.version) < _UUIDS_KEPT_FROM:
+        return _is_retold(turn, session)
     if _has_own_requests(turn):
         return False
     is_marked = any(response.has_request_elsewhere for response in turn.responses)  # 2.1.325 on: they are not copied
@@ -53,22 +57,39 @@ def is_copied(turn: Turn, session: SessionFile) -> bool:
     )
 
 
+def _is_retold(turn: Turn, session: SessionFile) -> bool:
+    """Whether another transcript had the same answers earlier, or the words that got none. Copies name no requests."""
+    if any(response.request_id for response in turn.responses):
+        return False
+    needles = [b'"id":"%b"' % response.key.encode() for response in turn.responses]
+    if not needles and turn.prompt is not None and turn.prompt.text:
+        needles = [msgspec.json.encode(turn.prompt.text)]
+    written = (written_ns(other.path, *needles) for other in _others(session))
+    return any(first_ns is not None and first_ns < min(turn.times, default=0) for first_ns in written)
+
+
+def _others(session: SessionFile) -> Iterator[SessionFile]:
+    return (other for other in sessions_in(session.path.parent) if other.session_id != session.session_id)
+
+
 def _has_own_requests(turn: Turn) -> bool:
     """Whether requests were recorded in this file, and none elsewhere: copies do not hold them (2.1.325 on)."""
     responses = turn.responses
     return any(r.request_ns is not None for r in responses) and not any(r.has_request_elsewhere for r in responses)
 
 
-def original_ref(ref: TurnRef, session: SessionFile) -> TurnRef:
-    """A copied turn by its identity in the transcript it comes from, which unmarked copies do not name."""
+def original_ref(ref: TurnRef, session: SessionFile) -> TurnRef | None:
+    """A copied turn by its identity in the transcript it comes from, which unmarked copies do not name.
+
+    None where none has it under this uuid: what was copied with new uuids cannot be told by them.
+    """
     if ref.session_id != session.session_id:
         return ref
-    others = (other for other in sessions_in(session.path.parent) if other.session_id != session.session_id)
-    origin = session
-    for other in (other for other in others if stands_in(other.path, ref.key)):
-        if origin is session or _is_origin(other, origin, ref.key):
+    origin: SessionFile | None = None
+    for other in (other for other in _others(session) if stands_in(other.path, ref.key)):
+        if origin is None or _is_origin(other, origin, ref.key):
             origin = other
-    return TurnRef(origin.session_id, ref.key, ref.number, ref.parts)
+    return TurnRef(origin.session_id, ref.key, ref.number, ref.parts) if origin is not None else None
 
 
 def repeats_itself(turn: Turn, session: SessionFile) -> bool:
@@ -85,7 +106,7 @@ def _overlapping(turn: Turn, session: SessionFile) -> Iterator[SessionFile]:
     """The other sessions of the project that were being written when the prompt was, as their own times tell."""
     prompt_ns = turn.prompt.time_ns if turn.prompt is not None else None
     if prompt_ns is None or version_of(turn.version) < _TIMES_KEPT_FROM:
-        yield from (other for other in sessions_in(session.path.parent) if other.session_id != session.session_id)
+        yield from _others(session)
         return
     directory = str(session.path.parent) + os.sep  # a Path for each of a thousand takes its time
     for name in session_names(session.path.parent):

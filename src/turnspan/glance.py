@@ -23,7 +23,7 @@ from turnspan.transcript.times import parse_time
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 T = TypeVar("T")
 
@@ -110,10 +110,10 @@ def stands_in(path: Path, needle: str, *, key: bytes = b'"uuid":"', before: int 
     return False
 
 
-def first_call_ns(path: Path, names: Iterable[str]) -> int | None:
-    """When a transcript's first row with a call of one of these tools was written; None if there is none."""
+def written_ns(path: Path, *needles: bytes) -> int | None:
+    """When a transcript's first row was written that holds one of these; None if there is none."""
     with _mapped(path) as data:
-        found = [at for name in names if (at := data.find(b'"name":"' + name.encode() + b'"')) >= 0]
+        found = [at for needle in needles if (at := data.find(needle)) >= 0]
         if found:
             start, end = data.rfind(b"\n", 0, min(found)) + 1, data.find(b"\n", min(found))
             return max(_times(data[start : end if end >= 0 else len(data)]), default=None)
