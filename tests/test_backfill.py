@@ -587,6 +587,17 @@ def test_a_link_out_of_the_archive_is_not_followed(tmp_path):
     assert planned(tmp_path / "claude") == []
 
 
+def test_one_project_that_cannot_be_listed_holds_back_no_other(claude):
+    """The others are sent; it is named, for people and for machines, and the exit code says that it is not all."""
+    (claude / "projects" / "circle").symlink_to("circle")
+    code, told, _ = backfill(claude, "--dry-run")
+    assert (code, list(told["failed"])) == (1, ["circle"])
+    code, told, _ = backfill(claude)
+    assert (code, list(told["left"]), told["pending"], told["is_complete"]) == (1, ["circle"], 0, False)
+    assert told["left"]["circle"].startswith("cannot list ")
+    assert sorted(ids(map(json.loads, lines_on_disk(claude)))) == sorted(expected(claude / "projects"))
+
+
 def test_a_copied_directory_is_the_same_history(claude, tmp_path):
     """A copy of ~/.claude gives the same spans; what was sent from there is not sent again from here."""
     copy = tmp_path / "old-laptop"

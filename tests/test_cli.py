@@ -340,6 +340,31 @@ def test_no_sessions_is_an_answer(turnspan):
     assert "there are no sessions of 'nowhere'" in err
 
 
+def test_one_project_that_cannot_be_listed_hides_no_other(turnspan):
+    """The others are there; what was left out is a sentence, and the exit code says that it is not all."""
+    two_turns().save(turnspan.projects / "-home-ada-loom")
+    (turnspan.projects / "circle").symlink_to("circle")
+    code, out, err = turnspan("sessions")
+    assert (code, len(out.splitlines())) == (1, 2)
+    assert err.startswith(f"passed over: cannot list {str(turnspan.projects / 'circle')!r}: ")
+    assert len(err.splitlines()) == 1
+    for name in ((), (SESSION[:4],)):
+        code, out, again = turnspan("show", *name)
+        assert (code, again) == (0, err)
+        assert "weave a carpet" in out
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_one_transcript_that_cannot_be_read_hides_no_other(turnspan):
+    """It is named, and the exit code says that it is not all."""
+    two_turns().save(turnspan.projects / "-home-ada-loom")
+    closed = two_turns(session="7a7e0000-0000-4000-8000-000000000001").save(turnspan.projects / "-home-ada-loom")
+    closed.chmod(0)
+    code, out, err = turnspan("sessions")
+    assert (code, len(out.splitlines())) == (1, 2)
+    assert err == f"passed over: cannot read {str(closed)!r}: this user may not read it\n"
+
+
 # ---- the frame
 
 

@@ -797,6 +797,28 @@ def test_lines_and_fields_that_are_new(place):
     assert "fields that are new to this turnspan, and not needed: mood (2.9.1)" in said
 
 
+def test_transcripts_that_nobody_can_read():
+    """A closed project or file is named; the others are looked at all the same."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        place = Place(Path(directory))
+        projects = place.claude / "projects"
+        for number, project in enumerate(("-open", "-open", "-closed")):
+            writer = Writer(f"5e55104a-0000-4000-8000-{number:012}")
+            writer.turn("weave", "Woven.")
+            path = writer.save(projects / project)
+            path.chmod(0 if number == 1 else 0o644)
+            path.parent.chmod(0 if project == "-closed" else 0o755)
+        with somebody_without_rights():
+            said = place.about("Transcripts")
+        for closed in (projects / "-closed", projects / "-open"):
+            closed.chmod(0o755)
+    assert [check.mark for check in said[:3]] == ["bad", "bad", "good"]
+    assert f"cannot list {str(projects / '-closed')!r}: " in said[0].says
+    assert "000000000001.jsonl': this user may not read it" in said[1].says
+    assert "wrote the 1 newest session" in said[2].says
+
+
 def test_transcripts_that_go_soon(place):
     """What Claude Code deletes within days and nobody has sent."""
     writer = Writer()

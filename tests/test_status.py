@@ -164,6 +164,17 @@ def test_what_is_pending_open_and_history(turnspan):
     assert "history  1 session from before; `turnspan backfill` sends them" in out
 
 
+def test_a_project_that_cannot_be_listed_is_said_not_to_be_counted(turnspan):
+    """All else is told; the figure says that it is not all."""
+    turnspan.place.session()
+    (turnspan.place.claude / "projects" / "circle").symlink_to("circle")
+    (why,) = status(turnspan)["unread"]
+    assert why.startswith("cannot list ")
+    out = turnspan("status")[1]
+    assert "sessions  at least 1 transcript, " in out
+    assert why in out
+
+
 def test_what_is_off_is_not_pending(turnspan):
     """A project's own wish, and a session that was switched off."""
     place = turnspan.place

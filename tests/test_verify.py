@@ -184,6 +184,17 @@ def test_a_transcript_that_cannot_be_read_is_not_proved(claude):
     assert (code, json.loads(out)["is_complete"], list(json.loads(out)["failed"])) == (1, False, ["5e55104a"])
 
 
+def test_a_project_that_cannot_be_listed_is_not_proved(claude):
+    """Nobody knows what lies there, nor whether it goes soon; all the others are compared."""
+    assert turnspan(claude, "backfill")[0] == 0
+    (claude / "projects" / "circle").symlink_to("circle")
+    for asked in ("verify", "retention"):
+        code, out = turnspan(claude, asked)
+        assert (code, out.count("cannot be read: circle: cannot list ")) == (1, 1)
+        code, out = turnspan(claude, asked, "--json")
+        assert (code, list(json.loads(out)["failed"])) == (1, ["circle"])
+
+
 class Langfuse:
     """A stand-in that keeps what it is sent and says what it holds; `version` 3 does not know the newer question."""
 
@@ -449,11 +460,11 @@ def test_what_goes_soon_and_was_not_sent_is_named(tmp_path):
     place = Place(claude)
     place.ship(place.sessions[1])
     config = place.config
-    (found,) = expiring(config, config.destinations, 7, int(now_s * 1e9))
+    (found,) = expiring(config, config.destinations, 7, int(now_s * 1e9), {})
     assert found.session == place.sessions[0]
     assert 2.9 < found.days_left < 3.1
     assert found.unsent["local"].turns == 1
-    assert list(expiring(config, config.destinations, 1, int(now_s * 1e9))) == []
+    assert list(expiring(config, config.destinations, 1, int(now_s * 1e9), {})) == []
     code, out = turnspan(claude, "retention", "--json")
     assert code == 1
     assert [one["session_id"] for one in json.loads(out)["expiring"]] == [found.session.session_id]

@@ -261,8 +261,15 @@ def _difference_record(one: Verified) -> dict[str, object]:
 # ---- what goes soon
 
 
-def retention_lines(found: Sequence[Expiring], period: Period, within: float) -> Iterator[str]:
+def retention_lines(
+    found: Sequence[Expiring], period: Period, within: float, failed: Mapping[str, str]
+) -> Iterator[str]:
     """The sessions that go soon with something unsent."""
+    yield from _expiring_lines(found, period, within)
+    yield from _named("cannot be read", failed)
+
+
+def _expiring_lines(found: Sequence[Expiring], period: Period, within: float) -> Iterator[str]:
     says = f" ({one_line(str(period.source))})" if period.source is not None else ""
     deletes = f"Claude Code deletes transcripts after {period.days} days{says}"
     if not found:
@@ -285,7 +292,7 @@ def retention_lines(found: Sequence[Expiring], period: Period, within: float) ->
     yield f"{deletes}; `turnspan backfill` sends them before that"
 
 
-def retention_record(found: Sequence[Expiring], period: Period) -> dict[str, object]:
+def retention_record(found: Sequence[Expiring], period: Period, failed: Mapping[str, str]) -> dict[str, object]:
     """The same for machines."""
     return {
         "cleanup_days": period.days,
@@ -300,6 +307,7 @@ def retention_record(found: Sequence[Expiring], period: Period) -> dict[str, obj
             }
             for one in found
         ],
+        "failed": dict(failed),
     }
 
 

@@ -100,7 +100,7 @@ class Totals(msgspec.Struct):
     refused: int = 0
     cut: int = 0
     masked: dict[str, int] = {}
-    left: dict[str, str] = {}  # session → why not all of it was acknowledged
+    left: dict[str, str] = {}  # session → why not all of it was acknowledged; project → why it cannot be listed
     given_up: dict[str, str] = {}  # destination → why it was not asked any more
     pending: int = 0  # sessions not done with, for no fault of theirs
     read_bytes: float = 0.0
@@ -228,6 +228,7 @@ def run(
         shared = msgspec.structs.replace(orders, rate=orders.rate / size if orders.rate is not None else None)
         with Crew[Task](size, Sender, shared) as crew:
             _Run(plan, orders, crew, totals).work(watch, should_stop)
+    totals.left.update(plan.unread)
     log.log_line(
         orders.config.home, "INFO" if totals.is_complete else "WARN", "backfilled", sessions=totals.sessions,
         turns=totals.turns, spans=totals.spans, left=len(totals.left) + totals.pending, refused=totals.refused,

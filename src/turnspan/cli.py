@@ -177,7 +177,12 @@ def show_command(session: str | None, turn: int | None, is_full: bool, is_json: 
     from turnspan.show import Looks, session_lines
 
     config = settings_in_force()
-    found = find_session(projects_dir(config.claude_home), session, working_directory())
+    unread: dict[str, str] = {}
+    try:
+        found = find_session(projects_dir(config.claude_home), session, working_directory(), unread)
+    finally:
+        for why in unread.values():
+            remark(f"passed over: {why}")
     require_transcript(found.path)
     preview = Preview(found, config, destination_named(config, to))
     known = state.peek(config.home, found.session_id) if is_safe_id(found.session_id) else None
@@ -214,7 +219,8 @@ def _staying(shown: Iterator[Leaving]) -> Iterator[Leaving]:
 @click.option("--project", metavar="P", help="Only those of a directory and below, or with P in their path.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="How many.")
 @click.option("--json", "is_json", is_flag=True, help="One JSON object per session and line.")
-def sessions_command(project: str | None, limit: int, is_json: bool) -> None:
+@click.pass_context
+def sessions_command(ctx: click.Context, project: str | None, limit: int, is_json: bool) -> None:
     """The sessions on this machine, newest first.
 
       turnspan sessions                  the 20 newest
@@ -225,6 +231,8 @@ def sessions_command(project: str | None, limit: int, is_json: bool) -> None:
     TOKENS are all tokens, from the cache or not; ≥ says that some were not counted
     by the client, or that a response has no known price. SENT is how much has
     arrived where the least has: all, 3/5 turns, no; off if it never leaves.
+
+    Exit code: 1 if some could not be read; which ones is said on stderr.
 
     --json, a line for each session:
       session_id path title project client_version last_activity
@@ -245,18 +253,19 @@ def sessions_command(project: str | None, limit: int, is_json: bool) -> None:
     prices, now_ns, columns = prices_of(config), time.time_ns(), width()
     identities = [identity_of(destination) for destination in config.destinations]
     titles = cache(indexed_titles)
-    found = newest_sessions(projects, limit=limit, project=project)
-    if not found:
+    unread: dict[str, str] = {}
+    found = newest_sessions(projects, limit=limit, project=project, unread=unread)
+    if not found and not unread:
         whose = f" of {project!r}" if project is not None else ""
         remark(f"there are no sessions{whose} below {projects}")
-    elif not is_json:
+    elif found and not is_json:
         answer(click.style(table_head(columns, has_sent=True), bold=True))
     for session in found:
         title = titles(session.path.parent).get(session.session_id, "")
         try:
             summary = summarise(session, all_traces(session, prices), title=title, written_ns=written_ns(session.path))
         except TranscriptError as error:
-            remark(f"passed over: {error}")
+            unread[session.session_id] = str(error)
             continue
         is_off = not config.is_enabled or config.narrowing(summary.project).is_off
         known = state.peek(config.home, session.session_id)
@@ -265,6 +274,9 @@ def sessions_command(project: str | None, limit: int, is_json: bool) -> None:
             answer(line_of(summary_record(summary, sent)))
         else:
             answer(table_row(summary, columns, now_ns=now_ns, sent=sent))
+    for why in unread.values():
+        remark(f"passed over: {why}")
+    ctx.exit(1 if unread else 0)
 
 
 # ---- what Claude Code calls

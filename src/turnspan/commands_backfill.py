@@ -132,7 +132,8 @@ def backfill(
     Exit code: 0 if everything was acknowledged, 1 if not, 130 after Ctrl-C.
 
     --json, one object: destinations seconds sessions turns spans copied off open
-    refused cut masked{rule: times} left{session: why} given_up{destination: why}
+    refused cut masked{rule: times} left{session or project: why}
+    given_up{destination: why}
     pending is_interrupted is_complete
     """
     from turnspan import accounts
@@ -227,7 +228,7 @@ def verify(
       destinations{name: sessions expected acknowledged stored missing_spans off}
       differences[session_id path project destination expected acknowledged stored
         unsent lost refused doubtful is_unknown is_repaired problem]
-      failed{session: why it cannot be read}
+      failed{session or project: why it cannot be read}
     `unsent`, `lost`, `refused` and `doubtful` (some of these were refused, it did
     not say which) are span ids; `stored` is null where the destination cannot be
     asked.
@@ -246,7 +247,7 @@ def verify(
     targets = [Target(destination, config) for destination in destinations]
     found: list[Verified] = []
     names: dict[str, bool] = {}
-    failed: dict[str, str] = {}
+    failed = dict(plan.unread)
     with (
         stop_requests() as should_stop,
         progress(len(plan.jobs) * len(targets), plan.left_bytes * len(targets)) as show,
@@ -346,23 +347,25 @@ def retention(ctx: click.Context, *, days: float, to: tuple[str, ...], is_json: 
       turnspan retention             what goes within a week
       turnspan retention --days 2    what goes within two days
 
-    Exit code: 1 if something unsent goes so soon.
+    Exit code: 1 if something unsent goes so soon, or something cannot be read.
 
     --json, one object:
       cleanup_days cleanup_source
       expiring[session_id path project days_left unsent{destination}]
+      failed{session or project: why it cannot be read}
     """
     from turnspan import accounts
     from turnspan.retention import cleanup_period, expiring
 
     config = _config()
-    found = list(expiring(config, _destinations(config, to), days, time.time_ns()))
+    unread: dict[str, str] = {}
+    found = list(expiring(config, _destinations(config, to), days, time.time_ns(), unread))
     period = cleanup_period(config.claude_home)
     if is_json:
-        _print_record(accounts.retention_record(found, period))
+        _print_record(accounts.retention_record(found, period, unread))
     else:
-        _print_lines(accounts.retention_lines(found, period, days))
-    ctx.exit(1 if found else 0)
+        _print_lines(accounts.retention_lines(found, period, days, unread))
+    ctx.exit(1 if found or unread else 0)
 
 
 # ---- settings

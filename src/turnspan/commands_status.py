@@ -62,7 +62,8 @@ def status(*, is_asking: bool, is_watching: bool, every: float, is_json: bool) -
     --json, one object (with --watch, one a line):
       at home is_enabled switched_by
       hooks[scope path events] hook_ms{stops median_ms longest_ms}
-      transcripts sessions{known off unreadable} masked{rule: times} masked_since
+      transcripts unread[…] sessions{known off unreadable}
+      masked{rule: times} masked_since
       last_trouble{at level event facts} problems[…] strangers[…]
       destinations[name type where source capture answer answer_reason
         sessions turns spans pending{sessions turns is_more open history}

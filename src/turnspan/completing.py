@@ -16,6 +16,6 @@ def session_items(incomplete: str) -> list[CompletionItem]:
     projects = sessions.projects_dir(home.claude_home(os.environ))
     return [
         CompletionItem(session.session_id, help=session.project)
-        for session in sessions.all_sessions(projects)
+        for session in sessions.all_sessions(projects, {})
         if session.session_id.startswith(incomplete)
     ]

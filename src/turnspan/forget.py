@@ -51,11 +51,11 @@ def find_subject(config: Config, name: str) -> Subject:
     """A session by its id, by the beginning of it, or by its transcript. Raises TranscriptError."""
     projects = sessions.projects_dir(config.claude_home)
     try:
-        found = sessions.find_session(projects, name)
+        found = sessions.find_session(projects, name, unread={})
     except TranscriptError:
         # Its transcript may be gone already; but not if there are several that the name could mean.
         known = [session_id for session_id, _ in state.checkpoints(config.home) if session_id.startswith(name)]
-        are_others = any(session.session_id.startswith(name) for session in sessions.all_sessions(projects))
+        are_others = any(session.session_id.startswith(name) for session in sessions.all_sessions(projects, {}))
         if len(known) != 1 or are_others:
             raise
         return Subject(known[0])

@@ -45,7 +45,9 @@ class HookTimes(msgspec.Struct, frozen=True):
 
 def hook_times(projects: Path) -> HookTimes | None:
     """Of the sessions written to last; None if no client has noted a time."""
-    return _times(ms for session in newest_sessions(projects, limit=_SESSIONS) for ms in _noted(session.path))
+    return _times(
+        ms for session in newest_sessions(projects, limit=_SESSIONS, unread={}) for ms in _noted(session.path)
+    )
 
 
 def _times(measured: Iterable[float]) -> HookTimes | None:

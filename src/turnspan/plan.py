@@ -72,6 +72,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     jobs: list[Job]
     copies: int = 0  # files passed over: shorter copies of a session that is in the plan
+    unread: dict[str, str] = {}  # project → why it cannot be listed
 
     @property
     def left_bytes(self) -> int:
@@ -84,8 +85,9 @@ def make_plan(
 ) -> Plan:
     """The sessions a person means, oldest first. Raises TranscriptError where a path leads nowhere."""
     found: dict[str, SessionFile] = {}
+    unread: dict[str, str] = {}
     copies = 0
-    for session in _named(sessions.projects_dir(config.claude_home), selection.paths):
+    for session in _named(sessions.projects_dir(config.claude_home), selection.paths, unread):
         known = found.get(session.session_id)
         if not _is_selected(session, selection) or (known is not None and known.path == session.path):
             continue
@@ -98,18 +100,18 @@ def make_plan(
     if selection.limit is not None:
         ready = (job for job in jobs if _has_more(config.home, job, identities, is_resend=is_resend))
         jobs = list(islice(ready, selection.limit))
-    return Plan(jobs, copies)
+    return Plan(jobs, copies, unread)
 
 
-def _named(projects: Path, paths: Sequence[Path]) -> Iterator[SessionFile]:
+def _named(projects: Path, paths: Sequence[Path], unread: dict[str, str]) -> Iterator[SessionFile]:
     """The sessions in the places named: a transcript, a project, projects, or a directory that holds `projects`."""
     if not paths:
-        yield from _below(projects, sessions.all_sessions(projects))
+        yield from _below(projects, sessions.all_sessions(projects, unread))
     for path in paths:
         if path.is_dir():
             root = path / "projects" if (path / "projects").is_dir() else path
-            inside = list(_below(root, (*sessions.sessions_in(root), *sessions.all_sessions(root))))
-            if not inside:
+            inside = list(_below(root, (*sessions.sessions_in(root), *sessions.all_sessions(root, unread))))
+            if not inside and not unread:
                 raise TranscriptError(f"there are no transcripts in {str(path)!r}", hint="name a project's directory")
             yield from inside
             continue

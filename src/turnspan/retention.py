@@ -78,18 +78,21 @@ def _said(path: Path) -> Period | None:
 def _directories(claude_home: Path) -> set[Path]:
     """Where the projects lie that have transcripts."""
     found: dict[str, Path] = {}
-    for session in sessions.all_sessions(sessions.projects_dir(claude_home)):
+    for session in sessions.all_sessions(sessions.projects_dir(claude_home), {}):
         if session.project not in found and (cwd := Path(sessions.cwd_of(session.path))).is_absolute():
             found[session.project] = cwd
     return set(found.values())
 
 
 def expiring(
-    config: Config, destinations: Sequence[Destination], within_days: float, now_ns: int
+    config: Config, destinations: Sequence[Destination], within_days: float, now_ns: int, unread: dict[str, str]
 ) -> Iterator[Expiring]:
-    """The sessions that go within some days and are not sent, the first to go first."""
+    """The sessions that go within some days and are not sent, the first to go first; `unread` hears what stays unknown.
+
+    A session that cannot be read cannot be sent either, and goes all the same.
+    """
     days = cleanup_period(config.claude_home).days
-    found = sessions.all_sessions(sessions.projects_dir(config.claude_home))
+    found = sessions.all_sessions(sessions.projects_dir(config.claude_home), unread)
     dated = sorted(((written_ns(session.path), session) for session in found), key=lambda pair: pair[0])
     for written, session in dated:
         if not written:
@@ -99,7 +102,8 @@ def expiring(
             return
         try:
             project, unsent = _unsent(session, config, destinations, now_ns)
-        except TranscriptError:  # it cannot be read, so it cannot be sent either
+        except TranscriptError as error:
+            unread[session.session_id] = str(error)
             continue
         if unsent:
             yield Expiring(session, project, days_left, unsent)

@@ -4,6 +4,7 @@ Rules:
 
 - Ids that become paths are checked; only regular files below the projects directory are opened, links resolved.
 - The slug of a project is never computed: directories are listed.
+- One project that cannot be listed hides no other: whoever asks for all of them hears of it (`unread`).
 """
 
 from __future__ import annotations
@@ -139,16 +140,28 @@ def session_names(directory: Path) -> list[str]:
     return [name for name in names if not name.startswith("agent-") and is_safe_id(name[:-6])]
 
 
-def all_sessions(projects: Path) -> Iterator[SessionFile]:
-    """The sessions of every project."""
+def all_sessions(projects: Path, unread: dict[str, str] | None = None) -> Iterator[SessionFile]:
+    """The sessions of every project; `unread` hears which could not be listed, and why. Without it that is an error."""
     try:
-        names = sorted(entry.name for entry in os.scandir(projects) if entry.is_dir())
+        names = sorted(entry.name for entry in os.scandir(projects) if _may_be_project(entry))
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
         raise TranscriptError(f"cannot list {str(projects)!r}: {error.strerror}") from error
     for name in names:
-        yield from sessions_in(projects / name)
+        try:
+            yield from sessions_in(projects / name)
+        except TranscriptError as error:
+            if unread is None:
+                raise
+            unread[name] = str(error)
+
+
+def _may_be_project(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that goes in a circle, or where nobody may look: listing it will say so
+        return True
 
 
 def is_below(path: Path, root: Path) -> bool:
@@ -241,16 +254,18 @@ def cwd_of(path: Path) -> str:
         return ""
 
 
-def find_session(projects: Path, name: str | None, cwd: Path | None = None) -> SessionFile:
+def find_session(
+    projects: Path, name: str | None, cwd: Path | None = None, unread: dict[str, str] | None = None
+) -> SessionFile:
     """A session by path, id or prefix of an id; without a name the latest one of the project in `cwd`, or of all."""
     if name is None:
-        return _latest(projects, cwd)
+        return _latest(projects, cwd, unread)
     path = path_named(name)
     if name.endswith(".jsonl") or os.sep in name or path.exists():
         if path.is_dir():
             raise TranscriptError(f"{name!r} is a directory", hint="name a transcript, a file that ends in .jsonl")
         return SessionFile(_session_id_of(path), path)
-    matches = [session for session in all_sessions(projects) if session.session_id.startswith(name)]
+    matches = [session for session in all_sessions(projects, unread) if session.session_id.startswith(name)]
     if not matches:
         raise TranscriptError(f"no session {name!r} below {projects}", hint="`turnspan sessions` lists them")
     if len({match.session_id for match in matches}) > 1:
@@ -273,8 +288,8 @@ def _session_id_of(path: Path) -> str:
     return path.stem
 
 
-def _latest(projects: Path, cwd: Path | None) -> SessionFile:
-    candidates = sorted(all_sessions(projects), key=lambda s: mtime(s.path), reverse=True)
+def _latest(projects: Path, cwd: Path | None, unread: dict[str, str] | None) -> SessionFile:
+    candidates = sorted(all_sessions(projects, unread), key=lambda s: mtime(s.path), reverse=True)
     if not candidates:
         raise TranscriptError(f"there are no transcripts below {projects}", hint="name a transcript's path")
     if cwd is not None:

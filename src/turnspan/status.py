@@ -93,6 +93,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     switched_by: str
     places: tuple[Place, ...]
     transcripts: int
+    unread: tuple[str, ...]  # why some projects cannot be listed: theirs are not counted
     known: int  # sessions with a state
     off: int  # of these, switched off
     unreadable: int  # of these, not understood
@@ -112,7 +113,8 @@ def take_status(
     known = dict(state.checkpoints(config.home))
     checkpoints = [checkpoint for checkpoint in known.values() if checkpoint is not None]
     projects = sessions.projects_dir(config.claude_home)
-    files = list(sessions.all_sessions(projects))
+    unread: dict[str, str] = {}
+    files = list(sessions.all_sessions(projects, unread))
     since = first_uses(config.home)
     deadline = time.monotonic() + _COUNTING_S
     standings = []
@@ -131,6 +133,7 @@ def take_status(
         switched_by=config.sources["enabled"],
         places=places(env, project),
         transcripts=len(files),
+        unread=tuple(unread.values()),
         known=len(known),
         off=sum(checkpoint.is_off for checkpoint in checkpoints),
         unreadable=sum(checkpoint is None for checkpoint in known.values()),

@@ -29,10 +29,13 @@ _GOOD, _POOR, _BAD = "green", "yellow", "red"
 def status_lines(status: Status) -> Iterator[str]:
     """A status for people."""
     yield from _switches(status)
-    words = [count(status.transcripts, "transcript"), f"{status.known:,} seen by turnspan"]
+    more = "at least " if status.unread else ""
+    words = [more + count(status.transcripts, "transcript"), f"{status.known:,} seen by turnspan"]
     words += [f"{status.off:,} switched off"] if status.off else []
     words += [f"{status.unreadable:,} with a state that is not understood"] if status.unreadable else []
     yield _row("sessions", ", ".join(words))
+    for why in status.unread:
+        yield _row("", paint(one_line(why), _BAD))
     if status.hook is not None:
         took = f"{status.hook.median_ms:.0f} ms, {status.hook.longest_ms:.0f} ms at most"
         yield _row("hook", f"took {took}, over the last {count(status.hook.stops, 'stop')}, by Claude Code's own clock")
@@ -140,6 +143,7 @@ def status_record(status: Status) -> dict[str, object]:
         "switched_by": status.switched_by,
         "hooks": msgspec.to_builtins(status.places),
         "transcripts": status.transcripts,
+        "unread": list(status.unread),
         "sessions": {"known": status.known, "off": status.off, "unreadable": status.unreadable},
         "hook_ms": msgspec.to_builtins(status.hook),
         "masked": status.masked,

@@ -64,7 +64,7 @@ class Survey(msgspec.Struct):
     """What would be sent: by destination, by project."""
 
     destinations: dict[str, dict[str, Share]]
-    failed: dict[str, str] = {}  # session → why it cannot be read
+    failed: dict[str, str] = {}  # session or project → why it cannot be read
     sessions: int = 0
     read_bytes: int = 0
     is_interrupted: bool = False
@@ -131,7 +131,7 @@ def survey(
     plan: Plan, orders: Orders, processes: int, watch: Callable[[Survey], None], should_stop: Callable[[], bool]
 ) -> Survey:
     """Look at what is planned."""
-    found = Survey({destination.name: {} for destination in orders.destinations})
+    found = Survey({destination.name: {} for destination in orders.destinations}, dict(plan.unread))
     waiting = list(reversed(plan.jobs))
     with Crew["Job"](min(processes, len(waiting)), Surveyor, orders) as crew:
         while waiting or crew.at_work:

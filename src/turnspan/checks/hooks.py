@@ -241,7 +241,7 @@ def _arrivals(env: Mapping[str, str], ours: Sequence[Registration]) -> Iterator[
     if not ours or next(state.checkpoints(turnspan_home(env)), None) or next(read_log(turnspan_home(env)), None):
         return
     registered_ns = min((written_ns(hook.path) for hook in ours), default=0)
-    for session in newest_sessions(projects_dir(claude_home(env)), limit=1):
+    for session in newest_sessions(projects_dir(claude_home(env)), limit=1, unread={}):
         if written_ns(session.path) > registered_ns + _SETTLED_NS:
             yield GROUP.doubt(
                 "Claude Code was used since the hooks were registered, but no event has reached turnspan",

@@ -50,6 +50,7 @@ _FIELDS: Final = frozenset(
 class Seen(msgspec.Struct):
     """What stands in the transcripts that were written last."""
 
+    unread: dict[str, str] = {}  # session or project → why it cannot be read
     sessions: int = 0
     noticed: lines.Noticed = msgspec.field(default_factory=lines.Noticed)
     versions: Counter[str] = msgspec.field(default_factory=Counter)
@@ -60,10 +61,13 @@ def transcript_checks(config: Config, now_ns: int) -> Iterator[Check]:
     """What was read lately, what of it is new to us, and what will be gone soon."""
     projects = sessions.projects_dir(config.claude_home)
     seen = look_through(projects)
-    if not seen.sessions:
+    for why in seen.unread.values():
+        yield GROUP.bad(f"what lies there is not exported: {why}", "make it readable for the user who runs Claude Code")
+    if not seen.sessions and not seen.unread:
         yield GROUP.doubt(f"there are no transcripts below {projects}", "use Claude Code, or set CLAUDE_CONFIG_DIR")
         return
-    yield from _drift(seen)
+    if seen.sessions:
+        yield from _drift(seen)
     yield from _expiring(config, now_ns)
 
 
@@ -71,12 +75,13 @@ def look_through(projects: Path) -> Seen:
     """Read the sessions written to last, for a few seconds at most."""
     seen = Seen()
     deadline = time.monotonic() + _READING_S
-    for session in newest_sessions(projects, limit=_SESSIONS):
+    for session in newest_sessions(projects, limit=_SESSIONS, unread=seen.unread):
         if time.monotonic() > deadline:
             break
         try:
             descriptor = tail.open_regular(session.path)
-        except TranscriptError:
+        except TranscriptError as error:
+            seen.unread[session.session_id] = str(error)
             continue
         try:
             size = os.fstat(descriptor).st_size
@@ -138,7 +143,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 def _expiring(config: Config, now_ns: int) -> Iterator[Check]:
     days = cleanup_period(config.claude_home).days
-    going = list(islice(expiring(config, config.destinations, _SOON_DAYS, now_ns), _MOST_EXPIRING))
+    going = list(islice(expiring(config, config.destinations, _SOON_DAYS, now_ns, {}), _MOST_EXPIRING))
     if not going:
         yield GROUP.good(f"nothing unsent is about to be deleted (Claude Code keeps transcripts {count(days, 'day')})")
         return
