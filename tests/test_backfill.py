@@ -292,6 +292,25 @@ def test_ctrl_c_stops_it_cleanly_and_the_same_command_goes_on(claude):
     assert sorted(ids(map(json.loads, everything))) == sorted(expected(claude / "projects"))
 
 
+@pytest.mark.parametrize("asked", [("backfill",), ("verify", "--repair")])
+def test_ctrl_c_while_it_waits_for_a_server_is_nobodys_fault(tmp_path, asked):
+    """The server is not given up, and the same command asks it at once."""
+    claude = tmp_path / "claude"
+    session = writer(1)
+    session.turn("hello", "hello")
+    session.save(claude / "projects" / "-home-ada-loom")
+    with HttpServer(reply(503, Retry_After="100"), OK) as server:
+        process = start(claude, *asked, TURNSPAN_OTLP_ENDPOINT=server.url)
+        wait_for(lambda: server.requests, "the first request")
+        os.killpg(process.pid, signal.SIGINT)
+        code, out, _ = finish(process)
+        assert code == 130
+        assert "given up" not in out
+        assert list((claude / "turnspan" / "state").glob(".hold-*")) == []
+        assert finish(start(claude, *asked, TURNSPAN_OTLP_ENDPOINT=server.url))[0] == 0
+        assert len(server.requests) == 2
+
+
 def test_two_backfills_at_once(claude):
     """Two people, one idea: both end well, and together they send every span once."""
     both = [start(claude, "backfill", "--json", "--jobs", "1") for _ in range(2)]

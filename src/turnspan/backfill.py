@@ -160,9 +160,14 @@ class Sender:
             return desk.pause(self._ahead_s())
 
         ending = Ending(now_ns=time.time_ns())
-        return ship(
+        shipped = ship(
             job.session, target, config, ending, time.time, is_patient=patience, goes_on=goes_on, is_resend=is_resend
         )
+        if patience.is_cut_short:
+            # It is the person who has no time: nobody was given up, and who starts it again need not wait.
+            state.drop_hold(config.home, target.identity)
+            shipped.stopped, shipped.is_interrupted = None, True
+        return shipped
 
     def _ahead_s(self) -> float:
         """How long to wait to be within the rate."""
@@ -179,6 +184,7 @@ class Patience:
     def __init__(self, pause: Callable[[float], bool], tell: Callable[[Waiting], None]) -> None:
         self._pause = pause
         self._tell = tell
+        self.is_cut_short = False  # it was not allowed to wait
         self.renew()
 
     def renew(self) -> None:
@@ -193,7 +199,8 @@ class Patience:
         self._tell(Waiting(verdict.reason, pause_s))
         self._waited_s += pause_s
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-        return self._pause(pause_s)
+        self.is_cut_short = not self._pause(pause_s)
+        return not self.is_cut_short
 
 
 def serve_waiting(home: Path, session_id: str) -> None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from turnspan.verify import Checked
 
 _INTERRUPTED: Final = 130
+_LOOK_EVERY_S: Final = 0.1
 _AGO: Final = re.compile(r"(\d+)([mhdw])")
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -256,7 +257,9 @@ def verify(
             for target in targets:
                 holdings = open_holdings(target, config)
                 names[target.destination.name] = holdings is not None
-                for done, one in _verified(plan.jobs, target, config, holdings, failed, is_repair=is_repair):
+                for done, one in _verified(
+                    plan.jobs, target, config, holdings, failed, is_repair=is_repair, should_stop=should_stop
+                ):
                     found.append(one)
                     show(len(found), None, plan.left_bytes * (len(names) - 1) + done, "")
                     if should_stop():
@@ -279,6 +282,7 @@ def _verified(
     failed: dict[str, str],
     *,
     is_repair: bool,
+    should_stop: Callable[[], bool],
 ) -> Iterator[tuple[int, Verified]]:
     """Every session at one destination, each with how many bytes have been read; `failed` hears what cannot be."""
     from turnspan.accounts import Verified
@@ -294,13 +298,16 @@ def _verified(
             failed[job.session.session_id] = str(error)
             continue
         if is_repair and not checked.is_complete:
-            is_repaired, problem = _repaired(checked, target, config, holdings)
+            is_repaired, problem = _repaired(checked, target, config, holdings, should_stop)
             yield read_bytes, Verified(target.destination.name, checked, is_repaired, problem)
         else:
             yield read_bytes, Verified(target.destination.name, checked)
 
 
-def _repaired(checked: Checked, target: Target, config: Config, holdings: Holdings | None) -> tuple[bool, str]:
+def _repaired(
+    checked: Checked, target: Target, config: Config, holdings: Holdings | None, should_stop: Callable[[], bool]
+) -> tuple[bool, str]:
+    from turnspan import state
     from turnspan.backfill import Patience, serve_waiting
     from turnspan.errors import TurnspanError
     from turnspan.home import Busy
@@ -310,7 +317,10 @@ def _repaired(checked: Checked, target: Target, config: Config, holdings: Holdin
         return False, "the backend does not say what it holds"
     if not checked.unsent and not checked.lost and holdings is None:
         return False, "it was refused, and the destination cannot be asked; `turnspan backfill --resend` tries again"
-    patience = Patience(_pause, lambda waiting: _remark(f"waiting {waiting.seconds:.0f} s: {waiting.reason}"))
+    patience = Patience(
+        lambda seconds: _pause(seconds, should_stop),
+        lambda waiting: _remark(f"waiting {waiting.seconds:.0f} s: {waiting.reason}"),
+    )
     try:
         done = repair(checked.session, target, config, holdings, patience)
         serve_waiting(config.home, checked.session.session_id)
@@ -318,6 +328,8 @@ def _repaired(checked: Checked, target: Target, config: Config, holdings: Holdin
         return False, "another turnspan has it"
     except TurnspanError as error:
         return False, str(error)
+    if patience.is_cut_short:
+        state.drop_hold(config.home, target.identity)  # as in a backfill: it is the person who has no time
     for shipped in done:
         if shipped.stopped is not None:
             return False, f"{shipped.stopped.answer}: {shipped.stopped.reason}"
@@ -328,9 +340,12 @@ def _repaired(checked: Checked, target: Target, config: Config, holdings: Holdin
     return True, ""
 
 
-def _pause(seconds: float) -> bool:
-    time.sleep(seconds)
-    return True
+def _pause(seconds: float, should_stop: Callable[[], bool]) -> bool:
+    """Wait; False, and at once, if a stop is asked for."""
+    until_s = time.monotonic() + seconds
+    while not should_stop() and (left_s := until_s - time.monotonic()) > 0:
+        time.sleep(min(left_s, _LOOK_EVERY_S))
+    return not should_stop()
 
 
 @click.option("--days", type=click.FloatRange(min=0), default=7.0, show_default=True, metavar="N", help="How soon.")
