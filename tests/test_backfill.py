@@ -644,6 +644,50 @@ def test_an_old_copy_of_a_session_that_has_gone_on_changes_nothing(tmp_path):
     assert peek(claude / "turnspan", session.session) == before
 
 
+@pytest.mark.parametrize("name", ["monday", "monday, the 2nd ü"])
+@pytest.mark.parametrize("is_original_there", [False, True])
+def test_a_transcript_that_was_renamed_is_sent_once_as_what_it_is(tmp_path, name, is_original_there):
+    """Somebody put it aside to keep it: its turns leave under the session that its rows name, whatever the file's name."""
+    claude = tmp_path / "claude"
+    session = writer(1)
+    session.turn("first", "done")
+    session.turn("second", "done")
+    path = session.save(claude / "projects" / "-home-ada-loom")
+    should = sorted(expected(claude / "projects"))
+    kept = path.with_name(f"{name}.jsonl")
+    kept.write_bytes(path.read_bytes())
+    if not is_original_there:
+        path.unlink()
+    named = (kept, *([path] if is_original_there else []))
+    code, told, said = backfill(claude, *named)
+    assert (code, told["turns"], told["copied"]) == (0, 2, 0)
+    assert ("1 file passed over" in said) == is_original_there
+    assert sorted(ids(map(json.loads, lines_on_disk(claude)))) == should
+    assert peek(claude / "turnspan", session.session).destinations
+    assert backfill(claude, *named)[1]["spans"] == 0
+    code, out, _ = finish(start(claude, "verify", *named))
+    assert (code, out.startswith("local: all of 1 session, 2 turns")) == (0, True)
+
+
+def test_a_session_that_was_sent_and_then_renamed_is_not_sent_again(tmp_path):
+    """Nor is an old copy of it that lies beside it, and neither is said to be unsent."""
+    claude = tmp_path / "claude"
+    session = writer(1)
+    session.turn("first", "done")
+    old = session.save(claude / "projects" / "-home-ada-loom")
+    old.rename(old.with_name("monday.jsonl"))
+    session.turn("second", "done")
+    path = session.save(old.parent)
+    assert send_one(claude).turns == 2
+    assert send_one(claude).spans == 0
+    (there,) = json.loads(finish(start(claude, "status", "--json"))[1])["destinations"]
+    assert (there["turns"], there["pending"]["sessions"], there["pending"]["history"]) == (2, 0, 0)
+    path.rename(path.with_name("tuesday.jsonl"))
+    assert send_one(claude).spans == 0
+    (row,) = finish(start(claude, "sessions", "--json"))[1].splitlines()
+    assert (json.loads(row)["session_id"], json.loads(row)["turns"]) == (session.session, 2)
+
+
 def test_a_project_that_is_switched_off_stays_here(tmp_path):
     """A project's own file switches it off, also for a backfill, and that is no failure."""
     claude, private = tmp_path / "claude", tmp_path / "private"

@@ -141,6 +141,7 @@ def backfill(
     from turnspan.backfill import Orders, Totals, run
     from turnspan.plan import Selection, age_warning, make_plan
     from turnspan.targets import Target
+    from turnspan.terminal import count
 
     config = _config()
     destinations = _destinations(config, to)
@@ -150,7 +151,7 @@ def backfill(
     if not plan.jobs:
         _remark("there are no sessions to send" if limit is None else "there is no session with anything left to send")
     if plan.copies:
-        _remark(f"{plan.copies} shorter copies of sessions were passed over")
+        _remark(f"{count(plan.copies, 'file')} passed over: another one of the same session is as long or longer")
     for destination in destinations:
         warning = age_warning(destination, plan.jobs[0].began_ns, time.time_ns()) if plan.jobs else None
         if warning is not None:

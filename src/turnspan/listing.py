@@ -145,7 +145,8 @@ def newest_sessions(
     projects: Path, *, limit: int, project: str | None = None, unread: dict[str, str] | None = None
 ) -> list[SessionFile]:
     """The sessions written to last, newest first; those of one project if one is named."""
-    dated = [(written_ns(session.path), session) for session in sessions.all_sessions(projects, unread)]
+    found = sessions.each_once(sessions.all_sessions(projects, unread))
+    dated = [(written_ns(session.path), session) for session in found]
     dated.sort(key=lambda pair: pair[0], reverse=True)
     wanted = (session for when, session in dated if when and (project is None or sessions.is_of(session, project)))
     newest = [session for _, session in zip(range(limit), wanted, strict=False)]

@@ -17,6 +17,7 @@ import msgspec
 from turnspan.errors import StateError, TurnspanError
 from turnspan.home import read_private
 from turnspan.listing import written_ns
+from turnspan.plan import is_outdated_copy
 from turnspan.progress import Ending, Progress
 from turnspan.reading import Reading
 
@@ -70,6 +71,8 @@ def count_pending(
             history += 1
             continue
         if cursor is not None and cursor.seen_bytes == _size(session.path):
+            continue
+        if checkpoint is not None and is_outdated_copy(session, checkpoint, cursor):
             continue
         if time.monotonic() > deadline:
             is_more = True

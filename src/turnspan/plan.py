@@ -71,7 +71,7 @@ class Plan(msgspec.Struct, frozen=True):
     """What is going to be done."""
 
     jobs: list[Job]
-    copies: int = 0  # files passed over: shorter copies of a session that is in the plan
+    copies: int = 0  # files passed over: no longer than another one of the same session
     unread: dict[str, str] = {}  # project → why it cannot be listed
 
     @property
@@ -84,23 +84,17 @@ def make_plan(
     config: Config, selection: Selection, destinations: Sequence[Destination], *, is_resend: bool = False
 ) -> Plan:
     """The sessions a person means, oldest first. Raises TranscriptError where a path leads nowhere."""
-    found: dict[str, SessionFile] = {}
     unread: dict[str, str] = {}
-    copies = 0
-    for session in _named(sessions.projects_dir(config.claude_home), selection.paths, unread):
-        known = found.get(session.session_id)
-        if not _is_selected(session, selection) or (known is not None and known.path == session.path):
-            continue
-        copies += known is not None
-        if known is None or size_of(known.path) < size_of(session.path):
-            found[session.session_id] = session
+    named = _named(sessions.projects_dir(config.claude_home), selection.paths, unread)
+    found = {session.path: session for session in named if _is_selected(session, selection)}
+    wanted = sessions.each_once(found.values())
     identities = [identity_of(destination) for destination in destinations]
-    jobs = [_job(config.home, session, identities, is_resend=is_resend) for session in found.values()]
+    jobs = [_job(config.home, session, identities, is_resend=is_resend) for session in wanted]
     jobs.sort(key=lambda job: (job.began_ns, job.session.session_id))
     if selection.limit is not None:
         ready = (job for job in jobs if _has_more(config.home, job, identities, is_resend=is_resend))
         jobs = list(islice(ready, selection.limit))
-    return Plan(jobs, copies, unread)
+    return Plan(jobs, len(found) - len(wanted), unread)
 
 
 def _named(projects: Path, paths: Sequence[Path], unread: dict[str, str]) -> Iterator[SessionFile]:
@@ -118,13 +112,19 @@ def _named(projects: Path, paths: Sequence[Path], unread: dict[str, str]) -> Ite
         os.close(tail.open_regular(path))
         if path.suffix != ".jsonl" or path.name.startswith("agent-"):
             raise TranscriptError(f"{str(path)!r} is no session's transcript", hint="name a session's .jsonl file")
-        yield sessions.session_at(path.absolute())
+        yield _checked(sessions.session_of(path.absolute()))
 
 
 def _below(root: Path, found: Iterable[SessionFile]) -> Iterator[SessionFile]:
     for session in found:
         if sessions.is_below(session.path, root):
-            yield msgspec.structs.replace(session, path=session.path.absolute())
+            yield sessions.session_of(session.path.absolute())
+
+
+def _checked(session: SessionFile) -> SessionFile:
+    if not sessions.is_safe_id(session.session_id):
+        raise TranscriptError(f"neither the name of {str(session.path)!r} nor a row of it says which session it is")
+    return session
 
 
 def _is_selected(session: SessionFile, selection: Selection) -> bool:

@@ -20,7 +20,7 @@ from turnspan import sessions
 from turnspan.errors import TranscriptError
 from turnspan.glance import ends
 from turnspan.listing import Tally, tally_of, written_ns
-from turnspan.plan import peek, size_of
+from turnspan.plan import is_outdated_copy, peek, size_of
 from turnspan.progress import Ending, Progress
 from turnspan.reading import Reading
 from turnspan.registered import managed_settings
@@ -119,6 +119,8 @@ def _unsent(
     for destination in destinations:
         cursor = known.destinations.get(identity_of(destination))
         if known.is_off or (cursor is not None and cursor.seen_bytes == size):
+            continue
+        if is_outdated_copy(session, known, cursor):
             continue
         tally = Tally()
         progress = cursor.progress if cursor is not None else Progress()

@@ -4,6 +4,7 @@ Rules:
 
 - Ids that become paths are checked; only regular files below the projects directory are opened, links resolved.
 - The slug of a project is never computed: directories are listed.
+- A file that a person gave another name is still its session's, as its rows say, for whoever asks for all sessions.
 - One project that cannot be listed hides no other: whoever asks for all of them hears of it (`unread`).
 """
 
@@ -21,7 +22,7 @@ from turnspan.errors import TranscriptError
 from turnspan.glance import END_BYTES, ends, first_in, head_of, last_time_ns, lines, row_as, stamp_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 _LONGEST_ID: Final = 128
 _PORTS: Final = {f"{port}{number}" for port in ("com", "lpt") for number in range(10)}
@@ -150,7 +151,7 @@ def all_sessions(projects: Path, unread: dict[str, str] | None = None) -> Iterat
         raise TranscriptError(f"cannot list {str(projects)!r}: {error.strerror}") from error
     for name in names:
         try:
-            yield from sessions_in(projects / name)
+            yield from (session_of(session.path) for session in sessions_in(projects / name))
         except TranscriptError as error:
             if unread is None:
                 raise
@@ -162,6 +163,16 @@ def _may_be_project(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a link that goes in a circle, or where nobody may look: listing it will say so
         return True
+
+
+def each_once(found: Iterable[SessionFile]) -> list[SessionFile]:
+    """One file for each session: of several the longest, and of equals the one that bears its name."""
+    once: dict[str, tuple[tuple[int, bool], SessionFile]] = {}
+    for session in found:
+        rank = stamp_of(str(session.path))[0], session.path.stem == session.session_id
+        if session.session_id not in once or once[session.session_id][0] < rank:
+            once[session.session_id] = rank, session
+    return [session for _, session in once.values()]
 
 
 def is_below(path: Path, root: Path) -> bool:
@@ -264,11 +275,11 @@ def find_session(
     if name.endswith(".jsonl") or os.sep in name or path.exists():
         if path.is_dir():
             raise TranscriptError(f"{name!r} is a directory", hint="name a transcript, a file that ends in .jsonl")
-        return SessionFile(_session_id_of(path), path)
-    matches = [session for session in all_sessions(projects, unread) if session.session_id.startswith(name)]
+        return session_of(path)
+    matches = each_once(s for s in all_sessions(projects, unread) if s.session_id.startswith(name))
     if not matches:
         raise TranscriptError(f"no session {name!r} below {projects}", hint="`turnspan sessions` lists them")
-    if len({match.session_id for match in matches}) > 1:
+    if len(matches) > 1:
         some = ", ".join(sorted(match.session_id for match in matches)[:4])
         raise TranscriptError(f"{len(matches)} sessions begin with {name!r}: {some}", hint="give more of the id")
     return matches[0]
@@ -278,14 +289,14 @@ class _Whose(msgspec.Struct, rename="camel"):
     session_id: str = ""
 
 
-def _session_id_of(path: Path) -> str:
+def session_of(path: Path) -> SessionFile:
     """Whose transcript a file is: its name says so, or, where somebody gave it another one, its last row."""
     if not _CLIENTS_NAME.fullmatch(path.stem):
         for line in reversed(ends(path, END_BYTES, from_end=True).splitlines()):
             session_id = row_as(line, _Whose).session_id
             if is_safe_id(session_id):
-                return session_id
-    return path.stem
+                return SessionFile(session_id, path)
+    return SessionFile(path.stem, path)
 
 
 def _latest(projects: Path, cwd: Path | None, unread: dict[str, str] | None) -> SessionFile:
