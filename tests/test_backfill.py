@@ -740,6 +740,40 @@ def test_resend_sends_the_same_bytes_again(tmp_path):
         assert received(server) == first * 2
 
 
+def test_a_resend_that_was_stopped_says_how_to_go_on(tmp_path):
+    """What was sent again is not sent a third time: the oldest come first, and the first that is left has a time."""
+    claude = tmp_path / "claude"
+    for number in (1, 2, 3):
+        session = writer(number, began=datetime(2026, 3, number, 9, tzinfo=UTC))
+        session.turn("hello", "hello")
+        session.save(claude / "projects" / "-home-ada-loom")
+    patient = threading.Event()
+
+    def answer(connection, _request):
+        if len(server.requests) == 5:
+            patient.wait(DEADLINE_S)
+        connection.sendall(OK)
+
+    with HttpServer(answer) as server:
+        assert backfill(claude, TURNSPAN_OTLP_ENDPOINT=server.url)[1]["resend_since"] is None
+        again = ("backfill", "--resend", "--jobs", "1")
+        process = start(claude, *again, TURNSPAN_OTLP_ENDPOINT=server.url)
+        wait_for(lambda: len(server.requests) == 5, "the second of them")
+        os.killpg(process.pid, signal.SIGINT)
+        patient.set()
+        code, out, _ = finish(process)
+        assert code == 130
+        _, _, since = out.partition("the same command with --since ")
+        since = since.split()[0]
+        assert since in {"2026-03-02T09:00:01Z", "2026-03-03T09:00:01Z"}  # whether the stop or the answer came first
+        assert finish(start(claude, *again, "--since", since, TURNSPAN_OTLP_ENDPOINT=server.url))[0] == 0
+        times = Counter(received(server))
+    assert len(times) == 6
+    assert min(times.values()) == 2
+    second_day_ns = datetime(2026, 3, 2, tzinfo=UTC).timestamp() * 1e9
+    assert {times[span] for span in times if json.loads(span)["start_ns"] < second_day_ns} == {2}
+
+
 # ---- processes
 
 

@@ -70,7 +70,8 @@ def backfill_lines(totals: Totals, destinations: Sequence[str], seconds: float) 
         yield f"{name} was given up: {one_line(why)}"
     yield from _named("not acknowledged", totals.left)
     if totals.pending:
-        yield f"{count(totals.pending, 'session')} not done: the same command goes on with them"
+        since = f" with --since {totals.resend_since}" if totals.resend_since else ""
+        yield f"{count(totals.pending, 'session')} not done: the same command{since} goes on with them"
 
 
 def backfill_record(totals: Totals, destinations: Sequence[str], seconds: float) -> dict[str, object]:

@@ -5,7 +5,8 @@ Rules:
 - Sessions go in parallel, each by one process and in order. Who has a session locked keeps it: we come back later.
 - A destination that says "later" is waited for as it asks. One that does not recover, or refuses our credentials, is
   left alone for the rest of the run, and the others go on.
-- Wherever it is stopped, the cursors say what is left: the same command goes on there.
+- Wherever it is stopped, the cursors say what is left: the same command goes on there. Only what is sent *again* has no
+  cursor to tell; but the oldest come first, so the time of the first that is left does.
 """
 
 from __future__ import annotations
@@ -103,6 +104,7 @@ class Totals(msgspec.Struct):
     left: dict[str, str] = {}  # session → why not all of it was acknowledged; project → why it cannot be listed
     given_up: dict[str, str] = {}  # destination → why it was not asked any more
     pending: int = 0  # sessions not done with, for no fault of theirs
+    resend_since: str | None = None  # when the oldest began that was to be sent again and is not
     read_bytes: float = 0.0
     waiting: str = ""
     is_interrupted: bool = False
@@ -249,9 +251,12 @@ class _Run:
 
     def __init__(self, plan: Plan, orders: Orders, crew: Crew[Task], totals: Totals) -> None:
         self._home = orders.config.home
+        self._is_resend = orders.is_resend
         self._crew = crew
         self._totals = totals
         self._jobs = plan.jobs
+        self._since_ns = plan.since_ns
+        self._complete: set[str] = set()
         self._queue = [(0.0, number) for number in range(len(plan.jobs))]  # from when on, and which
         self._number = {job.session.session_id: number for number, job in enumerate(plan.jobs)}
         self._names = {identity_of(destination): destination.name for destination in orders.destinations}
@@ -277,6 +282,10 @@ class _Run:
                 self._take(task.job, message)
             watch(totals)
         totals.pending = len(self._jobs) - totals.sessions - len(totals.left)
+        left_ns = [job.began_ns for job in self._jobs if job.session.session_id not in self._complete]
+        if self._is_resend and left_ns:
+            since_s = max(left_ns[0], self._since_ns) // 10**9
+            totals.resend_since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(since_s))
         watch(totals)
 
     def _take(self, job: Job, message: object) -> None:
@@ -323,6 +332,7 @@ class _Run:
         self._note_read(job, job.bytes)
         if session_id not in totals.left and sum(shipped.is_complete for shipped in sent.shipped) == len(self._names):
             totals.sessions += 1
+            self._complete.add(session_id)
             totals.open += any(shipped.has_unsealed for shipped in sent.shipped)
         return None
 

@@ -94,7 +94,7 @@ def _selecting(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N sessions, the oldest.")
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes; as many as there are cores.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="At most N spans a second.")
-@click.option("--resend", "is_resend", is_flag=True, help="Send again what was acknowledged, too.")
+@click.option("--resend", "is_resend", is_flag=True, help="Send again what was acknowledged, too; see below.")
 @click.option("--dry-run", "is_dry_run", is_flag=True, help="Only say what would be sent.")
 @click.option("--json", "is_json", is_flag=True, help="One JSON object instead of lines.")
 @click.pass_context
@@ -130,12 +130,16 @@ def backfill(
     A session is sent as a whole, with its original times. In one that is still
     being written, only the turns that have ended are sent.
 
+    --resend begins with the oldest session, each time it is run; one that was
+    stopped says with which --since it would go on where it was.
+
     Exit code: 0 if everything was acknowledged, 1 if not, 130 after Ctrl-C.
 
     --json, one object: destinations seconds sessions turns spans copied off open
     refused cut masked{rule: times} left{session or project: why}
     given_up{destination: why}
     pending is_interrupted is_complete
+    resend_since (null but for a --resend that is not complete)
     """
     from turnspan import accounts
     from turnspan.backfill import Orders, Totals, run

@@ -73,6 +73,7 @@ class Plan(msgspec.Struct, frozen=True):
     jobs: list[Job]
     copies: int = 0  # files passed over: no longer than another one of the same session
     unread: dict[str, str] = {}  # project → why it cannot be listed
+    since_ns: int = 0  # what the person said
 
     @property
     def left_bytes(self) -> int:
@@ -94,7 +95,7 @@ def make_plan(
     if selection.limit is not None:
         ready = (job for job in jobs if _has_more(config.home, job, identities, is_resend=is_resend))
         jobs = list(islice(ready, selection.limit))
-    return Plan(jobs, len(found) - len(wanted), unread)
+    return Plan(jobs, len(found) - len(wanted), unread, selection.since_ns or 0)
 
 
 def _named(projects: Path, paths: Sequence[Path], unread: dict[str, str]) -> Iterator[SessionFile]:
