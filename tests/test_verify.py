@@ -17,6 +17,7 @@ from backends.servers import OK, HttpServer, partial_success, reply, reset
 from rows import Writer
 
 from turnspan import state
+from turnspan.accounts import Verified, verify_lines
 from turnspan.backends.local import read_spans
 from turnspan.config import load_config
 from turnspan.holdings import JaegerHoldings, open_holdings
@@ -300,6 +301,9 @@ def test_a_backend_that_does_not_answer_is_not_taken_for_empty(claude):
         posts = len(spans_of(server))
         found = place.check()
         assert all(one.is_unknown and not one.is_complete and one.stored is None for one in found)
+        assert {one.silence for one in found} == {"HTTP 503"}
+        *_, said = verify_lines([Verified("langfuse", found[0])], {"langfuse": True}, {})
+        assert said.endswith("; no answer about 1 session: HTTP 503")
         assert place.repair() == 0
         assert len(spans_of(server)) == posts
         questions = [request for request in server.requests if request.method == "GET"]

@@ -208,7 +208,8 @@ def _verdict(name: str, found: Sequence[Verified], *, is_asked: bool) -> str:
         return f"{name}: all of {figures} is {there}"
     missing = sum(one.checked.missing for one in bad)
     unknown = sum(one.checked.is_unknown for one in bad)
-    silent = f"; no answer about {count(unknown, 'session')}" if unknown else ""
+    why = next((f": {one_line(one.checked.silence)}" for one in bad if one.checked.silence), "")
+    silent = f"; no answer about {count(unknown, 'session')}{why}" if unknown else ""
     doubtful = sum(len(one.checked.doubtful) for one in bad)
     doubt = f"; some of {count(doubtful, 'span')} refused, it did not say which" if doubtful else ""
     return f"{name}: of {figures}, {count(missing, 'span')} of {count(len(bad), 'session')} missing{doubt}{silent}"
@@ -254,6 +255,7 @@ def _difference_record(one: Verified) -> dict[str, object]:
         "refused": sorted(span.hex() for span in checked.refused),
         "doubtful": sorted(span.hex() for span in checked.doubtful),
         "is_unknown": checked.is_unknown,
+        "silence": checked.silence or None,
         "is_repaired": one.is_repaired,
         "problem": one.problem,
     }

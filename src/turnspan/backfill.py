@@ -238,10 +238,11 @@ def run(
         with Crew[Task](size, Sender, shared) as crew:
             _Run(plan, orders, crew, totals).work(watch, should_stop)
     totals.left.update(plan.unread)
+    reasons = totals.given_up or dict(list(totals.left.items())[:1])
     log.log_line(
         orders.config.home, "INFO" if totals.is_complete else "WARN", "backfilled", sessions=totals.sessions,
         turns=totals.turns, spans=totals.spans, left=len(totals.left) + totals.pending, refused=totals.refused,
-        reason="; ".join(f"{name}: {why}" for name, why in totals.given_up.items()),
+        **({"reason": "; ".join(f"{name}: {why}" for name, why in reasons.items())} if reasons else {}),
     )  # fmt: skip
     return totals
 

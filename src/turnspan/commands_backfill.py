@@ -233,7 +233,7 @@ def verify(
       is_complete
       destinations{name: sessions expected acknowledged stored missing_spans off}
       differences[session_id path project destination expected acknowledged stored
-        unsent lost refused doubtful is_unknown is_repaired problem]
+        unsent lost refused doubtful is_unknown silence is_repaired problem]
       failed{session or project: why it cannot be read}
     `unsent`, `lost`, `refused` and `doubtful` (some of these were refused, it did
     not say which) are span ids; `stored` is null where the destination cannot be
@@ -319,7 +319,7 @@ def _repaired(
     from turnspan.verify import repair
 
     if checked.is_unknown:
-        return False, "the backend does not say what it holds"
+        return False, f"the backend does not say what it holds{checked.silence and f': {checked.silence}'}"
     if not checked.unsent and not checked.lost and holdings is None:
         return False, "it was refused, and the destination cannot be asked; `turnspan backfill --resend` tries again"
     patience = Patience(

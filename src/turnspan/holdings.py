@@ -5,6 +5,7 @@ Rules:
 - A question is about one trace, an answer is the ids of its spans. None says that there is no answer, which is not the
   same as an empty one.
 - A backend that is slow to answer is asked again; one that stays silent is not asked about every trace there is.
+- Why there was no answer is told by those who know it (`silence`).
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ class JaegerHoldings:
     """Jaeger's query service, the one its own pages ask (`query_url`, usually port 16686)."""
 
     def __init__(self, endpoint: Endpoint, certificate: str) -> None:
+        self.silence = ""
+        self._where = endpoint.authority
         self._path = endpoint.path.rstrip("/")
         self._connection = (
             HTTPSConnection(
@@ -93,21 +96,26 @@ class JaegerHoldings:
             self._connection.request("GET", f"{self._path}/api/traces/{trace_id.hex()}")
             response = self._connection.getresponse()
             body = response.read(_MAX_ANSWER_BYTES)
-        except (OSError, HTTPException):
+        except (OSError, HTTPException) as error:
             self._connection.close()
+            why = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
+            self.silence = f"no answer from {self._where}: {why}"
             return None
         if not response.isclosed():  # there is more than we read
             self._connection.close()
+            self.silence = "its answer is too long"
             return None
         if response.status == 404:
             return frozenset()
         if response.status != 200:
+            self.silence = f"HTTP {response.status}"
             return None
         try:
             answer = msgspec.json.decode(body, type=_JaegerAnswer)
             # Older servers leave out leading zeros.
             return frozenset(bytes.fromhex(s.id.zfill(16)) for trace in answer.data or () for s in trace.spans)
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+            self.silence = "its answer cannot be read"
             return None
 
 
@@ -124,6 +132,11 @@ class _Patient:
         self._asked = asked
         self._sleep = sleep
         self._silent = 0
+
+    @property
+    def silence(self) -> str:
+        """Why there was no answer, as far as that is known: a backend need not say so."""
+        return str(getattr(self._asked, "silence", ""))
 
     def stored(self, trace_id: bytes) -> frozenset[bytes] | None:
         """The span ids it holds of a trace; None when it does not say."""

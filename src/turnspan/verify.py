@@ -55,6 +55,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     ending: Ending = Ending()  # what was known of the session's end
     off: int = 0  # traces that are switched off
     is_unknown: bool = False  # the backend can be asked, but did not answer
+    silence: str = ""  # why not, where that is known
 
     @property
     def missing(self) -> int:
@@ -121,6 +122,7 @@ def check(session: SessionFile, target: Target, config: Config, holdings: Holdin
         ending=ending,
         off=off,
         is_unknown=is_unknown,
+        silence=str(getattr(holdings, "silence", "")) if is_unknown else "",
     )
 
 

@@ -124,6 +124,7 @@ def test_a_call_that_hangs_ends_at_the_deadline():
 
     assert (verdict.answer, verdict.is_unknown) == (Answer.LATER, True)
     assert time.monotonic() - began < 5
+    assert verdict.reason.startswith(f"gRPC DEADLINE_EXCEEDED: no answer from 127.0.0.1:{server.port} within 0.3 s")
 
 
 def test_a_refused_connection_is_not_unknown():

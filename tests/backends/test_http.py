@@ -319,6 +319,35 @@ def test_a_name_that_does_not_resolve_is_later():
     verdict = backend.send(b"x")
 
     assert (verdict.answer, verdict.is_unknown) == (Answer.LATER, False)
+    assert re.search(r"the name nowhere\.invalid cannot be resolved: \w", verdict.reason)
+
+
+@pytest.mark.parametrize(
+    ("answer", "scheme", "why"),
+    [
+        (None, "http", "{} cannot be reached: Connection refused"),
+        (reset, "http", "no answer from {}: Connection reset by peer"),
+        (_then_close(b""), "http", "no answer from {}: it closed the connection"),
+        (
+            _then_close(b"HTTP/1.1 200 OK\r\nContent-Le"),
+            "http",
+            "no answer from {}: it closed the connection in the middle of its answer",
+        ),
+        ("silence", "http", "no answer from {} within 0.3 s, still waiting for its answer"),
+        ("silence", "https", "no answer from {} within 0.3 s, still in the TLS handshake"),
+    ],
+)
+def test_why_there_is_no_answer_is_in_the_reason(answer, scheme, why):
+    """Refused, reset, closed or silent, and in which step: each wants something else of the person."""
+    with HttpServer(answer) if callable(answer) else socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.port if callable(answer) else server.getsockname()[1]
+        if answer is None:
+            server.close()
+        endpoint = f"{scheme}://127.0.0.1:{port}"
+        backend = open_backend(
+            {"endpoint": endpoint, "timeout_s": 0.3 if answer == "silence" else 10}, name="test", home=None
+        )
+        assert backend.send(b"x").reason == why.format(f"127.0.0.1:{port}")
 
 
 def _hang(connection, _request):

@@ -90,9 +90,10 @@ def _look_up(host: str, port: int, deadline: Deadline) -> list[Address]:
         thread.start()
         thread.join(deadline.left_s())
     if failures:
-        raise OSError(f"the name {host} cannot be resolved") from failures[0]
+        why = getattr(failures[0], "strerror", None) or failures[0]
+        raise OSError(f"the name {host} cannot be resolved: {why}") from failures[0]
     if not found:
-        raise TimeoutError(f"no answer to who {host} is")
+        raise OSError(f"the name {host} cannot be resolved: nobody answered in time")
     return found
 
 

@@ -190,6 +190,7 @@ class LangfuseBackend(OtlpBackend):
         super().__init__(name, spelling, http, limit)
         self._http = http
         self._base = base
+        self.silence = ""  # why it did not say what it holds
 
     def stored(self, trace_id: bytes) -> frozenset[bytes] | None:
         """The span ids that Langfuse holds of a trace; None when it cannot say."""
@@ -208,13 +209,16 @@ class LangfuseBackend(OtlpBackend):
         while len(pages) < _MAX_PAGES:
             try:
                 response = self._http.exchange("GET", self._base + path + query, {})
-            except NoAnswerError:
+            except NoAnswerError as error:
+                self.silence = str(error)
                 return None
             if response.status != 200 or not response.is_complete:
+                self.silence = f"HTTP {response.status}{'' if response.is_complete else ', and the answer broke off'}"
                 return None
             try:
                 page = msgspec.json.decode(response.body, type=_Page)
             except (msgspec.DecodeError, UnicodeDecodeError):
+                self.silence = "its answer cannot be read"
                 return None
             pages.append(page)
             if by_cursor and page.meta.cursor:
@@ -223,6 +227,7 @@ class LangfuseBackend(OtlpBackend):
                 query = f"&page={len(pages) + 1}"
             else:
                 return pages
+        self.silence = "its answer has no end"
         return None
 
 

@@ -52,6 +52,7 @@ class GrpcTransport:
     ) -> None:
         self._metadata = tuple((name.lower(), value) for name, value in headers.items())
         self._timeout_s = timeout_s
+        self._where = endpoint.authority
         self._secrets = secrets
         options: list[tuple[str, str | int]] = [
             ("grpc.enable_retries", 0),
@@ -77,9 +78,12 @@ class GrpcTransport:
         try:
             answer = self._export(body, timeout=self._timeout_s, metadata=self._metadata)
         except grpc.RpcError as failure:
+            details = failure.details() or ""
+            if failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                details = f"no answer from {self._where} within {self._timeout_s:g} s: {details}"
             return read_status(
                 failure.code(),
-                failure.details() or "",
+                details,
                 retry_delay_s(_details_of(failure)),
                 self._secrets,
             )

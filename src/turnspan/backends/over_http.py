@@ -69,6 +69,7 @@ class HttpTransport:
         self._tls_context: ssl.SSLContext | None = None
         self._secrets = secrets
         self._socket: socket.socket | None = None
+        self._doing = ""  # what a deadline would cut short
 
     def send(self, body: bytes) -> Verdict:
         """Post one OTLP request and read the verdict off the answer."""
@@ -89,7 +90,9 @@ class HttpTransport:
         is_sent = False
         try:
             sock = self._kept() or self._open(deadline)
+            self._doing = "sending"
             is_sent = _send(sock, self._request(method, path, headers, body), deadline)
+            self._doing = "waiting for its answer"
             response, is_reusable = _read_response(sock, deadline)
         except OSError as failure:
             self.close()
@@ -135,10 +138,13 @@ class HttpTransport:
 
     def _open(self, deadline: Deadline) -> socket.socket:
         first = self._proxy or self._endpoint
+        self._doing = "connecting"
         self._socket = sock = open_socket(first.host, first.port, deadline)
         if self._endpoint.is_tls:
             if self._proxy is not None:
+                self._doing = "waiting for the proxy"
                 self._tunnel(sock, self._proxy, deadline)
+            self._doing = "in the TLS handshake"
             if self._tls_context is None:
                 self._tls_context = tls_context(self._tls)
             sock.settimeout(deadline.left_s())
@@ -169,9 +175,9 @@ class HttpTransport:
         if failure.filename is not None:
             return Verdict(Answer.CONFIGURATION, f"the certificate file {failure.filename} cannot be read")
         if isinstance(failure, TimeoutError):
-            reason = f"no answer from {self._where()} within {self._timeout_s:g} s"
+            reason = f"no answer from {self._where()} within {self._timeout_s:g} s, still {self._doing}"
         elif is_sent:
-            reason = f"{self._where()} closed the connection without an answer"
+            reason = f"no answer from {self._where()}: {failure.strerror or failure}"
         else:
             reason = f"{self._where()} cannot be reached: {failure.strerror or failure}"
         return Verdict(Answer.LATER, reason, is_unknown=is_sent)
@@ -225,7 +231,7 @@ class _Reader:
             if len(self.buffer) > MAX_HEAD_BYTES:
                 raise _NotHttpError
             if not self.more():
-                raise ConnectionError("the answer broke off")
+                raise ConnectionError("it closed the connection in the middle of its answer")
         line = bytes(self.buffer[:end]).rstrip(b"\r")
         del self.buffer[: end + 1]
         return line
@@ -234,7 +240,7 @@ class _Reader:
         """The next `size` bytes. Raises ConnectionError when there are fewer."""
         while len(self.buffer) < size:
             if not self.more():
-                raise ConnectionError("the answer broke off")
+                raise ConnectionError("it closed the connection in the middle of its answer")
         data = bytes(self.buffer[:size])
         del self.buffer[:size]
         return data
@@ -245,7 +251,7 @@ class _Reader:
             if not b"HTTP/".startswith(self.buffer[:5]):
                 raise _NotHttpError
             if not self.more():
-                raise ConnectionError("closed without an answer")
+                raise ConnectionError("it closed the connection")
         match = _STATUS_LINE.match(self.buffer)
         if match is None:
             raise _NotHttpError
