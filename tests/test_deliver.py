@@ -49,7 +49,7 @@ def test_what_is_acknowledged_is_settled_and_heard_of():
     delivery = deliver(backend, [TRACE, *turns(3)], heard.extend)
     assert (delivery.stopped, delivery.sent, delivery.requests) == (None, len(TRACE.spans) + 3, 1)
     assert names(heard) == backend.names == names([TRACE, *turns(3)])
-    assert (delivery.refused, delivery.cut, delivery.partial) == ([], 0, 0)
+    assert (delivery.refused, delivery.cut, delivery.refused_spans) == ([], 0, 0)
 
 
 def test_nothing_to_send_asks_nobody():
@@ -216,7 +216,7 @@ def test_a_partial_success_names_what_it_may_concern():
     """The server does not say which span it rejected: the trace is named, and nothing is sent again."""
     backend = Recording(PARTIAL_ONE)
     delivery = deliver(backend, [TRACE])
-    assert (delivery.stopped is None, delivery.sent, delivery.partial) == (True, len(TRACE.spans) - 1, 1)
+    assert (delivery.stopped is None, delivery.sent, delivery.refused_spans) == (True, len(TRACE.spans) - 1, 1)
     [refused] = delivery.refused
     assert (refused.trace_id, refused.span_id) == (TRACE.trace_id, b"")
     assert refused.reason == f"1 of {len(TRACE.spans)} spans of this request: one is odd"

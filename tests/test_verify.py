@@ -408,6 +408,48 @@ def test_what_was_refused_without_a_name_is_not_taken_for_sent(tmp_path):
         assert turnspan(claude, "verify", TURNSPAN_OTLP_ENDPOINT=server.url)[0] == 0
 
 
+@pytest.mark.parametrize("is_named", [True, False])
+def test_refused_spans_are_counted_however_they_were_refused(tmp_path, is_named):
+    """By name or only by number, and more than are remembered: every command gives the number, and says what it left out."""
+    claude = tmp_path / "claude"
+    session = Writer()
+    for number in range(150):
+        session.turn(f"question {number}", "answer")
+    session.save(claude / "projects" / "-home-ada-loom")
+
+    def picky(connection, request):
+        spans = len(request.spans)
+        refused = 0 if len(server.requests) == 1 else spans if is_named else spans - 1
+        connection.sendall(reply(200, partial_success(refused, "too old"), "application/x-protobuf"))
+
+    with HttpServer(picky) as server:
+        home = claude / "turnspan"
+        home.mkdir(mode=0o700)
+        (home / "config.toml").write_text(
+            f'[destinations.otlp]\nendpoint = "{server.url}"\nmax_request_bytes = 60000\n'
+        )
+        (home / "config.toml").chmod(0o600)
+        told = json.loads(turnspan(claude, "backfill", "--json")[1])
+        taken, *others = (len(request.spans) for request in server.requests)
+        refused = sum(others) if is_named else sum(others) - len(others)
+        assert (told["refused"], told["spans"]) == (refused, 300 - refused)
+        (there,) = json.loads(turnspan(claude, "status", "--json")[1])["destinations"]
+        assert sum(refusal["spans"] for refusal in there["refused"]) == refused
+        assert f"it has refused {refused} spans for good" in turnspan(claude, "doctor")[1]
+        code, out = turnspan(claude, "verify", "--json")
+        (difference,) = json.loads(out)["differences"]
+        out = turnspan(claude, "verify")[1]
+    assert code == 1
+    if is_named:
+        assert (len(difference["refused"]), difference["forgotten"]) == (200, refused - 200)
+        assert f"200 refused, {refused - 200} more refused, not remembered which" in out
+        assert f"{refused} spans of 1 session missing" in out
+        assert any("is not remembered" in refusal["reason"] for refusal in there["refused"])
+    else:
+        assert (difference["refused"], difference["forgotten"]) == ([], 0)
+        assert len(difference["doubtful"]) == 300 - taken
+
+
 @pytest.mark.parametrize("has_rows_behind", [False, True])
 def test_the_turn_that_was_sent_a_moment_ago_is_verified_too(tmp_path, has_rows_behind):
     """A hook sends a turn at once: verify knows that it has ended, and finds it when it is lost.

@@ -181,6 +181,8 @@ def _difference(one: Verified) -> tuple[str, ...]:
         for ids, word in ((checked.unsent, "not sent"), (checked.lost, "lost"), (checked.refused, "refused"))
         if ids
     ]
+    if checked.forgotten:
+        missing.append(f"{checked.forgotten} more refused, not remembered which")
     if checked.doubtful:
         missing.append(f"some of {len(checked.doubtful)} refused")
     if checked.is_unknown:
@@ -253,6 +255,7 @@ def _difference_record(one: Verified) -> dict[str, object]:
         "unsent": sorted(span.hex() for span in checked.unsent),
         "lost": sorted(span.hex() for span in checked.lost),
         "refused": sorted(span.hex() for span in checked.refused),
+        "forgotten": checked.forgotten,
         "doubtful": sorted(span.hex() for span in checked.doubtful),
         "is_unknown": checked.is_unknown,
         "silence": checked.silence or None,

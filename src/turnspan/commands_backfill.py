@@ -233,10 +233,11 @@ def verify(
       is_complete
       destinations{name: sessions expected acknowledged stored missing_spans off}
       differences[session_id path project destination expected acknowledged stored
-        unsent lost refused doubtful is_unknown silence is_repaired problem]
+        unsent lost refused forgotten doubtful is_unknown silence is_repaired problem]
       failed{session or project: why it cannot be read}
     `unsent`, `lost`, `refused` and `doubtful` (some of these were refused, it did
-    not say which) are span ids; `stored` is null where the destination cannot be
+    not say which) are span ids; `forgotten` is how many more were refused than the
+    200 whose ids are remembered; `stored` is null where the destination cannot be
     asked.
     """
     from turnspan import accounts

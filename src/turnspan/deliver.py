@@ -30,11 +30,12 @@ _CUTS: Final = (20_000, 1_000, 0)  # characters a text keeps when its span alone
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A span that a backend will never take."""
+    """A span that a backend will never take; or a trace of a request of which it took a part, without saying which."""
 
     trace_id: bytes
-    span_id: bytes
+    span_id: bytes  # empty: nobody knows
     reason: str
+    spans: int = 1  # those of a request of several traces stand with the first
 
 
 class Delivery(msgspec.Struct):
@@ -44,13 +45,12 @@ class Delivery(msgspec.Struct):
     sent: int = 0  # spans acknowledged
     refused: list[Refused] = []
     cut: int = 0  # spans that had to be shortened
-    partial: int = 0  # spans that a backend says it rejected, without saying which of a request
     requests: int = 0
 
     @property
     def refused_spans(self) -> int:
         """How many spans it did not take: those that are named, and those of which only the number is known."""
-        return sum(bool(one.span_id) for one in self.refused) + self.partial
+        return sum(one.spans for one in self.refused)
 
 
 def deliver(
@@ -87,7 +87,7 @@ def _batches(backend: Backend, traces: Sequence[Trace]) -> list[list[Trace]]:
     return batches
 
 
-def _send(  # noqa: C901  the table of verdicts
+def _send(
     backend: Backend, traces: list[Trace], delivery: Delivery, acknowledged: Callable[[Sequence[Trace]], None]
 ) -> None:
     body = backend.encode(traces)
@@ -101,12 +101,7 @@ def _send(  # noqa: C901  the table of verdicts
         rejected = min(verdict.rejected, spans) if verdict.answer is Answer.PARTIAL else 0
         delivery.sent += spans - rejected
         if rejected:
-            every = rejected == spans
-            delivery.partial += 0 if every else rejected
-            for trace in traces:
-                for span in trace.spans if every else trace.spans[:1]:
-                    why = verdict.reason if every else f"{rejected} of {spans} spans of this request: {verdict.reason}"
-                    delivery.refused.append(Refused(trace.trace_id, span.span_id if every else b"", why))
+            delivery.refused += _rejected(traces, verdict, rejected)
         acknowledged(traces)
     elif verdict.answer in {Answer.TOO_LARGE, Answer.INVALID} and spans > 1:
         if not delivery.sent and delivery.requests > _MOST_REFUSALS:
@@ -123,6 +118,15 @@ def _send(  # noqa: C901  the table of verdicts
         acknowledged(traces)
     else:
         delivery.stopped = verdict
+
+
+def _rejected(traces: list[Trace], verdict: Verdict, rejected: int) -> list[Refused]:
+    """What a partial success refused: every span by its name, or so many of them, nobody knows which."""
+    spans = [(trace.trace_id, span.span_id) for trace in traces for span in trace.spans]
+    if rejected == len(spans):
+        return [Refused(trace_id, span_id, verdict.reason) for trace_id, span_id in spans]
+    why = f"{rejected} of {len(spans)} spans of this request: {verdict.reason}"
+    return [Refused(trace.trace_id, b"", why, 0 if place else rejected) for place, trace in enumerate(traces)]
 
 
 def _halves(traces: list[Trace]) -> tuple[list[Trace], list[Trace]]:

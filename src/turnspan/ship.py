@@ -260,11 +260,17 @@ class _Walk:
             now = self._clock()
             known = {(entry.trace_id, entry.span_id) for entry in self._cursor.quarantined}
             new = [
-                state.Quarantine(trace_id=r.trace_id.hex(), span_id=r.span_id.hex(), reason=r.reason[:300], at_s=now)
+                state.Quarantine(
+                    trace_id=r.trace_id.hex(), span_id=r.span_id.hex(), spans=r.spans, reason=r.reason[:300], at_s=now
+                )
                 for r in delivery.refused
-                if (r.trace_id.hex(), r.span_id.hex()) not in known
+                # What has no name may be other spans of the same trace, unless it is sent once more.
+                if (r.trace_id.hex(), r.span_id.hex()) not in known or (not r.span_id and self._only is None)
             ]
-            changes["quarantined"] = (*self._cursor.quarantined, *new)[-_REMEMBERED_QUARANTINE:]
+            entries = (*self._cursor.quarantined, *new)
+            changes["quarantined"] = entries[-_REMEMBERED_QUARANTINE:]
+            past = sum(entry.spans for entry in entries[:-_REMEMBERED_QUARANTINE])
+            changes["forgotten"] = self._cursor.forgotten + past
         self._cursor = msgspec.structs.replace(self._cursor, **changes)
 
     def _masked(self, trace: Trace) -> Trace | None:

@@ -71,10 +71,11 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
-    """What a destination will never take; `span_id` is empty for a whole trace."""
+    """What a destination will never take; `span_id` is empty where it did not say which spans of a trace."""
 
     trace_id: str
     span_id: str = ""
+    spans: Count = 1
     reason: str = ""
     at_s: float = 0.0
 
@@ -85,12 +86,18 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     progress: Progress = Progress()
     arrived: tuple[str, ...] = ()  # spans behind `progress` that are there already: a batch that was cut short
     is_unsure: bool = False  # the last request got no answer: what was in it may be there as well
-    quarantined: tuple[Quarantine, ...] = ()
+    quarantined: tuple[Quarantine, ...] = ()  # the latest; of those before them only the number is kept
+    forgotten: Count = 0
     seen_bytes: Count = 0  # the size of the transcript when nothing of it was left to send
     sent_turns: Count = 0
     sent_spans: Count = 0
     last_success_s: float = 0.0
     last_error: str = ""
+
+    @property
+    def refused_spans(self) -> int:
+        """How many spans the destination will never take."""
+        return sum(entry.spans for entry in self.quarantined) + self.forgotten
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):

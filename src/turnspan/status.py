@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from turnspan.config import Config, Destination
 
 _COUNTING_S: Final = 2.0
+_FORGOTTEN: Final = "why is not remembered: of each session, only the latest ones are"
 _USER_IN_URL: Final = re.compile(r"//[^/@]*@")
 
 
@@ -215,8 +216,11 @@ def _refusals(cursors: Iterable[tuple[str, state.Cursor]]) -> tuple[Refusal, ...
     spans: Counter[str] = Counter()
     latest: dict[str, tuple[float, str]] = {}
     for session_id, cursor in cursors:
+        if cursor.forgotten:
+            spans[_FORGOTTEN] += cursor.forgotten
+            latest[_FORGOTTEN] = (0.0, session_id)
         for entry in cursor.quarantined:
-            spans[entry.reason] += 1
+            spans[entry.reason] += entry.spans
             latest[entry.reason] = max(latest.get(entry.reason, (0.0, "")), (entry.at_s, session_id))
     return tuple(Refusal(reason, number, latest[reason][1]) for reason, number in spans.most_common())
 

@@ -50,6 +50,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     unsent: frozenset[bytes] = frozenset()  # spans that were never acknowledged and are not there
     lost: frozenset[bytes] = frozenset()  # spans that were acknowledged and are not there
     refused: frozenset[bytes] = frozenset()  # of the missing ones, those the destination would not take
+    forgotten: int = 0  # so many more that it would not take: which ones is not remembered
     doubtful: frozenset[bytes] = frozenset()  # spans among which the destination refused some, without saying which
     there: frozenset[bytes] = frozenset()  # spans the backend holds
     ending: Ending = Ending()  # what was known of the session's end
@@ -60,7 +61,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def missing(self) -> int:
         """How many spans are not there."""
-        return len(self.unsent | self.lost | self.refused)
+        return len(self.unsent | self.lost | self.refused) + self.forgotten
 
     @property
     def is_complete(self) -> bool:
@@ -117,6 +118,7 @@ def check(session: SessionFile, target: Target, config: Config, holdings: Holdin
         unsent=frozenset(missing & left),
         lost=frozenset(missing - left - quarantined),
         refused=frozenset(missing & quarantined),
+        forgotten=0 if is_asked else cursor.forgotten,
         doubtful=frozenset() if is_asked else frozenset(doubtful - not_acknowledged),
         there=frozenset(there),
         ending=ending,

@@ -108,7 +108,7 @@ def _held(group: Group, destination: Destination, config: Config, now_s: float) 
             "when that is mended, the next event sends all that waits; `turnspan backfill` does so at once",
         )
     refused = sum(
-        len(checkpoint.destinations[identity].quarantined)
+        checkpoint.destinations[identity].refused_spans
         for _, checkpoint in state.checkpoints(config.home)
         if checkpoint is not None and identity in checkpoint.destinations
     )
