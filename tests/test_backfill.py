@@ -264,8 +264,9 @@ def test_what_was_sent_live_is_completed_and_not_repeated(claude):
     assert sorted(ids(everything)) == sorted(expected(claude / "projects"))
 
 
-def test_ctrl_c_stops_it_cleanly_and_the_same_command_goes_on(claude):
-    """After Ctrl-C what is under way is finished and noted: the next run repeats not a single span."""
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_it_cleanly_and_the_same_command_goes_on(claude, stop):
+    """After Ctrl-C, or a SIGTERM for all of the group, what is under way is finished and noted: the next run repeats not a single span."""
     slow = threading.Event()
 
     def answer(connection, _request):
@@ -275,12 +276,13 @@ def test_ctrl_c_stops_it_cleanly_and_the_same_command_goes_on(claude):
     with HttpServer(answer) as server:
         process = start(claude, "backfill", "--jobs", "2", TURNSPAN_OTLP_ENDPOINT=server.url)
         wait_for(lambda: len(server.requests) >= 2, "the first requests")
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, stop)
         code, out, err = finish(process)
         assert code == 130
         assert "stopping where it is safe" in err
         assert "Traceback" not in err
         assert "the same command goes on" in out
+        assert "not acknowledged" not in out
         before = len(received(server))
         slow.set()
         code, told, _ = backfill(claude, TURNSPAN_OTLP_ENDPOINT=server.url)

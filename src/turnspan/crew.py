@@ -4,7 +4,8 @@ Rules:
 
 - A process that dies takes its one task with it and nothing else: the task is reported as lost, another process takes
   its place.
-- Ctrl-C reaches every process of a terminal. Ours leave it to the parent, which asks each of them to stop where it can.
+- Ctrl-C reaches every process of a terminal, and a SIGTERM may reach all of a group. Ours leave both to the parent,
+  which asks each of them to stop where it can.
 - A parent that dies has asked for a stop, too: its end of the pipe is gone.
 - They are started afresh, not forked: nothing of the parent, no lock and no connection, is theirs by accident.
 """
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _GRACE_S = 5.0
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 
 Task = TypeVar("Task")
 
@@ -91,7 +93,7 @@ class Crew(Generic[Task]):
         self.stop()
         for member in self._members:
             if error is not None:
-                member.process.terminate()
+                member.process.kill()
             member.process.join(_GRACE_S)
             if member.process.is_alive():
                 member.process.kill()
@@ -146,7 +148,7 @@ class Crew(Generic[Task]):
         theirs, to = context.Pipe(duplex=False)
         back, their_back = context.Pipe(duplex=False)
         process = context.Process(target=_work, args=(self._prepare, self._args, theirs, their_back), daemon=True)
-        with _ignored_interrupt():
+        with _left_to_the_parent():
             process.start()
         theirs.close()
         their_back.close()
@@ -167,13 +169,14 @@ def _close(member: _Member) -> None:
 
 
 @contextmanager
-def _ignored_interrupt() -> Iterator[None]:
+def _left_to_the_parent() -> Iterator[None]:
     """What is ignored when a process starts stays ignored in it, from its first instruction on."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in _STOPS}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _work(
@@ -183,7 +186,8 @@ def _work(
     outbox: Connection[Any, Any],
 ) -> None:
     """What a process does all its life."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in _STOPS:
+        signal.signal(number, signal.SIG_IGN)
     do = prepare(*args)
     desk = Desk(inbox, outbox)
     while True:
