@@ -608,6 +608,19 @@ def test_a_link_out_of_the_archive_is_not_followed(tmp_path):
     assert planned(tmp_path / "claude") == []
 
 
+@pytest.mark.skipif(sys.platform in {"win32", "darwin"}, reason="their names are always Unicode")
+def test_a_path_that_is_not_utf_8_is_a_path(tmp_path):
+    """An old disk has names in an old encoding: what lies there is sent, and noted, so that it is sent once."""
+    claude = tmp_path / "claude"
+    session = writer(1)
+    session.turn("hello", "hello")
+    session.save(tmp_path / os.fsdecode(b"K\xf6ln") / "-home-ada-loom")
+    (old,) = (path for path in tmp_path.iterdir() if path != claude)
+    assert backfill(claude, old)[1]["turns"] == 1
+    code, told, _ = backfill(claude, old)
+    assert (code, told["turns"], told["sessions"]) == (0, 0, 1)
+
+
 def test_one_project_that_cannot_be_listed_holds_back_no_other(claude):
     """The others are sent; it is named, for people and for machines, and the exit code says that it is not all."""
     (claude / "projects" / "circle").symlink_to("circle")

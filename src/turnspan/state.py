@@ -222,7 +222,10 @@ def _set_aside(path: Path) -> str:
 def save(home: Path, checkpoint: Checkpoint) -> None:
     """Replace a session's checkpoint, durably. Raises StateError, and then the old one is still there."""
     path = state_path(home, checkpoint.session_id)
-    raw = msgspec.json.encode(checkpoint)
+    try:
+        raw = msgspec.json.encode(checkpoint)
+    except UnicodeEncodeError:  # a path that is not UTF-8: what was acknowledged counts more than where it was read
+        raw = msgspec.json.encode(msgspec.structs.replace(checkpoint, transcript=""))
     if len(raw) > MAX_STATE_BYTES:
         raise StateError(f"the state of session {checkpoint.session_id} has grown to {len(raw)} bytes")
     _state_directory(home)
