@@ -308,6 +308,7 @@ def test_ctrl_c_while_it_waits_for_a_server_is_nobodys_fault(tmp_path, asked):
         code, out, _ = finish(process)
         assert code == 130
         assert "given up" not in out
+        assert ("stopped while waiting 100 s: HTTP 503\n" in out) == (asked == ("backfill",))
         assert list((claude / "turnspan" / "state").glob(".hold-*")) == []
         assert finish(start(claude, *asked, TURNSPAN_OTLP_ENDPOINT=server.url))[0] == 0
         assert len(server.requests) == 2

@@ -69,6 +69,8 @@ def backfill_lines(totals: Totals, destinations: Sequence[str], seconds: float) 
     for name, why in totals.given_up.items():
         yield f"{name} was given up: {one_line(why)}"
     yield from _named("not acknowledged", totals.left)
+    if totals.is_interrupted and totals.waiting:
+        yield f"stopped while {one_line(totals.waiting)}"
     if totals.pending:
         since = f" with --since {totals.resend_since}" if totals.resend_since else ""
         yield f"{count(totals.pending, 'session')} not done: the same command{since} goes on with them"

@@ -239,6 +239,8 @@ def run(
             _Run(plan, orders, crew, totals).work(watch, should_stop)
     totals.left.update(plan.unread)
     reasons = totals.given_up or dict(list(totals.left.items())[:1])
+    if totals.is_interrupted:
+        reasons = {"stopped": totals.waiting or "by the person"}
     log.log_line(
         orders.config.home, "INFO" if totals.is_complete else "WARN", "backfilled", sessions=totals.sessions,
         turns=totals.turns, spans=totals.spans, left=len(totals.left) + totals.pending, refused=totals.refused,
