@@ -139,13 +139,7 @@ class Surroundings:
         self.taken = taken  # taken from the queue, and no line has repeated them yet
         self._recall = recall
         self._said: dict[Words, e.Entry] = {}  # lines already at hand, so that they need not be recalled
-        unclaimed = recall(*context[_UNCLAIMED]) if _UNCLAIMED in context else None
-        self._leaf = known_as(unclaimed.leaf_uuid) if unclaimed is not None else None
-
-    @property
-    def held(self) -> tuple[dict[str, Words], tuple[Words, ...], tuple[Words, ...]]:
-        """All of it, as it is."""
-        return self.context, self.queued, self.taken
+        self._leaf = self._unclaimed_leaf()
 
     def take(self, entry: e.Entry, place: Place) -> bool:
         """Take a row that says something of the kind; False if it does not."""
@@ -203,7 +197,15 @@ class Surroundings:
                 self._said[at] = entry
                 yield kind, str(getattr(entry, _CONTEXT[kind]) or "")
 
-    def forget(self, context: dict[str, Words], queued: tuple[Words, ...], taken: tuple[Words, ...]) -> None:
-        """Let go of lines that nobody needs: neither what holds now nor what held then."""
-        needed = {*self.context.values(), *self.queued, *self.taken, *context.values(), *queued, *taken}
-        self._said = {at: entry for at, entry in self._said.items() if at in needed}
+    def go_back(self, context: dict[str, Words], queued: tuple[Words, ...], taken: tuple[Words, ...]) -> None:
+        """Let what held then be what holds, and let go of lines that nobody needs any more."""
+        self.context, self.queued, self.taken = context, queued, taken
+        if self._said:
+            needed = {*context.values(), *queued, *taken}
+            self._said = {at: entry for at, entry in self._said.items() if at in needed}
+        self._leaf = self._unclaimed_leaf()
+
+    def _unclaimed_leaf(self) -> str | None:
+        at = self.context.get(_UNCLAIMED)
+        entry = (self._said.get(at) or self._recall(*at)) if at is not None else None
+        return known_as(entry.leaf_uuid) if entry is not None else None

@@ -11,8 +11,9 @@ Rules:
   sealed turn and belongs to it is a further **part** of the same turn, with new responses only.
 - Responses are merged by message id, even when tool results stand between their lines. Order is position in the file;
   timestamps only give times.
-- Memory is bounded: what must be remembered of the past is a `Carry`, small and without content. Fed in any pieces, the
-  same file gives the same turns.
+- Memory is bounded: what must be remembered of the past is a `Carry`, small and without content.
+- **What seals a turn is read again from its `Carry`**, with all that stands behind the turn, as by a later reading that
+  has nothing else. So in any pieces the same file gives the same turns.
 """
 
 from __future__ import annotations
@@ -93,11 +94,11 @@ class Grouper:
         self._session_id = session_id
         self._is_agent = is_agent
         self._past = carry or Carry()
-        self._turns = self._past.turns
         self._open: Turn | None = None
         self._late: dict[int, Turn] = {}
         self._between: list[tuple[Entry, Place]] = []
         self._early: list[tuple[Entry, Place]] = []
+        self._behind: list[tuple[Entry, Place]] = []  # whatever stands behind `_end`: a later reading begins there
         self._gap = NO_GAP
         self._end = Place(0, 0, 0)
         self._requests: dict[str, Request] = {}
@@ -110,7 +111,7 @@ class Grouper:
         self._owners: dict[str, int] = dict(self._past.owners)
         self._rows: list[tuple[str, int]] = list(self._past.owners)
         self._around = Surroundings(self._past.context, self._past.queued, self._past.taken, recall)
-        self._marked = (len(self._rows), *self._around.held)
+        self._marked = (len(self._rows), self._past.context, self._past.queued, self._past.taken)
 
     # ---- what a caller sees
 
@@ -130,6 +131,7 @@ class Grouper:
         if is_placeholder(entry):
             return _NONE_SEALED
         entry.uuid, entry.parent_uuid = known_as(entry.uuid), known_as(entry.parent_uuid)
+        self._behind.append((entry, place))
         if entry.uuid in self._owners and entry.uuid is not None:
             return _NONE_SEALED  # a row that stands there twice
         if not is_conversation(entry, is_agent=self._is_agent):
@@ -142,7 +144,10 @@ class Grouper:
             return _NONE_SEALED
         if not self._early:
             sealed = self._take(entry, place)
-            return (sealed,) if sealed is not None else _NONE_SEALED
+            if sealed is not None:
+                return self._again(sealed)
+            self._behind.clear()
+            return _NONE_SEALED
         if self._is_late_prompt(entry):
             rest = [row for row in self._early if not is_conversation(row[0], is_agent=self._is_agent)]
             answers = [row for row in self._early if is_conversation(row[0], is_agent=self._is_agent)]
@@ -151,19 +156,31 @@ class Grouper:
 
     def flush(self) -> list[Sealed]:
         """Take rows that were held back for a prompt that did not come."""
-        return self._release(self._early)
+        sealed: list[Sealed] = []
+        while self._early:
+            sealed += self._release(self._early)
+        return sealed
 
     def _release(self, rows: list[tuple[Entry, Place]]) -> list[Sealed]:
         """Take rows that were held back, each with what stands before it: a later reading may begin at any of them."""
         self._early = []
-        sealed = []
         for entry, place in rows:
             if not is_conversation(entry, is_agent=self._is_agent):
                 if entry.uuid is None or entry.uuid not in self._owners:
                     self._between.append((entry, place))
-            elif key_of(entry) not in self._owners and (ended := self._take(entry, place)) is not None:
-                sealed.append(ended)
-        return sealed
+            elif key_of(entry) not in self._owners and (sealed := self._take(entry, place)) is not None:
+                return self._again(sealed)
+        self._behind = [row for row in self._behind if row[1].offset >= self._end.end]
+        return []
+
+    def _again(self, sealed: Sealed) -> list[Sealed]:
+        """What was sealed, and what is sealed when the rows behind it are read again."""
+        rows = [row for row in self._behind if row[1].offset >= sealed.end.end]
+        self._between, self._early, self._behind = [], [], []
+        found = [sealed]
+        for entry, place in rows:
+            found += self.feed(entry, place)
+        return found
 
     def _is_late_prompt(self, entry: Entry) -> bool:
         """Whether a row is the prompt of the one response that was written before it, and of its results.
@@ -196,32 +213,38 @@ class Grouper:
         return all(other.uuid != parent for other, _ in (*self._between, *self._early) if other.type != "assistant")
 
     def _take(self, entry: Entry, place: Place) -> Sealed | None:
-        gap = self._gap = Gap() if self._between else NO_GAP
-        if self._between:
-            for other, at in self._between:
-                self._take_between(other, at)
-            self._between = []
-        sealed = None
+        """Take a conversation row; or what has to be sealed before it, and nothing of the row is taken."""
+        sealed, self._gap = None, NO_GAP
         if entry.is_sidechain and not self._is_agent:
+            if self._between:
+                self._take_gap()
             self._take_sidechain(entry, place)
         elif entry.type == "assistant":
+            if self._between:
+                self._take_gap()
             sealed = self._take_assistant(entry, place, e.time_ns(entry))
         else:
             sealed = self._take_user(entry, place, e.time_ns(entry))
+        if sealed is not None:
+            return sealed
+        gap = self._gap
+        if self._between:
+            self._between = []
         if gap.requests:
             self._requests.update(gap.requests)
         if gap.input_ns is not None and self._input_ns is None:
             self._input_ns = gap.input_ns
         if place.offset >= self._end.offset:  # a row that was held back may come after a later one
             self._end = place
-        self._marked = (len(self._rows), *self._around.held)
-        return sealed
+        around = self._around
+        self._marked = (len(self._rows), around.context, around.queued, around.taken)
+        return None
 
     def seal(self) -> Sealed | None:
         """What is open, sealed: a later start or an event says that it has ended."""
-        turns = self.unsealed
-        if not turns:
+        if self._open is None and not self._late:
             return None
+        turns = self.unsealed
         for turn in turns:
             self._finish(turn)
         rows, context, queued, taken = self._marked
@@ -232,12 +255,11 @@ class Grouper:
         running = turns if self._open is None else [self._open]  # late parts do not say whether the next answer is new
         numbers = {turn.number for turn in turns}
         kept = [ref for ref in past.recent if ref.number not in numbers]
-        self._rows = self._rows[max(0, rows - _REMEMBERED_ROWS) :]
-        rows = min(rows, _REMEMBERED_ROWS)
+        self._rows = self._rows[max(0, rows - _REMEMBERED_ROWS) : rows]
         self._past = Carry(
             turns=max([past.turns, *numbers]),
             recent=tuple([*kept, *(turn.ref for turn in turns)][-_REMEMBERED_TURNS:]),
-            owners=tuple(self._rows[:rows]),
+            owners=tuple(self._rows),
             responses=tuple([*past.responses, *(r.key for t in turns for r in t.responses)][-_REMEMBERED_RESPONSES:]),
             pending=tuple(pending[-_REMEMBERED_CALLS:]),
             is_answered=all(turn.has_answer and not turn.has_failed for turn in running),
@@ -248,18 +270,23 @@ class Grouper:
             taken=taken,
         )
         self._owners = dict(self._rows)
-        self._around.forget(context, queued, taken)
+        self._around.go_back(context, queued, taken)
+        self._marked = (len(self._rows), context, queued, taken)
         self._open, self._late, self._inline, self._inline_rows = None, {}, {}, {}
         self._requests, self._responses, self._calls = {}, {}, {}
         return Sealed(turns, self._end, self._past)
 
     # ---- what stands between
 
+    def _take_gap(self) -> None:
+        self._gap = Gap()
+        for entry, place in self._between:
+            self._take_between(entry, place)
+
     def _take_between(self, entry: Entry, place: Place) -> None:
         gap = self._gap
         if self._around.take(entry, place):
-            before = [uuid for uuid, _ in self._rows[-_REMEMBERED_ROWS:]]
-            self._around.claim(*before, *(other.uuid for other, _ in self._between))
+            self._claim_before()
         elif entry.type == "api-request":
             gap.take_request(entry)
         elif entry.type == "attachment":
@@ -275,6 +302,11 @@ class Grouper:
                 gap.tentative_rows[entry.uuid] = None
             elif entry.uuid not in gap.tentative_rows and entry.parent_uuid in self._owners:
                 self._own(entry.uuid, self._owners[entry.parent_uuid])
+
+    def _claim_before(self) -> None:
+        if self._around.is_unclaimed:
+            before = [uuid for uuid, _ in self._rows[-_REMEMBERED_ROWS:]]
+            self._around.claim(*before, *(other.uuid for other, _ in self._between))
 
     def _own(self, uuid: str, number: int) -> None:
         """Remember whose row this is."""
@@ -293,18 +325,23 @@ class Grouper:
     def _take_user(self, entry: Entry, place: Place, moment: int | None) -> Sealed | None:
         assert entry.message is not None
         found = e.blocks(entry.message)
-        results = results_of(entry)
+        results = [block for block in found if block.type == "tool_result"]
         text = e.plain_text(found)
-        if results and (self._open is not None or self._late or self._past.recent):
+        is_result = bool(results and (self._open is not None or self._late or self._past.recent))
+        is_prompt = not is_result and not is_interruption(text)
+        if is_prompt and (sealed := self.seal()) is not None:
+            return sealed  # whatever stands between: it need not be read twice
+        if self._between:
+            self._take_gap()
+        if is_result:
             self._take_results(entry, place, moment, results, text)
             return None
-        if is_interruption(text):
+        if not is_prompt:
             if self._open is not None or self._past.recent:
                 turn = self._open or self._part_of(self._ref(entry), entry, place)
                 self._settle(turn)
                 self._interrupt(turn, entry, place, moment, text)
             return None
-        sealed = self.seal()
         typed, ide = e.without_ide_tags(text)
         media = tuple(e.media(block.source) for block in found if block.type in {"image", "document"})
         turn = self._new_turn(entry, place, origin_of(entry, text))
@@ -316,7 +353,7 @@ class Grouper:
         self._settle(turn)
         self._around.taken = ()
         self._input_ns = moment
-        return sealed
+        return None
 
     def _interrupt(self, turn: Turn, entry: Entry, place: Place, moment: int | None, text: str) -> None:
         turn.is_interrupted = True
@@ -368,12 +405,14 @@ class Grouper:
         message = entry.message
         is_synthetic = message.model == "<synthetic>"
         key = response_key(entry)
-        sealed = None
         turn, response = self._responses.get(key, (None, None))
         if turn is None or response is None:
             if self._is_agent and self._is_fork_context and self._open is None and not self._past.recent:
                 return None  # a forked agent begins with a copy of the message that launched it
-            turn, sealed = self._turn_for(entry, place, is_synthetic=is_synthetic)
+            found = self._turn_for(entry, place, is_synthetic=is_synthetic)
+            if isinstance(found, Sealed):
+                return found
+            turn = found
             self._settle(turn)
             if turn.has_answer:
                 self._input_ns = None  # what made it go on is not known
@@ -384,10 +423,10 @@ class Grouper:
         self._row(turn, entry, place, moment)
         for call in add_line(response, entry, message, moment):
             self._calls[call.id] = (turn, call)
-        return sealed
+        return None
 
-    def _turn_for(self, entry: Entry, place: Place, *, is_synthetic: bool) -> tuple[Turn, Sealed | None]:
-        """The turn that a new response belongs to, and what its coming seals."""
+    def _turn_for(self, entry: Entry, place: Place, *, is_synthetic: bool) -> Turn | Sealed:
+        """The turn that a new response belongs to, or what its coming seals."""
         gap, turn = self._gap, self._open
         is_reply_to_command = entry.parent_uuid in gap.tentative_rows
         number = self._owners.get(entry.parent_uuid or "")
@@ -399,25 +438,25 @@ class Grouper:
         if gap.tentative is not None and (is_reply_to_command or (number is None and (turn is None or is_ended()))):
             return self._confirm(*gap.tentative)
         if turn is None and not self._past.recent:
-            return self._new_turn(entry, place, "unknown"), None
+            return self._new_turn(entry, place, "unknown")
         if turn is not None and not self._is_own(entry):
-            return self._part_of(self._ref(entry), entry, place), None
+            return self._part_of(self._ref(entry), entry, place)
         if is_synthetic:
-            return turn or self._part_of(self._ref(entry), entry, place), None
+            return turn or self._part_of(self._ref(entry), entry, place)
         if answers_queued(entry.version or "") and not self._is_agent and gap.boundary != "feedback":
             has_failed = running is not None and running.has_failed
             if not has_failed and is_ended():
                 return self._answer_to_queued(entry, place)
         if turn is None:
-            return self._part_of(self._ref(entry), entry, place), None
+            return self._part_of(self._ref(entry), entry, place)
         if gap.boundary and is_ended():
-            sealed = self.seal()
-            return self._part_of(self._ref(entry), entry, place), sealed
-        return turn, None
+            return self.seal() or turn
+        return turn
 
-    def _confirm(self, entry: Entry, place: Place) -> tuple[Turn, Sealed | None]:
+    def _confirm(self, entry: Entry, place: Place) -> Turn | Sealed:
         """A command or `!` line got a reply: it started a turn."""
-        sealed = self.seal()
+        if (sealed := self.seal()) is not None:
+            return sealed
         assert entry.message is not None
         text = e.plain_text(e.blocks(entry.message))
         command = e.command_of(text)
@@ -428,20 +467,20 @@ class Grouper:
             self._own(row, turn.number)
         del self._gap.commands[-1:]
         self._around.taken = ()
-        return turn, sealed
+        return turn
 
-    def _answer_to_queued(self, entry: Entry, place: Place) -> tuple[Turn, Sealed | None]:
+    def _answer_to_queued(self, entry: Entry, place: Place) -> Turn | Sealed:
         """Old clients answered words typed meanwhile without writing a line for them: a second final answer."""
-        times = [time for turn in self.unsealed for time in turn.times]
-        trigger = self._gap.stopped_ns or max([self._past.high_water_ns, *times]) or None
+        if (sealed := self.seal()) is not None:
+            return sealed
+        trigger = self._gap.stopped_ns or self._past.high_water_ns or None
         words = self._around.taken[-1:] or self._around.queued[:1]
-        sealed = self.seal()
         turn = self._new_turn(entry, place, "queued")
         text = self._around.words(words[0])[0] if words else ""
         turn.prompt = Prompt(text, trigger) if text else None
         self._around.taken = ()
         self._input_ns = trigger
-        return turn, sealed
+        return turn
 
     def _new_response(self, key: str, entry: Entry, message: e.Message, moment: int | None) -> Response:
         asked = self._gap.requests.get(entry.request_ref or "") or self._requests.get(entry.request_ref or "")
@@ -465,7 +504,6 @@ class Grouper:
     # ---- turns and their parts
 
     def _new_turn(self, entry: Entry, place: Place, origin: str) -> Turn:
-        self._turns += 1
         fork = entry.forked_from or e.ForkedFrom()
         key = known_as(fork.message_uuid) or entry.uuid or known_as(entry.prompt_id) or key_of(entry)
         if any(ref.key == key for ref in self._past.recent):
@@ -473,7 +511,7 @@ class Grouper:
         self._open = Turn(
             session_id=known_as(fork.session_id) or known_as(entry.session_id) or self._session_id,
             key=key,
-            number=self._turns,
+            number=self._past.turns + 1,
             part=0,
             origin=origin,
             start=place,

@@ -22,6 +22,7 @@ LOCAL: Final = (
 )  # fmt: skip
 WARMUP: Final = "Warmup"
 HOOKS: Final = ("<session-start-hook>", "<user-prompt-submit-hook>", "<pre-tool-use-hook>", "<post-tool-use-hook>")
+_QUIET: Final = (*LOCAL, *HOOKS, FEEDBACK, BASH)
 _INTERRUPTED: Final = "[Request interrupted by user"
 _SENDS_ON: Final = frozenset({"coordinator", "task-notification"})  # a message, or the end of the agent's own command
 _NOTIFICATIONS: Final = ("<task-notification>", "<agent-notification>")
@@ -44,7 +45,7 @@ def is_conversation(entry: Entry, *, is_agent: bool) -> bool:
     if entry.is_meta or entry.is_compact_summary or entry.is_visible_in_transcript_only:
         return False
     text = e.plain_text(found).lstrip()
-    return not text.startswith((*LOCAL, *HOOKS, FEEDBACK, BASH)) and e.command_of(text) is None
+    return not text.startswith(_QUIET) and e.command_of(text) is None
 
 
 def key_of(entry: Entry) -> str:
