@@ -437,6 +437,35 @@ def test_a_result_that_comes_after_its_turn_has_left_is_told():
     assert told == [(1, 0, []), (2, 0, []), (1, 1, [("late_result", {"tool_call_id": "t1"})])]
 
 
+def test_what_stands_there_twice_is_told_once():
+    """A compaction, words from the queue and a call that a broken file repeats behind another turn come once."""
+    writer = Writer(version="2.1.325")
+    told = [
+        {"kind": "system", "subtype": "compact_boundary", "uuid": "c0", "parentUuid": None},
+        {"kind": "queue-operation", "operation": "remove", "content": "and whistle", "timestamp": writer.stamp()},
+    ]
+
+    def tell():
+        before = writer.parent
+        writer.row(**told[0])
+        writer.bare(**told[1])
+        writer.parent = before
+
+    writer.prompt("One.")
+    tell()
+    writer.call("Bash", {}, "t1")
+    parent = writer.parent
+    writer.turn("Two.", "Second.")
+    writer.parent = parent
+    tell()
+    writer.call("Bash", {}, "t1")
+    turns = grouped(writer)
+    assert [(turn.number, turn.part) for turn in turns] == [(1, 0), (2, 0), (1, 1)]
+    assert [[event.kind for event in turn.happenings] for turn in turns] == [["compaction", "steering"], [], []]
+    calls = [[call.id for response in turn.responses for call in response.calls] for turn in turns]
+    assert calls == [["t1"], [], []]
+
+
 def test_a_result_that_nobody_asked_for_is_told():
     """A result whose call is nowhere stays with the running turn."""
     writer = Writer()

@@ -33,6 +33,7 @@ class Carry(msgspec.Struct, frozen=True, omit_defaults=True):
     recent: tuple[TurnRef, ...] = ()
     owners: tuple[tuple[str, int], ...] = ()  # the last rows, by uuid, and the number of their turn
     responses: tuple[str, ...] = ()  # the last message ids
+    calls: tuple[str, ...] = ()  # the last calls
     pending: tuple[tuple[str, int], ...] = ()  # calls that left without a result, and the number of their turn
     is_answered: bool = False
     words: tuple[str, ...] = ()  # digests of the last turn's last words

@@ -248,6 +248,8 @@ class Grouper:
         for turn in turns:
             self._finish(turn)
         rows, context, queued, taken = self._marked
+        responses = [response for turn in turns for response in turn.responses]
+        calls = [call.id for response in responses for call in response.calls]
         pending = [*self._past.pending, *((call.id, turn.number) for turn in turns for call in turn.pending_calls)]
         past = self._past
         if all(turn.has_answer for turn in turns):
@@ -260,7 +262,8 @@ class Grouper:
             turns=max([past.turns, *numbers]),
             recent=tuple([*kept, *(turn.ref for turn in turns)][-_REMEMBERED_TURNS:]),
             owners=tuple(self._rows),
-            responses=tuple([*past.responses, *(r.key for t in turns for r in t.responses)][-_REMEMBERED_RESPONSES:]),
+            responses=tuple([*past.responses, *(response.key for response in responses)][-_REMEMBERED_RESPONSES:]),
+            calls=tuple([*past.calls, *calls][-_REMEMBERED_CALLS:]),
             pending=tuple(pending[-_REMEMBERED_CALLS:]),
             is_answered=all(turn.has_answer and not turn.has_failed for turn in running),
             high_water_ns=max([past.high_water_ns, *(time for turn in turns for time in turn.times)]),
@@ -421,7 +424,8 @@ class Grouper:
             turn.responses.append(response)
             self._responses[key] = (turn, response)
         self._row(turn, entry, place, moment)
-        for call in add_line(response, entry, message, moment):
+        told = self._past.calls if turn.part > 0 or self._is_agent else ()  # in the same trace
+        for call in add_line(response, entry, message, moment, told):
             self._calls[call.id] = (turn, call)
         return None
 
@@ -568,7 +572,11 @@ class Grouper:
         if gap.happenings:
             # Words taken from the queue are mostly repeated by an attachment, before or after.
             said = {happening.text for happening in turn.happenings if happening.kind == "steering"}
-            turn.happenings += [h for h in gap.happenings if h.kind != "steering" or h.text not in said]
+            for happening in gap.happenings:
+                if happening.kind != "steering" or happening.text not in said:
+                    turn.happenings.append(happening)
+                if happening.key not in self._owners:
+                    self._own(happening.key, turn.number)  # should it stand there twice: a compaction has no parent
         if gap.commands:
             turn.local_commands += tuple(gap.commands)
         if gap.expansion and turn.prompt is not None and not turn.responses:
@@ -578,9 +586,10 @@ class Grouper:
             said = {happening.text for happening in turn.happenings if happening.kind == "steering"}
             for at in self._around.taken:
                 text, moment = self._around.words(at)
-                if text and text not in said:
-                    key = f"queue:{moment}:{words_digest(text)}"
+                key = f"queue:{moment}:{words_digest(text)}"
+                if text and text not in said and key not in self._owners:
                     turn.happenings.append(Happening("steering", key, moment, text))
+                    self._own(key, turn.number)
             self._around.taken = ()
 
     # ---- agents inside the file

@@ -9,11 +9,15 @@ from turnspan.transcript.carry import known_as
 from turnspan.transcript.turns import Call, Said
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from turnspan.transcript.turns import Response
 
 
-def add_line(response: Response, entry: e.Entry, message: e.Message, moment: int | None) -> list[Call]:  # noqa: C901
-    """One more line of a response; the calls that it brings."""
+def add_line(  # noqa: C901
+    response: Response, entry: e.Entry, message: e.Message, moment: int | None, told: Sequence[str]
+) -> list[Call]:
+    """One more line of a response; the calls that it brings, less those that were told before."""
     if moment is not None and (response.last_ns is None or moment > response.last_ns):
         response.last_ns = moment
     response.stop_reason = message.stop_reason or response.stop_reason
@@ -34,7 +38,7 @@ def add_line(response: Response, entry: e.Entry, message: e.Message, moment: int
         kind = block.type
         if kind == "tool_use":
             call_id = known_as(block.id) or f"{response.key}/{len(response.parts)}"
-            if all(call.id != call_id for call in response.calls):
+            if call_id not in told and all(call.id != call_id for call in response.calls):
                 call = Call(call_id, block.name or "tool", e.raw_text(block.input) or "{}", moment)
                 response.parts.append(call)
                 response.calls.append(call)
