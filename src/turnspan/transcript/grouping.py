@@ -61,6 +61,7 @@ _REMEMBERED_RESPONSES: Final = 8
 _REMEMBERED_CALLS: Final = 32
 
 _NOBODY: Final = 0  # in the place of a turn's number: rows that nobody asked for
+_TOLD: Final = frozenset({"user", "assistant", "system", "attachment"})  # rows of which a turn may tell
 _COMMAND_TOOLS: Final = frozenset({"Skill", "SlashCommand"})  # the model's own way to run a command
 
 
@@ -132,12 +133,10 @@ class Grouper:
             return _NONE_SEALED
         entry.uuid, entry.parent_uuid = known_as(entry.uuid), known_as(entry.parent_uuid)
         self._behind.append((entry, place))
-        if entry.uuid in self._owners and entry.uuid is not None:
-            return _NONE_SEALED  # a row that stands there twice
+        if self._is_known(entry):
+            return _NONE_SEALED
         if not is_conversation(entry, is_agent=self._is_agent):
             (self._early or self._between).append((entry, place))
-            return _NONE_SEALED
-        if entry.uuid is None and key_of(entry) in self._owners:
             return _NONE_SEALED
         if entry.parent_uuid not in self._owners and self._is_early(entry) and len(self._early) < _MAX_EARLY:
             self._early.append((entry, place))
@@ -165,10 +164,11 @@ class Grouper:
         """Take rows that were held back, each with what stands before it: a later reading may begin at any of them."""
         self._early = []
         for entry, place in rows:
+            if self._is_known(entry):
+                continue
             if not is_conversation(entry, is_agent=self._is_agent):
-                if entry.uuid is None or entry.uuid not in self._owners:
-                    self._between.append((entry, place))
-            elif key_of(entry) not in self._owners and (sealed := self._take(entry, place)) is not None:
+                self._between.append((entry, place))
+            elif (sealed := self._take(entry, place)) is not None:
                 return self._again(sealed)
         self._behind = [row for row in self._behind if row[1].offset >= self._end.end]
         return []
@@ -181,6 +181,12 @@ class Grouper:
         for entry, place in rows:
             found += self.feed(entry, place)
         return found
+
+    def _is_known(self, entry: Entry) -> bool:
+        """Whether a row stands there twice: its uuid tells, or what it says."""
+        if entry.uuid is not None:
+            return entry.uuid in self._owners
+        return entry.type in _TOLD and key_of(entry) in self._owners
 
     def _is_late_prompt(self, entry: Entry) -> bool:
         """Whether a row is the prompt of the one response that was written before it, and of its results.
@@ -491,7 +497,7 @@ class Grouper:
         params = asked[1] if asked is not None else None
         return Response(
             key=key,
-            uuid=entry.uuid or key,
+            uuid=key_of(entry),
             model=message.model or "",
             version=entry.version or "",
             request_id=entry.request_id,
