@@ -20,6 +20,7 @@ from turnspan.glance import first_time_ns, lines, row_as, stamp_of, stands_in, t
 from turnspan.sessions import SessionFile, is_safe_id, mtime, session_names, sessions_in
 from turnspan.transcript.carry import TurnRef
 from turnspan.transcript.entries import ForkedFrom  # noqa: TC001  msgspec resolves field types when a struct is made
+from turnspan.transcript.kinds import copies_anew
 from turnspan.transcript.times import parse_time
 from turnspan.transcript.turns import version_of
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 _WHOLE_BYTES: Final = 64 * 1024 * 1024  # as much of a transcript as is compared
 _TIMES_KEPT_FROM: Final = (2, 0, 30)  # copies made by earlier clients carry new timestamps
-_UUIDS_KEPT_FROM: Final = (1, 0, 86)  # … and those made by earlier ones new uuids as well
 
 
 def is_copied(turn: Turn, session: SessionFile) -> bool:
@@ -46,7 +46,7 @@ def is_copied(turn: Turn, session: SessionFile) -> bool:
             return True
         origin = session.path.parent / f"{turn.session_id}.jsonl"
         return not origin.is_file() or stands_in(origin, turn.prompt_uuid)
-    if version_of(turn.version) < _UUIDS_KEPT_FROM:
+    if _may_be_retold(turn):
         return _is_retold(turn, session)
     if _has_own_requests(turn):
         return False
@@ -57,10 +57,13 @@ def is_copied(turn: Turn, session: SessionFile) -> bool:
     )
 
 
+def _may_be_retold(turn: Turn) -> bool:
+    """Whether an old client may have copied this turn, uuids and times aside: copies do not name their requests."""
+    return copies_anew(turn.version) and not any(response.request_id for response in turn.responses)
+
+
 def _is_retold(turn: Turn, session: SessionFile) -> bool:
-    """Whether another transcript had the same answers earlier, or the words that got none. Copies name no requests."""
-    if any(response.request_id for response in turn.responses):
-        return False
+    """Whether another transcript had the same answers earlier, or the words that got none."""
     needles = [b'"id":"%b"' % response.key.encode() for response in turn.responses]
     if not needles and turn.prompt is not None and turn.prompt.text:
         needles = [msgspec.json.encode(turn.prompt.text)]
@@ -93,8 +96,12 @@ def original_ref(ref: TurnRef, session: SessionFile) -> TurnRef | None:
 
 
 def repeats_itself(turn: Turn, session: SessionFile) -> bool:
-    """Whether a turn stands in the same file once more (VS Code resume, 2.1.11: new uuids, old message ids)."""
-    if not turn.is_repeat_suspect:
+    """Whether a turn stands in the same file once more, with new uuids and old message ids.
+
+    VS Code wrote it so when it resumed (2.1.11), with the old times; clients before 1.0.86 with every further prompt of
+    a stream, with new ones.
+    """
+    if not turn.is_repeat_suspect and not _may_be_retold(turn):
         return False
     if turn.prompt_uuid and stands_in(session.path, turn.prompt_uuid, before=turn.start.offset):
         return True

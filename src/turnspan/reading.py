@@ -159,7 +159,7 @@ class Reading:
                 draft.copied += turn.part == 0
                 draft.left_out = (*draft.left_out, turn.number)[-_REMEMBERED_LEFT_OUT:]
                 continue
-            if not draft.is_own and turn.previous is not None:
+            if turn.previous is not None and turn.previous.number in draft.left_out:
                 turn.previous = copies.original_ref(turn.previous, self.session)
             draft.is_own = True
             draft.turns += turn.part == 0

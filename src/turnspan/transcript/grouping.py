@@ -27,6 +27,7 @@ from turnspan.transcript.between import NO_GAP, Gap, Request, Surroundings
 from turnspan.transcript.carry import Carry, TurnRef, known_as, words_digest
 from turnspan.transcript.kinds import (
     answers_queued,
+    copies_anew,
     is_conversation,
     is_interruption,
     is_placeholder,
@@ -138,6 +139,9 @@ class Grouper:
         if not is_conversation(entry, is_agent=self._is_agent):
             (self._early or self._between).append((entry, place))
             return _NONE_SEALED
+        if entry.request_id is None and self._is_retold(entry):
+            self._own(key_of(entry), _NOBODY)
+            return _NONE_SEALED
         if entry.parent_uuid not in self._owners and self._is_early(entry) and len(self._early) < _MAX_EARLY:
             self._early.append((entry, place))
             return _NONE_SEALED
@@ -187,6 +191,15 @@ class Grouper:
         if entry.uuid is not None:
             return entry.uuid in self._owners
         return entry.type in _TOLD and key_of(entry) in self._owners
+
+    def _is_retold(self, entry: Entry) -> bool:
+        """Whether an old client repeats its answers before the next prompt of a stream, and no prompt (1.0.44)."""
+        if self._is_agent or entry.is_sidechain or not copies_anew(entry.version or ""):
+            return False
+        if entry.type == "assistant" and entry.parent_uuid is None and not entry.is_api_error_message:
+            return self._open is not None or bool(self._past.recent)  # it hangs on nothing, and is not the first
+        is_below = self._owners.get(entry.parent_uuid or "") == _NOBODY
+        return is_below and (entry.type == "assistant" or bool(results_of(entry)))
 
     def _is_late_prompt(self, entry: Entry) -> bool:
         """Whether a row is the prompt of the one response that was written before it, and of its results.
@@ -453,7 +466,8 @@ class Grouper:
             return self._part_of(self._ref(entry), entry, place)
         if is_synthetic:
             return turn or self._part_of(self._ref(entry), entry, place)
-        if answers_queued(entry.version or "") and not self._is_agent and gap.boundary != "feedback":
+        is_new = response_key(entry) not in self._past.responses
+        if is_new and answers_queued(entry.version or "") and not self._is_agent and gap.boundary != "feedback":
             has_failed = running is not None and running.has_failed
             if not has_failed and is_ended():
                 return self._answer_to_queued(entry, place)

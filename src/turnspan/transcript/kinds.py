@@ -13,6 +13,7 @@ from turnspan.transcript.turns import version_of
 if TYPE_CHECKING:
     from turnspan.transcript.entries import Entry
 
+UUIDS_KEPT_FROM: Final = (1, 0, 86)
 QUEUED_OWN_ANSWER_UNTIL: Final = (2, 1, 12)  # up to this client, words typed meanwhile got an answer of their own
 FEEDBACK: Final = "Stop hook feedback:"
 BASH: Final = "<bash-input>"
@@ -99,6 +100,12 @@ def origin_of(entry: Entry, text: str) -> str:
     if is_notification(text):
         return "task_notification"
     return "plan" if entry.plan_content is not None else "human"
+
+
+def copies_anew(version: str) -> bool:
+    """Whether this client gave what it copied new uuids and times. Ids of responses stay, those of requests do not."""
+    numbers = version_of(version)
+    return bool(numbers) and numbers < UUIDS_KEPT_FROM
 
 
 def answers_queued(version: str) -> bool:
