@@ -10,8 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -26,6 +25,7 @@ from turnspan.transcript.turns import version_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from turnspan.transcript.turns import Turn
 
@@ -115,15 +115,33 @@ def _overlapping(turn: Turn, session: SessionFile) -> Iterator[SessionFile]:
     if prompt_ns is None or version_of(turn.version) < _TIMES_KEPT_FROM:
         yield from _others(session)
         return
-    directory = str(session.path.parent) + os.sep  # a Path for each of a thousand takes its time
-    for name in session_names(session.path.parent):
-        if name[:-6] == session.session_id:
-            continue
-        path = directory + name
-        first, last = time_range(path, *stamp_of(path))
-        is_before = first is not None and prompt_ns < first
-        if not is_before and not (last is not None and last < prompt_ns):
-            yield SessionFile(name[:-6], Path(path))
+    directory = session.path.parent
+    names = session_names(directory)
+    own = _spans_in(directory, names).get(session.path.name)
+    if own is None or own.size < turn.end.end:
+        _spans_in.cache_clear()  # the turn was written since; whoever had it before has it by now
+    for name, span in _spans_in(directory, names).items():
+        if span.first_ns <= prompt_ns <= span.last_ns and name[:-6] != session.session_id:
+            yield SessionFile(name[:-6], directory / name)
+
+
+class _Span(msgspec.Struct, frozen=True):
+    """When a transcript was written, and how much of it was there; always, where its ends do not tell."""
+
+    size: int
+    first_ns: int
+    last_ns: int
+
+
+@lru_cache(maxsize=4)  # a backfill asks with every session for all that lies next to it
+def _spans_in(directory: Path, names: tuple[str, ...]) -> dict[str, _Span]:
+    found = {}
+    for name in names:
+        path = directory / name
+        size = stamp_of(str(path))[0]
+        first_ns, last_ns = time_range(path)
+        found[name] = _Span(size, first_ns or 0, last_ns if last_ns is not None else 2**63)
+    return found
 
 
 def _is_origin(one: SessionFile, other: SessionFile, uuid: str) -> bool:

@@ -78,10 +78,9 @@ def head_of(path: str, _size: int, _written_ns: int) -> bytes:
     return ends(Path(path), _AGENT_HEAD_BYTES)
 
 
-@lru_cache(maxsize=1 << 15)  # a backfill asks for every session's neighbours
-def time_range(path: str, _size: int, _written_ns: int) -> tuple[int | None, int | None]:
+def time_range(path: Path) -> tuple[int | None, int | None]:
     """The first and the last time that a transcript's ends show. A long line may hide either: then it is not known."""
-    return min(_times(ends(Path(path), END_BYTES)), default=None), last_time_ns(Path(path))
+    return min(_times(ends(path, END_BYTES)), default=None), last_time_ns(path)
 
 
 def last_time_ns(path: Path) -> int | None:

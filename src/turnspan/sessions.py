@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 import os
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -130,15 +130,26 @@ def sessions_in(directory: Path) -> Iterator[SessionFile]:
         yield SessionFile(name[:-6], directory / name)
 
 
-def session_names(directory: Path) -> list[str]:
+def session_names(directory: Path) -> tuple[str, ...]:
     """What a project holds. A directory that cannot be listed is an error: "there is no other" would be a guess."""
     try:
-        names = sorted(entry.name for entry in os.scandir(directory) if entry.name.endswith(".jsonl"))
+        return _listed(directory)[0]
     except (FileNotFoundError, NotADirectoryError):
-        return []
+        return ()
     except OSError as error:
         raise TranscriptError(f"cannot list {str(directory)!r}: {error.strerror}") from error
-    return [name for name in names if not name.startswith("agent-") and is_safe_id(name[:-6])]
+
+
+def _listed(directory: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The transcripts in a directory, of sessions and of agents. It is read anew when it has changed."""
+    return _listing(str(directory), directory.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=8)  # a backfill asks with every session for all that lies next to it
+def _listing(directory: str, _changed_ns: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    names = sorted(name for name in os.listdir(directory) if name.endswith(".jsonl"))  # noqa: PTH208
+    agents = tuple(name for name in names if name.startswith("agent-") and is_safe_id(name[6:-6]))
+    return tuple(name for name in names if not name.startswith("agent-") and is_safe_id(name[:-6])), agents
 
 
 def all_sessions(projects: Path, unread: dict[str, str] | None = None) -> Iterator[SessionFile]:
@@ -209,14 +220,11 @@ def flat_agent_file(session: SessionFile, agent_id: str) -> AgentFile | None:
 def flat_agent_files(session: SessionFile, since_ns: int = 0) -> Iterator[AgentFile]:
     """The subagents next to a session that name it and were written to since a time."""
     try:
-        names = sorted(entry.name for entry in os.scandir(session.path.parent))
+        names = _listed(session.path.parent)[1]
     except OSError:
         return
     for name in names:
-        agent_id = name[6:-6]
-        if not (name.startswith("agent-") and name.endswith(".jsonl") and is_safe_id(agent_id)):
-            continue
-        file = AgentFile(agent_id, str(session.path.parent) + os.sep + name)
+        file = AgentFile(name[6:-6], str(session.path.parent) + os.sep + name)
         is_its_own = session.session_id.encode() in file.head
         if is_its_own and (not since_ns or (last_time_ns(file.path) or since_ns) >= since_ns):
             yield file
