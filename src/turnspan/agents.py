@@ -61,10 +61,13 @@ class Agents:
         """The last time any of them said something, as far as the ends of their files show."""
         return max((last_time_ns(agent.path) or 0 for agent in self._known.values()), default=0)
 
-    def launched_by(self, turn: Turn, trace_id: bytes, name: str, depth: int = 1) -> dict[str, list[Agent]]:
+    def launched_by(
+        self, turn: Turn, trace_id: bytes, name: str, of: AgentFile | None = None, depth: int = 1
+    ) -> dict[str, list[Agent]]:
         """The finished foreground agents of a turn, by their call; every launch is noted down.
 
-        What such an agent did for an earlier call, and has not left yet, leaves now, as a trace before this one.
+        What such an agent did for an earlier call, and has not left yet, leaves now, as a trace before this one. An
+        agent launches others: a turn `of` one that names itself does not make it its own parent.
         """
         found: dict[str, list[Agent]] = {}
         launched = self._draft.launched
@@ -72,13 +75,14 @@ class Agents:
             return found
         for call in (call for response in turn.responses for call in response.calls):
             result = call.result
-            if call.name not in AGENT_TOOLS and (result is None or result.agent_id is None):
+            named = result.agent_id if result is not None else None
+            if (call.name not in AGENT_TOOLS and named is None) or (of is not None and of.agent_id == named):
                 continue
             launch = _launch(call, trace_id, name)
-            files = self._files_of(call, turn)
-            if not files and launch.is_background and result is not None and _is_safe(result.agent_id):
+            files = [file for file in self._files_of(call, turn) if of is None or file.agent_id != of.agent_id]
+            if not files and launch.is_background and _is_safe(named):
                 # Its file comes a moment after the call has returned (2.1.152); then it must not be nobody's.
-                launched[result.agent_id] = (*launched.get(result.agent_id, ()), launch)
+                launched[named] = (*launched.get(named, ()), launch)
             for file in files:
                 is_sent_on = file.agent_id in launched
                 launched[file.agent_id] = (*launched.get(file.agent_id, ()), launch)
@@ -87,7 +91,7 @@ class Agents:
                 until_ns = result.time_ns if result is not None else None
                 runs = self._runs_for(file, launch.since_ns if is_sent_on else 0, until_ns)
                 for run in runs:
-                    found |= self.launched_by(run, trace_id, name, depth + 1)
+                    found |= self.launched_by(run, trace_id, name, file, depth + 1)
                 found.setdefault(call.id, []).append(_agent(file, runs, launch))
         return found
 
@@ -233,7 +237,7 @@ class Agents:
             else:
                 launch = None
                 trace_id, name = trace_of_agent(file.agent_id, turn), agent.type or "agent"
-            found = self.launched_by(turn, trace_id, name)
+            found = self.launched_by(turn, trace_id, name, file)
             self._draft.add(build_agent(agent, turn, launch, found, prices=self._prices))
 
     def _is_nobodys(self, file: AgentFile) -> bool:
