@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from .client import version_tuple, write_settings
 from .dialogs import PROCEED, options, press_until
-from .story import OWN_ANSWER_UNTIL, scenario, wait_for_words
+from .story import OWN_ANSWER_UNTIL, TYPED, scenario, wait_for_words
 from .terminal import wait_until
 
 if TYPE_CHECKING:
     from .stage import Stage, Typed
 
 
-@scenario()
+@scenario(since=TYPED)
 def typed(stage: Stage) -> None:
     """Two turns typed in a terminal."""
     client = stage.terminal()
@@ -25,7 +25,7 @@ def typed(stage: Stage) -> None:
     client.quit()
 
 
-@scenario()
+@scenario(since=TYPED)
 def esc_in_tool(stage: Stage) -> None:
     """Esc while a command runs, then a normal turn."""
     client = stage.terminal()
@@ -36,7 +36,7 @@ def esc_in_tool(stage: Stage) -> None:
     client.quit()
 
 
-@scenario()
+@scenario(since=TYPED)
 def esc_in_stream(stage: Stage) -> None:
     """Esc while the answer streams, then a normal turn."""
     client = stage.terminal()
@@ -49,7 +49,7 @@ def esc_in_stream(stage: Stage) -> None:
     client.quit()
 
 
-@scenario()
+@scenario(since=TYPED)
 def typed_while_busy(stage: Stage) -> None:
     """Words typed while a tool runs."""
     client = stage.terminal()
@@ -65,7 +65,7 @@ def typed_while_busy(stage: Stage) -> None:
     client.quit()
 
 
-@scenario()
+@scenario(since=TYPED)
 def bash_mode(stage: Stage) -> None:
     """A command of the person's own (`!`), between two turns."""
     client = stage.terminal()
@@ -86,7 +86,7 @@ def bash_mode(stage: Stage) -> None:
     client.quit()
 
 
-@scenario()
+@scenario(since=TYPED)
 def typed_compact(stage: Stage) -> None:
     """`/compact` in a terminal."""
     client = stage.terminal()
@@ -100,7 +100,7 @@ def typed_compact(stage: Stage) -> None:
     client.quit()
 
 
-@scenario()
+@scenario(since=TYPED)
 def typed_clear(stage: Stage) -> None:
     """`/clear` between two turns: a new session."""
     client = stage.terminal()
@@ -111,7 +111,7 @@ def typed_clear(stage: Stage) -> None:
     client.quit()
 
 
-@scenario(weight=2)
+@scenario(since=TYPED, weight=2)
 def typed_commands(stage: Stage) -> None:
     """A local command, which asks nothing of the model, and a custom one."""
     client = stage.terminal()
@@ -122,7 +122,7 @@ def typed_commands(stage: Stage) -> None:
     client.quit()
 
 
-@scenario()
+@scenario(since=TYPED)
 def typed_error(stage: Stage) -> None:
     """A turn that ends with an API error, then a normal one."""
     client = stage.terminal()
@@ -150,7 +150,7 @@ def quit_with_agent(stage: Stage) -> None:
     stage.run("{hello} another session")
 
 
-@scenario(weight=2)
+@scenario(since=TYPED, weight=2)
 def typed_sigkill(stage: Stage) -> None:
     """The terminal's client is killed in the middle; the same session is continued in another."""
     client = stage.terminal()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .client import version_tuple
 from .dialogs import PROCEED, choose, option, options, point_at, press_until
-from .story import scenario
+from .story import TYPED, scenario
 from .terminal import wait_until
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _take_model(client: Typed, name: str) -> None:
         client.wait_shows("Set model to")
 
 
-@scenario(weight=2)
+@scenario(since=TYPED, weight=2)
 def typed_resume(stage: Stage) -> None:
     """A session goes on in another terminal, by its id."""
     client = stage.terminal()
@@ -97,7 +97,7 @@ def typed_resume(stage: Stage) -> None:
     client.quit()
 
 
-@scenario(weight=2)
+@scenario(since=TYPED, weight=2)
 def clear_and_back(stage: Stage) -> None:
     """`/clear`, a new session, and `/resume` back to the earlier one: one process, two transcripts."""
     client = stage.terminal()

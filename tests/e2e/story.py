@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .stage import Stage
 
 
+PRINTED = "1.0.84"  # the oldest client that plays what is printed
+TYPED = "1.0.128"  # … and what is typed: before, the first screens are others
 OWN_ANSWER_UNTIL = (2, 1, 12)  # up to this client, words sent meanwhile get an answer of their own
 
 
@@ -32,7 +34,7 @@ class Scenario:
 
     name: str
     play: Callable[[Stage], None]
-    since: str = "1.0.128"
+    since: str = PRINTED
     weight: int = 1  # long stories begin first
     until: str = ""  # the last client that can, where one stopped
 
@@ -46,7 +48,7 @@ SCENARIOS: dict[str, Scenario] = {}
 
 
 def scenario(
-    since: str = "1.0.128", weight: int = 1, until: str = ""
+    since: str = PRINTED, weight: int = 1, until: str = ""
 ) -> Callable[[Callable[[Stage], None]], Callable[[Stage], None]]:
     """Register a story under its function's name."""
 
