@@ -133,7 +133,7 @@ class _Span(msgspec.Struct, frozen=True):
     last_ns: int
 
 
-@lru_cache(maxsize=4)  # a backfill asks with every session for all that lies next to it
+@lru_cache(maxsize=1 << 9)  # a backfill asks with every session for all that lies next to it
 def _spans_in(directory: Path, names: tuple[str, ...]) -> dict[str, _Span]:
     found = {}
     for name in names:

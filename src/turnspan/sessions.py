@@ -145,7 +145,7 @@ def _listed(directory: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return _listing(str(directory), directory.stat().st_mtime_ns)
 
 
-@lru_cache(maxsize=8)  # a backfill asks with every session for all that lies next to it
+@lru_cache(maxsize=1 << 9)  # a backfill asks with every session for all that lies next to it
 def _listing(directory: str, _changed_ns: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     names = sorted(name for name in os.listdir(directory) if name.endswith(".jsonl"))  # noqa: PTH208
     agents = tuple(name for name in names if name.startswith("agent-") and is_safe_id(name[6:-6]))
