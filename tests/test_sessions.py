@@ -335,6 +335,20 @@ def test_copies_whose_origin_is_gone_are_told_by_the_first(project):
     assert told(continued) == last
 
 
+def test_words_without_an_answer_are_copies_of_words_only(project):
+    """In clients before 1.0.86 only its words tell whose an unanswered prompt is; a branch of that name does not."""
+    earlier = Writer(version="1.0.80", gitBranch="Later.")
+    earlier.turn("One.", "First.")
+    earlier.save(project)
+    own = Writer(OTHER, version="1.0.80")
+    own.wait(3600)
+    own.prompt("Later.")
+    assert told(own.save(project)) == ["Turn 1"]
+    earlier.turn("Later.", "Second.")
+    earlier.save(project)
+    assert told(own.save(project)) == []
+
+
 def test_a_resume_that_repeats_itself_is_told_once(project):
     """VS Code once wrote the history again into the same file, with new uuids: message ids tell."""
     main = Writer(version="2.1.11")

@@ -66,7 +66,8 @@ def _is_retold(turn: Turn, session: SessionFile) -> bool:
     """Whether another transcript had the same answers earlier, or the words that got none."""
     needles = [b'"id":"%b"' % response.key.encode() for response in turn.responses]
     if not needles and turn.prompt is not None and turn.prompt.text:
-        needles = [msgspec.json.encode(turn.prompt.text)]
+        words = msgspec.json.encode(turn.prompt.text)
+        needles = [b'"content":' + words, b'"text":' + words]
     written = (written_ns(other.path, *needles) for other in _others(session))
     return any(first_ns is not None and first_ns < min(turn.times, default=0) for first_ns in written)
 
@@ -117,15 +118,15 @@ def _overlapping(turn: Turn, session: SessionFile) -> Iterator[SessionFile]:
         return
     directory = session.path.parent
     names = session_names(directory)
-    own = _spans_in(directory, names).get(session.path.name)
+    own = _lifetimes_in(directory, names).get(session.path.name)
     if own is None or own.size < turn.end.end:
-        _spans_in.cache_clear()  # the turn was written since; whoever had it before has it by now
-    for name, span in _spans_in(directory, names).items():
-        if span.first_ns <= prompt_ns <= span.last_ns and name[:-6] != session.session_id:
+        _lifetimes_in.cache_clear()  # the turn was written since; whoever had it before has it by now
+    for name, life in _lifetimes_in(directory, names).items():
+        if life.first_ns <= prompt_ns <= life.last_ns and name[:-6] != session.session_id:
             yield SessionFile(name[:-6], directory / name)
 
 
-class _Span(msgspec.Struct, frozen=True):
+class _Lifetime(msgspec.Struct, frozen=True):
     """When a transcript was written, and how much of it was there; always, where its ends do not tell."""
 
     size: int
@@ -134,13 +135,13 @@ class _Span(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=1 << 9)  # a backfill asks with every session for all that lies next to it
-def _spans_in(directory: Path, names: tuple[str, ...]) -> dict[str, _Span]:
+def _lifetimes_in(directory: Path, names: tuple[str, ...]) -> dict[str, _Lifetime]:
     found = {}
     for name in names:
         path = directory / name
         size = stamp_of(str(path))[0]
         first_ns, last_ns = time_range(path)
-        found[name] = _Span(size, first_ns or 0, last_ns if last_ns is not None else 2**63)
+        found[name] = _Lifetime(size, first_ns or 0, last_ns if last_ns is not None else 2**63)
     return found
 
 
