@@ -3,8 +3,6 @@
 They are places and identities, never content: `state` keeps a `Progress` between two events.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -70,7 +68,7 @@ class Ending(msgspec.Struct, frozen=True):
 class Piece(msgspec.Struct, frozen=True):
     """Traces that leave together, and the progress to commit once they are acknowledged."""
 
-    traces: list[Trace]
+    traces: "list[Trace]"
     progress: Progress
     turns: int = 0
     copied: int = 0

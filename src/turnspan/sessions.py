@@ -45,8 +45,9 @@ class SessionFile(msgspec.Struct, frozen=True):
 
 def is_safe_id(text: str) -> bool:
     """Whether an id can be the name of a file, on Windows too, and can be nothing but that."""
-    is_plain = text[:1].isalnum() and text.isascii() and text.replace("-", "").replace("_", "").isalnum()
-    return is_plain and len(text) <= _LONGEST_ID and text.lower() not in _NO_FILES
+    if not text.isalnum() and not (text[:1].isalnum() and text.replace("-", "").replace("_", "").isalnum()):
+        return False
+    return text.isascii() and len(text) <= _LONGEST_ID and text.lower() not in _NO_FILES
 
 
 class AgentFile:

@@ -13,16 +13,15 @@ Rules:
 Files of a session in `state/`: `.json` its checkpoint, `.lock` its lock, `.marks` the events that wait or are served.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
@@ -39,9 +38,6 @@ from turnspan.home import (
 )
 from turnspan.progress import Progress
 from turnspan.sessions import is_safe_id
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 VERSION: Final = 1
 MAX_STATE_BYTES: Final = 8 * 1024 * 1024
@@ -159,17 +155,23 @@ def load(home: Path, session_id: str) -> Loaded:
     raw = read_private(path, MAX_STATE_BYTES)
     if raw is None:
         return Loaded(Checkpoint(session_id=session_id))
-    try:
-        version = _decode_version(raw).version
-        if version > VERSION:
-            message = f"the state of session {session_id} is from a newer version ({version}; this one knows {VERSION})"
-            raise NewerStateError(message, hint="update turnspan")
-        checkpoint = _decode_checkpoint(raw)
-    except (ValueError, RecursionError):  # every error of msgspec's is a ValueError
-        checkpoint = None
+    checkpoint, version = _decoded(raw)
+    if version > VERSION:
+        message = f"the state of session {session_id} is from a newer version ({version}; this one knows {VERSION})"
+        raise NewerStateError(message, hint="update turnspan")
     if checkpoint is None or checkpoint.session_id != session_id or not _has_real_places(checkpoint):
         return Loaded(Checkpoint(session_id=session_id), _set_aside(path))
     return Loaded(checkpoint)
+
+
+def _decoded(raw: bytes) -> tuple[Checkpoint | None, int]:
+    """What a state says, and the version that wrote it, which is told also where the rest is not understood."""
+    with suppress(ValueError, RecursionError):  # every error of msgspec's is a ValueError
+        checkpoint = _decode_checkpoint(raw)
+        return checkpoint, checkpoint.version
+    with suppress(ValueError, RecursionError):
+        return None, _decode_version(raw).version
+    return None, 0
 
 
 def peek(home: Path, session_id: str) -> Checkpoint | None:
@@ -178,11 +180,8 @@ def peek(home: Path, session_id: str) -> Checkpoint | None:
     Raises StateError when it cannot be read.
     """
     raw = read_private(state_path(home, session_id), MAX_STATE_BYTES)
-    try:
-        checkpoint = _decode_checkpoint(raw) if raw is not None else None
-    except (ValueError, RecursionError):
-        return None
-    if checkpoint is None or checkpoint.version > VERSION or checkpoint.session_id != session_id:
+    checkpoint, version = _decoded(raw) if raw is not None else (None, 0)
+    if checkpoint is None or version > VERSION or checkpoint.session_id != session_id:
         return None
     return checkpoint if _has_real_places(checkpoint) else None
 

@@ -28,20 +28,16 @@ objects, all but the first with `"since": "2026-03-13"`, is a price that changed
 all that is shipped for that model. A key in a provider's spelling (`us.anthropic.claude-…`) is for that spelling only.
 """
 
-from __future__ import annotations
-
 from datetime import date
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 
 from turnspan import late
 from turnspan.errors import ConfigError
-
-if TYPE_CHECKING:
-    from turnspan.trace.model import Usage
+from turnspan.trace.model import Usage
 
 Usd: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 

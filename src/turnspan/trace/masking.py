@@ -10,7 +10,6 @@ Rules:
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -36,9 +35,9 @@ _SHORT: Final = 200  # characters, of names and ids
 _FAILURES: Final = (ValueError, RecursionError, OverflowError, MemoryError)
 
 
-def withheld(what: str) -> str:
+def withheld(what: str, *, is_json: bool = False) -> str:
     """What stands where a text was held back."""
-    return f"[withheld: {what}]"
+    return f'"[withheld: {what}]"' if is_json else f"[withheld: {what}]"
 
 
 def masked_trace(trace: Trace, rules: RuleSet, meter: Meter) -> tuple[Trace, dict[str, int]]:
@@ -219,8 +218,7 @@ class _Masks:
 
 
 def _held_back(why: str, *, is_json: bool) -> Masked:
-    marker = withheld(why)
-    return Masked(json.dumps(marker) if is_json else marker, {"withheld": 1})
+    return Masked(withheld(why, is_json=is_json), {"withheld": 1})
 
 
 def _sum(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
@@ -259,11 +257,15 @@ def _decoded(document: str) -> Tree:
     try:
         tree: Tree = msgspec.json.decode(document)
     except (msgspec.DecodeError, UnicodeEncodeError):
-        tree = json.loads(document)  # which takes lone surrogates
+        import json  # noqa: PLC0415  which takes lone surrogates; few texts hold one
+
+        tree = json.loads(document)
     return tree
 
 
 def _encoded(tree: Tree) -> str:
+    import json  # noqa: PLC0415  few texts hold a secret
+
     text = json.dumps(tree, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text if text.isascii() or not _has_surrogates(text) else json.dumps(tree, separators=(",", ":"))
 

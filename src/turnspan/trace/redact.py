@@ -11,7 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-import json
 import re
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -140,7 +139,7 @@ def _switched(span: Span, policy: Policy) -> Span:
     is_output = span.kind is Kind.TOOL or (span.kind is Kind.EVENT and span.facts.get("event") in _OUTPUT_EVENTS)
     went_in, came_out, message, facts = span.input, span.output, span.error_message, span.facts
     if span.kind is Kind.TOOL and not policy.tool_inputs:
-        went_in = went_in and Json(json.dumps(withheld("tool inputs")))
+        went_in = went_in and Json(withheld("tool inputs", is_json=True))
         facts = _metadata_facts(facts)
     if is_output and not policy.tool_outputs:
         came_out = came_out and withheld("tool outputs")
@@ -165,7 +164,7 @@ def _switched_parts(message: Message, policy: Policy) -> Iterable[Part]:
             case Media() if not policy.images:
                 continue
             case ToolCall() if not policy.tool_inputs:
-                yield ToolCall(part.id, part.name, json.dumps(withheld("tool inputs")))
+                yield ToolCall(part.id, part.name, withheld("tool inputs", is_json=True))
             case ToolResult() if not policy.tool_outputs:
                 yield ToolResult(part.id, withheld("tool outputs"))
             case Text() if message.role == "tool" and not policy.tool_outputs:

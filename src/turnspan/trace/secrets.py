@@ -13,7 +13,6 @@ Rules:
 from __future__ import annotations
 
 import base64
-import json
 import re
 from bisect import bisect_right
 from itertools import accumulate
@@ -82,7 +81,8 @@ def compile_rules(
         own |= {text for text in (user, password) if len(text) >= _SHORTEST_CREDENTIAL}
         own.add(base64.b64encode(f"{user}:{password}".encode()).decode())
     if own:
-        from urllib.parse import quote  # noqa: PLC0415  most destinations on this machine need no credentials
+        import json  # noqa: PLC0415  most destinations on this machine need no credentials
+        from urllib.parse import quote  # noqa: PLC0415
     spelled = {spelling for text in own for spelling in (text, quote(text, safe=""), json.dumps(text)[1:-1])}
     return RuleSet(
         tuple((name, _compiled(name, source)) for name, source in sorted((patterns or {}).items())),

@@ -3,8 +3,6 @@
 The state of a session is made of this, and an event that finds nothing new loads no more of the transcript's side.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Final
 

@@ -5,20 +5,18 @@ Rules:
 - The list of types and fields is open. What we know is decoded into typed values; what we do not read is skipped
   without being built.
 - Every field is optional and may have the wrong type. `lines` decodes, and keeps what fits.
+- Here and wherever else an event decodes, annotations are values and not texts (no `from __future__`): msgspec would
+  evaluate the text of each field's type, with every event.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from collections.abc import Callable
+from typing import Final, TypeVar, cast
 
 import msgspec
 
 from turnspan import late
 from turnspan.transcript.times import parse_time
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 T = TypeVar("T")
 
