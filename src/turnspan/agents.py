@@ -22,7 +22,7 @@ from turnspan.trace import ids
 from turnspan.trace.build import Agent, Launch, build_agent, trace_of_agent
 from turnspan.trace.facts import agent_arguments
 from turnspan.trace.model import Kind
-from turnspan.transcript.grouping import Grouper, Sealed
+from turnspan.transcript.grouping import Grouper
 from turnspan.transcript.kinds import WARMUP
 from turnspan.transcript.lines import Noticed
 from turnspan.transcript.turns import AGENT_TOOLS
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from turnspan.progress import Ending
     from turnspan.sessions import AgentFile, SessionFile
     from turnspan.trace.cost import Prices
+    from turnspan.transcript.making import Sealed
     from turnspan.transcript.turns import Call, Turn
 
 _MAX_DEPTH: Final = 12

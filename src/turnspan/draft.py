@@ -12,7 +12,7 @@ from turnspan.rows import position_behind
 if TYPE_CHECKING:
     from turnspan.trace.model import Trace
     from turnspan.transcript.carry import Carry
-    from turnspan.transcript.grouping import Sealed
+    from turnspan.transcript.making import Sealed
 
 
 class Draft(msgspec.Struct):

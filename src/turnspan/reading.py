@@ -21,7 +21,7 @@ from turnspan.rows import entries_from, found_again, recall_from
 from turnspan.sessions import SessionFile
 from turnspan.trace import ids
 from turnspan.trace.build import build_turn
-from turnspan.transcript.grouping import Grouper, Sealed
+from turnspan.transcript.grouping import Grouper
 from turnspan.transcript.lines import Noticed
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from turnspan.progress import Piece
     from turnspan.trace.cost import Prices
     from turnspan.trace.model import Trace
+    from turnspan.transcript.making import Sealed
 
 PIECE_SPANS: Final = 400  # what makes a request worth its while
 _REMEMBERED_LEFT_OUT: Final = 8

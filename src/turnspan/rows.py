@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from turnspan.transcript.grouping import Sealed
+    from turnspan.transcript.making import Sealed
 
 
 def entries_from(

@@ -1,6 +1,6 @@
 """What a turn is: one prompt and all that answered it, as plain values.
 
-`grouping` makes them of entries; `turnspan.trace.build` makes traces of them. Nothing here reads a file or decides when
+`making` makes them of entries; `turnspan.trace.build` makes traces of them. Nothing here reads a file or decides when
 a turn is sealed.
 """
 
