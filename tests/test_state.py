@@ -250,7 +250,7 @@ def test_broken_state_is_set_aside(home, raw):
     loaded = state.load(home, SESSION)
     assert loaded == state.Loaded(Checkpoint(session_id=SESSION), f"{SESSION}.json.corrupt-1")
     assert path.with_name(loaded.kept_as).read_bytes() == raw
-    assert state.load(home, SESSION)== state.Loaded(Checkpoint(session_id=SESSION))
+    assert state.load(home, SESSION) == state.Loaded(Checkpoint(session_id=SESSION))
 
 
 def test_state_of_fifty_megabytes_is_not_read(home):

@@ -19,7 +19,6 @@ import io
 import os
 import sys
 import time
-from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -52,6 +51,7 @@ _ELSEWHERE: Final = {
     "doctor": "commands_status",
     "config": "commands_status",
     "forget": "commands_status",
+    "view": "commands_view",
 }
 _INTERRUPTED: Final = 130
 
@@ -107,6 +107,7 @@ def frame() -> None:
       turnspan sessions            which sessions there are
       turnspan show                the latest session of this directory, as a tree
       turnspan show 3f2a --turn 4  one turn of another one
+      turnspan view                the same as a page in the browser
       turnspan COMMAND --help      what a command can do, with examples
 
     Completion for your shell, in its start-up file:
@@ -239,41 +240,26 @@ def sessions_command(ctx: click.Context, project: str | None, limit: int, is_jso
       turns generations tools agents errors
       usage cost_usd is_cost_partial sent
     """
-    from turnspan import state
-    from turnspan.listing import newest_sessions, summarise, table_head, table_row, written_ns
-    from turnspan.pending import sent_word
-    from turnspan.preview import all_traces
+    from turnspan.listing import table_head, table_row
+    from turnspan.overview import overview
     from turnspan.printing import answer, remark, settings_in_force, width
     from turnspan.records import line_of, summary_record
-    from turnspan.sessions import indexed_titles, projects_dir
-    from turnspan.targets import identity_of, prices_of
 
     config = settings_in_force()
-    projects = projects_dir(config.claude_home)
-    prices, now_ns, columns = prices_of(config), time.time_ns(), width()
-    identities = [identity_of(destination) for destination in config.destinations]
-    titles = cache(indexed_titles)
+    now_ns, columns = time.time_ns(), width()
     unread: dict[str, str] = {}
-    found = newest_sessions(projects, limit=limit, project=project, unread=unread)
-    if not found and not unread:
-        whose = f" of {project!r}" if project is not None else ""
-        remark(f"there are no sessions{whose} below {projects}")
-    elif found and not is_json:
-        answer(click.style(table_head(columns, has_sent=True), bold=True))
-    for session in found:
-        title = titles(session.path.parent).get(session.session_id, "")
-        try:
-            summary = summarise(session, all_traces(session, prices), title=title, written_ns=written_ns(session.path))
-        except TranscriptError as error:
-            unread[session.session_id] = str(error)
-            continue
-        is_off = not config.is_enabled or config.narrowing(summary.project).is_off
-        known = state.peek(config.home, session.session_id)
-        sent = sent_word(known, identities, summary.tally.turns, is_off=is_off)
+    is_anything = False
+    for summary, sent in overview(config, limit=limit, project=project, unread=unread):
         if is_json:
             answer(line_of(summary_record(summary, sent)))
         else:
+            if not is_anything:
+                answer(click.style(table_head(columns, has_sent=True), bold=True))
             answer(table_row(summary, columns, now_ns=now_ns, sent=sent))
+        is_anything = True
+    if not is_anything and not unread:
+        whose = f" of {project!r}" if project is not None else ""
+        remark(f"there are no sessions{whose} below {config.claude_home / 'projects'}")
     for why in unread.values():
         remark(f"passed over: {why}")
     ctx.exit(1 if unread else 0)

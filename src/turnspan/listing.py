@@ -173,21 +173,23 @@ def table_head(width: int, *, has_sent: bool = False) -> str:
 
 def table_row(summary: Summary, width: int, *, now_ns: int, sent: str | None = None) -> str:
     """A session on one line. `sent` says how much of it has arrived; without it there is no such column."""
+    return _row(columns_of(summary, now_ns=now_ns, sent=sent), width)
+
+
+def columns_of(summary: Summary, *, now_ns: int, sent: str | None) -> tuple[str | None, ...]:
+    """A session's age, id, turns, tokens, cost, how much has arrived, project and title, each for a person."""
     total = summary.tally
     used = total.usage
     counted = used.input + used.output + used.cache_read + used.cache_write
-    return _row(
-        (
-            age((now_ns - summary.last_ns) / 1e9) if summary.last_ns else "",
-            summary.session_id[:8],
-            str(total.turns),
-            ("≥" if used.is_incomplete else "") + tokens(counted) if total.generations else "",
-            ("≥" if total.is_cost_partial else "") + usd(total.cost_usd) if total.generations else "",
-            sent,
-            one_line(re.split(r"[/\\]", summary.project.rstrip("/\\"))[-1]),
-            summary.title if total.turns or summary.title else "(no turn yet)",
-        ),
-        width,
+    return (
+        age((now_ns - summary.last_ns) / 1e9) if summary.last_ns else "",
+        summary.session_id[:8],
+        str(total.turns),
+        ("≥" if used.is_incomplete else "") + tokens(counted) if total.generations else "",
+        ("≥" if total.is_cost_partial else "") + usd(total.cost_usd) if total.generations else "",
+        sent,
+        one_line(re.split(r"[/\\]", summary.project.rstrip("/\\"))[-1]),
+        summary.title if total.turns or summary.title else "(no turn yet)",
     )
 
 

@@ -49,10 +49,13 @@ class Leaving(msgspec.Struct, frozen=True):
 
 
 class Preview:
-    """One walk over what would leave of a session. After it: what was passed over."""
+    """One walk over what would leave of a session, from a place on. After it: what was passed over."""
 
-    def __init__(self, session: SessionFile, config: Config, destination: Destination) -> None:
-        self._reading = Reading(session, Progress(), Ending(is_over=True), prices_of(config))
+    def __init__(
+        self, session: SessionFile, config: Config, destination: Destination, place: Progress | None = None
+    ) -> None:
+        self.place = place or Progress()  # where the piece begins that the last trace is of: a walk can begin there
+        self._reading = Reading(session, self.place, Ending(is_over=True), prices_of(config))
         self._config = config
         self._destination = destination
         self._rules = rules_of(config)
@@ -66,6 +69,7 @@ class Preview:
             for trace in piece.traces:
                 if turn is None or trace.name == f"Turn {turn}":
                     yield self._masked(trace)
+            self.place = piece.progress
 
     def _masked(self, trace: Trace) -> Leaving:
         cwd = str(trace.facts.get("cwd", ""))

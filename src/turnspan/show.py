@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
     from turnspan.preview import Leaving
-    from turnspan.trace.model import Span, Trace, Usage
+    from turnspan.trace.model import Scalar, Span, Trace, Usage
 
 _SIGNS: Final = {Kind.TURN: "●", Kind.GENERATION: "◆", Kind.TOOL: "▸", Kind.AGENT: "◉", Kind.EVENT: "·"}
 _COLOURS: Final = {
@@ -78,24 +78,29 @@ def session_lines(shown: Iterable[Leaving], path: str, looks: Looks) -> Iterator
 
 def head_lines(leaving: Leaving, path: str, looks: Looks) -> Iterator[str]:
     """What a person wants to know about a session before its first turn."""
+    yield paint(f"session {one_line(leaving.trace.session_id)}", fg="yellow")
+    for name, value in head_of(leaving, path, looks).items():
+        yield f"{name + ':':9}{value}"
+    yield ""
+    yield paint(_with_figures("", [name for name, _ in _COLUMNS], looks), fg=_FAINT)
+
+
+def head_of(leaving: Leaving, path: str, looks: Looks) -> dict[str, str]:
+    """What is known of a session when its first turn is read."""
     trace = leaving.trace
     facts = {name: one_line(str(value)) for name, value in trace.facts.items()}
     branch = f" ({facts['git_branch']})" if "git_branch" in facts else ""
     entrypoint = f", {facts['entrypoint']}" if "entrypoint" in facts else ""
-    yield paint(f"session {one_line(trace.session_id)}", fg="yellow")
-    for name, value in (
-        ("Title", facts.get("title", "")),
-        ("Project", facts.get("cwd", "") + branch),
-        ("Client", f"Claude Code {one_line(trace.client_version) or 'of an unknown version'}{entrypoint}"),
-        ("Date", f"{_moment(trace.spans[0].start_ns, looks):%a %Y-%m-%d %H:%M:%S %z}"),
-        ("After", facts.get("previous_session", "")),
-        ("File", one_line(path)),
-        ("Leaves", one_line(leaving.where)),
-    ):
-        if value:
-            yield f"{name + ':':9}{value}"
-    yield ""
-    yield paint(_with_figures("", [name for name, _ in _COLUMNS], looks), fg=_FAINT)
+    known = {
+        "Title": facts.get("title", ""),
+        "Project": facts.get("cwd", "") + branch,
+        "Client": f"Claude Code {one_line(trace.client_version) or 'of an unknown version'}{entrypoint}",
+        "Date": f"{_moment(trace.spans[0].start_ns, looks):%a %Y-%m-%d %H:%M:%S %z}",
+        "After": facts.get("previous_session", ""),
+        "File": one_line(path),
+        "Leaves": one_line(leaving.where),
+    }
+    return {name: value for name, value in known.items() if value}
 
 
 def foot_lines(total: Tally, masked: Mapping[str, int], looks: Looks) -> Iterator[str]:
@@ -140,7 +145,7 @@ def _notes(total: Tally) -> Iterator[str]:
 
 def trace_lines(trace: Trace, looks: Looks) -> Iterator[str]:
     """One trace as a tree. What came later to a turn stands below a line that names the turn."""
-    below = _by_parent(trace)
+    below = by_parent(trace)
     tops = below.pop(None, [])
     if looks.is_full:
         about = {"trace": trace.trace_id.hex(), **trace.facts, **({"tags": ",".join(trace.tags)} if trace.tags else {})}
@@ -149,12 +154,12 @@ def trace_lines(trace: Trace, looks: Looks) -> Iterator[str]:
         for span in tops:
             yield from _span_lines(span, below, "", "", looks)
         return
-    when = f" {_time_of_day(tops[0], looks)} later, in the same trace"
+    when = f" {time_of_day(tops[0], looks)} later, in the same trace"
     yield paint(f"○ {one_line(trace.name)}", fg="yellow", is_bold=True) + paint(when, fg=_FAINT)
     yield from _branches(tops, below, "", looks)
 
 
-def _by_parent(trace: Trace) -> dict[bytes | None, list[Span]]:
+def by_parent(trace: Trace) -> dict[bytes | None, list[Span]]:
     """Spans by their parent; None for those whose parent is not here."""
     present = {span.span_id for span in trace.spans}
     below: dict[bytes | None, list[Span]] = {}
@@ -190,7 +195,7 @@ def _span_lines(
         why = ": ".join(filter(None, (one_line(span.error), one_line(span.error_message))))
         yield guide + paint(fit(f"✗ {why}", room), fg="red")
     if looks.is_full:
-        yield from (guide + line for line in _wrapped(_facts_line(span), looks, room, fg=_FAINT))
+        yield from (guide + line for line in _wrapped(_pairs(details_of(span)), looks, room, fg=_FAINT))
         for line in _content_lines(span):
             yield from (guide + piece for piece in _wrapped(line, looks, room))
     yield from _branches(children, below, stem, looks)
@@ -198,15 +203,15 @@ def _span_lines(
 
 def _line(span: Span, branch: str, looks: Looks, *, is_parent: bool) -> str:
     colour = "red" if span.error is not None else _COLOURS[span.kind]
-    figures = _figures(span)
+    figures = figures_of(span)
     room = _left(figures, looks) - cells(branch) - 2
-    name = fit(_name(span), room)
+    name = fit(name_of(span), room)
     room -= cells(name)
     line = paint(branch, fg=_FAINT) + paint(_SIGNS[span.kind], fg=colour) + " "
     line += paint(name, fg=colour, is_bold=span.kind is Kind.TURN)
     for gap, text, style in (
-        (1, _time_of_day(span, looks) if span.kind is Kind.TURN else "", _FAINT),
-        (1, " ".join(f"[{badge}]" for badge in _badges(span)), "yellow"),
+        (1, time_of_day(span, looks) if span.kind is Kind.TURN else "", _FAINT),
+        (1, " ".join(f"[{badge}]" for badge in badges_of(span)), "yellow"),
         (2, gist_of(span, is_parent=is_parent), None),
     ):
         if text and room > gap + 2:
@@ -222,14 +227,16 @@ def _highlighted(text: str, fg: str | None) -> str:
     return "".join(paint(piece, fg="magenta" if n % 2 else fg) for n, piece in enumerate(pieces) if piece)
 
 
-def _name(span: Span) -> str:
+def name_of(span: Span) -> str:
+    """What a span is called."""
     name = one_line(span.name)
     if span.kind is Kind.GENERATION:
         return _MODEL_DATE.sub("", name).removeprefix("claude-")
     return name
 
 
-def _badges(span: Span) -> Iterator[str]:
+def badges_of(span: Span) -> Iterator[str]:
+    """What is unusual about a span, a word or two each."""
     facts = span.facts
     origin = str(facts.get("origin", "human"))
     if origin not in {"human", "sdk"}:
@@ -245,13 +252,14 @@ def _badges(span: Span) -> Iterator[str]:
 # ---- all content
 
 
-def _facts_line(span: Span) -> str:
+def details_of(span: Span) -> dict[str, Scalar]:
+    """The small things that are known of a span."""
     facts = {"id": span.span_id.hex(), **({"model": span.model} if span.model is not None else {}), **span.facts}
     if span.first_token_ns is not None:
         facts["first_token"] = duration(span.first_token_ns - span.start_ns)
     for link in span.links:
         facts[link.relation] = f"{link.trace_id.hex()}/{link.span_id.hex()}"
-    return _pairs(facts)
+    return facts
 
 
 def _pairs(facts: Mapping[str, object]) -> str:
@@ -259,15 +267,20 @@ def _pairs(facts: Mapping[str, object]) -> str:
 
 
 def _content_lines(span: Span) -> Iterator[str]:
+    return (line for label, text in sections_of(span) for line in _labelled(label, text))
+
+
+def sections_of(span: Span) -> Iterator[tuple[str, str]]:
+    """All that a span holds, each text under a word that says what it is."""
     if span.error_message:
-        yield from _labelled("error", span.error_message)
+        yield "error", span.error_message
     for label, content in (("in", span.input), ("out", span.output)):
         if isinstance(content, tuple):
             for message in content:
                 for part in message.parts:
-                    yield from _labelled(f"{label} {one_line(message.role)}", part_text(part))
+                    yield f"{label} {one_line(message.role)}", part_text(part)
         elif content is not None:
-            yield from _labelled(label, flat(content))
+            yield label, flat(content)
 
 
 def _labelled(label: str, text: str) -> Iterator[str]:
@@ -284,7 +297,7 @@ def _wrapped(line: str, looks: Looks, width: int, fg: str | None = None) -> Iter
 # ---- figures
 
 
-def _figures(span: Span) -> list[str]:
+def figures_of(span: Span) -> list[str]:
     """Tokens in, tokens out, cost and time of a span, as far as it has them."""
     if span.kind is Kind.EVENT:
         return []
@@ -331,5 +344,6 @@ def _moment(at_ns: int, looks: Looks) -> datetime:
     return datetime.fromtimestamp(at_ns / 1e9, looks.zone).astimezone(looks.zone)
 
 
-def _time_of_day(span: Span, looks: Looks) -> str:
+def time_of_day(span: Span, looks: Looks) -> str:
+    """When a span began; empty where that is not known."""
     return f"{_moment(span.start_ns, looks):%H:%M}" if span.start_ns else ""

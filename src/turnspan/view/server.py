@@ -1,0 +1,177 @@
+"""The page and its records, served to this machine's own browser.
+
+Rules:
+
+- It listens on the loopback address, and answers who names that address: a page elsewhere that had its name point here
+  (DNS rebinding) does not.
+- Every path begins with a key that nobody can guess. The browser is opened with a ticket instead, which is good for one
+  use: other people on the machine may read the arguments of a process.
+- The page may load nothing but its own files, run nothing but its own script, be framed by nobody and leave no trace in
+  a cache or a referrer.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from turnspan.errors import TranscriptError, TurnspanError
+from turnspan.sessions import find_session, is_safe_id, projects_dir
+from turnspan.view.answers import Book, session_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from turnspan.config import Config, Destination
+    from turnspan.sessions import SessionFile
+    from turnspan.view.answers import Record
+
+_FILES: Final = {
+    "": ("page.html", "text/html; charset=utf-8"),
+    "page.css": ("page.css", "text/css; charset=utf-8"),
+    "page.js": ("page.js", "text/javascript; charset=utf-8"),
+}
+_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+_OURSELVES: Final = ("127.0.0.1", "localhost")
+_SILENCE_S: Final = 30.0  # a connection that says nothing
+_MOST_ROWS: Final = 10_000
+
+
+class Viewer(ThreadingHTTPServer):
+    """Serves the page until it is closed."""
+
+    daemon_threads = True
+
+    def __init__(
+        self, config: Config, destination: Destination, *, port: int = 0, limit: int = 100, project: str | None = None
+    ) -> None:
+        super().__init__(("127.0.0.1", port), _Request)
+        self.config = config
+        self.destination = destination
+        self.limit = limit
+        self.project = project
+        self.key = secrets.token_urlsafe(24)
+        self._ticket: str | None = None
+        self._lock = threading.Lock()
+        self._books: dict[str, Book] = {}
+
+    @property
+    def url(self) -> str:
+        """Where the page is, for who may see it."""
+        return f"http://127.0.0.1:{self.server_address[1]}/{self.key}/"
+
+    def ticket_url(self) -> str:
+        """An address that leads there once."""
+        self._ticket = secrets.token_urlsafe(24)
+        return f"http://127.0.0.1:{self.server_address[1]}/open/{self._ticket}"
+
+    def takes(self, ticket: str) -> bool:
+        """Whether this is the ticket; then it is used up."""
+        with self._lock:
+            is_good = self._ticket is not None and hmac.compare_digest(ticket.encode(), self._ticket.encode())
+            self._ticket = None if is_good else self._ticket
+        return is_good
+
+    def put(self, session: SessionFile) -> str:
+        """Have a session at hand, wherever its file lies; the address of its turns."""
+        self._books[session.session_id] = Book(session, self.config, self.destination)
+        return f"#s/{session.session_id}"
+
+    def book(self, session_id: str) -> Book:
+        """A session, as it was last leafed through. A name that is no id names nothing here, least of all a file."""
+        with self._lock:
+            if session_id not in self._books:
+                if not is_safe_id(session_id):
+                    raise TranscriptError("that is not a session id")
+                self.put(find_session(projects_dir(self.config.claude_home), session_id))
+            return self._books[session_id]
+
+
+class _Request(BaseHTTPRequestHandler):
+    server: Viewer
+    server_version = "turnspan"
+    sys_version = ""
+    timeout = _SILENCE_S
+
+    def do_GET(self) -> None:
+        """Answer one request."""
+        parts = urlsplit(self.path)
+        room, _, rest = parts.path.lstrip("/").partition("/")
+        if self.headers.get("Host", "").rpartition(":")[0] not in _OURSELVES:
+            self._refuse(HTTPStatus.FORBIDDEN)
+        elif room == "open" and self.server.takes(rest):
+            self._begin(HTTPStatus.SEE_OTHER, Location=f"/{self.server.key}/")
+        elif not hmac.compare_digest(room.encode(), self.server.key.encode()):
+            self._refuse(HTTPStatus.NOT_FOUND)
+        elif rest in _FILES:
+            name, kind = _FILES[rest]
+            self._begin(HTTPStatus.OK, **{"Content-Type": kind})
+            self.wfile.write(Path(__file__).with_name(name).read_bytes())
+        else:
+            self._answer(unquote(rest), {name: values[-1] for name, values in parse_qs(parts.query).items()})
+
+    def _answer(self, what: str, wanted: dict[str, str]) -> None:
+        server = self.server
+        if what == "sessions":
+            limit = int(wanted["limit"]) if wanted.get("limit", "").isdecimal() else server.limit
+            project = wanted.get("project") or server.project
+            self._stream(session_records(server.config, limit=min(max(limit, 1), _MOST_ROWS), project=project))
+            return
+        kind, _, name = what.partition("/")
+        try:
+            if kind == "session":
+                self._stream(server.book(name).records())
+            elif kind == "trace" and wanted.get("at", "").isdecimal():
+                self._stream([server.book(name).trace_record(int(wanted["at"]))])
+            else:
+                self._refuse(HTTPStatus.NOT_FOUND)
+        except TranscriptError as error:
+            self._stream([_trouble(error)])
+
+    def _stream(self, records: Iterable[Record]) -> None:
+        """A line for each record, as soon as it is there."""
+        self._begin(HTTPStatus.OK, **{"Content-Type": "application/x-ndjson; charset=utf-8"})
+        try:
+            for record in records:
+                self.wfile.write(json.dumps(record, separators=(",", ":")).encode() + b"\n")
+        except TurnspanError as error:
+            self.wfile.write(json.dumps(_trouble(error)).encode() + b"\n")
+
+    def _refuse(self, status: HTTPStatus) -> None:
+        self._begin(status, **{"Content-Type": "text/plain; charset=utf-8"})
+        self.wfile.write(f"{status.phrase}\n".encode())
+
+    def _begin(self, status: HTTPStatus, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in (_HEADERS | headers).items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing: paths hold the key."""
+
+    def handle(self) -> None:
+        """Serve a connection; a browser that goes away is no error."""
+        try:
+            super().handle()
+        except (ConnectionError, TimeoutError):
+            self.close_connection = True
+
+
+def _trouble(error: TurnspanError) -> Record:
+    return {"is": "error", "text": str(error.args[0]), "hint": error.hint}

@@ -1,0 +1,119 @@
+"""The page in a real browser."""
+
+import json
+from urllib.parse import urlsplit
+
+import browser
+import pytest
+from browser import Browser
+from test_view import SECRET, SESSION, made, viewing
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(browser.found() is None, reason="there is no Chromium on this machine"),
+]
+
+NASTY = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script> </pre><b>bold</b>'
+MANY = "document.querySelectorAll('%s').length"
+
+
+@pytest.fixture
+def page():
+    """A browser that complains about nothing and asks nobody but us."""
+    with Browser() as opened:
+        yield opened
+        assert opened.said == []
+        hosts = {urlsplit(url).hostname for url in opened.asked if not url.startswith(("about:", "chrome"))}
+        assert hosts <= {"127.0.0.1"}
+
+
+def test_a_person_finds_a_turn_and_reads_it(tmp_path, page):
+    """From the sessions to one of them, to a turn, to what was said in it, with the keyboard alone."""
+    made(tmp_path, "hello", f"the key is {SECRET}", "third")
+    made(tmp_path, "another one", session="5e55104a-0000-4000-8000-000000000002")
+    with viewing(tmp_path) as viewer:
+        page.visit(viewer.ticket_url())
+        page.wait(MANY % "tbody tr" + " === 2")
+        page.wait("location.pathname.length > 10 && !location.pathname.includes('open')")
+        assert page.value("document.querySelector('tbody').innerText").count("$") == 2
+        page.value(f"document.querySelector('a[href=\"#s/{SESSION}\"]').focus()")
+        page.press("Enter")
+        page.wait(MANY % ".turn" + " === 3")
+        page.press("j")
+        page.press("j")
+        page.press("Enter")
+        page.wait(MANY % ".waterfall .span" + " === 2")
+        assert page.value("location.hash") == f"#s/{SESSION}/1"
+        assert SECRET not in page.value("document.body.innerText")
+        assert page.value("document.querySelector('.waterfall mark').textContent").startswith("[redacted:")
+        page.press("j")
+        page.press("Enter")
+        page.wait("!document.getElementById('details').hidden")
+        assert "the key is [redacted:" in page.value("document.getElementById('details').innerText")
+        page.press("Escape")
+        page.wait("document.getElementById('details').hidden")
+        page.press("Escape")
+        page.wait(MANY % "tbody tr" + " === 2")
+
+
+def test_what_a_transcript_says_is_text_and_nothing_else(tmp_path, page):
+    """Markup in a prompt, an answer or a title is shown, never run."""
+    made(tmp_path, NASTY, "again " + NASTY)
+    with viewing(tmp_path) as viewer:
+        page.visit(viewer.url)
+        page.wait(MANY % "tbody tr" + " === 1")
+        assert "<img" in page.value("document.querySelector('tbody').innerText")
+        page.visit(f"{viewer.url}#s/{SESSION}/0")
+        page.wait(MANY % ".waterfall .span" + " === 2")
+        page.value("document.querySelectorAll('.span')[0].click()")
+        page.wait("document.querySelector('#details pre') !== null")
+        assert page.value("document.querySelector('#details pre').textContent") == NASTY
+        assert page.value(MANY % "main img, main script, main b, aside img, aside script, aside b") == 0
+        assert page.value("window.hacked") is None
+
+
+def test_the_filter_leaves_what_was_looked_for(tmp_path, page):
+    """Typing into the filter leaves the turns that hold the words, and emptying it brings back the others."""
+    made(tmp_path, "hello", "the parser fails", "third")
+    with viewing(tmp_path) as viewer:
+        page.visit(f"{viewer.url}#s/{SESSION}")
+        page.wait(MANY % ".sum" + " > 0")
+        page.press("/")
+        assert page.value("document.activeElement.id") == "filter"
+        for letter in "parser":
+            page.press(letter)
+        page.wait(MANY % ".turn:not([hidden])" + " === 1")
+        assert "the parser fails" in page.value("document.querySelector('.turn:not([hidden])').innerText")
+        page.value("filter.value = ''; filter.dispatchEvent(new Event('input'))")
+        page.wait(MANY % ".turn:not([hidden])" + " === 3")
+
+
+def test_bars_stand_where_things_happened(tmp_path, page):
+    """A bar begins and ends where its span does, as a part of the turn's time."""
+    made(tmp_path, "hello")
+    with viewing(tmp_path) as viewer:
+        page.visit(f"{viewer.url}#s/{SESSION}/0")
+        page.wait(MANY % ".waterfall .span" + " === 2")
+        boxes = json.loads(
+            page.value(
+                "JSON.stringify([...document.querySelectorAll('.lane')].map(lane => {"
+                " const all = lane.getBoundingClientRect(), bar = lane.firstChild.getBoundingClientRect();"
+                " return [(bar.left - all.left) / all.width, bar.width / all.width]; }))"
+            )
+        )
+        spans = json.loads(page.value(f"fetch('trace/{SESSION}?at=0').then(answer => answer.text())"))
+    for (left, width), span in zip(boxes, spans["spans"], strict=True):
+        assert left == pytest.approx(span["from_ms"] / spans["ms"], abs=0.02)
+        assert width == pytest.approx(span["ms"] / spans["ms"], abs=0.02)
+
+
+def test_a_viewer_that_has_ended_is_said(tmp_path):
+    """When `turnspan view` was stopped, the page says so instead of staying empty."""
+    made(tmp_path, "hello")
+    with Browser() as page:
+        with viewing(tmp_path) as viewer:
+            page.visit(viewer.url)
+            page.wait(MANY % "tbody tr" + " === 1")
+        page.press("r")
+        page.wait("document.querySelector('.trouble') !== null")
+        assert "is `turnspan view` still running?" in page.value("document.querySelector('.trouble').textContent")

@@ -1,0 +1,257 @@
+"""What the page is told, and who is told anything."""
+
+import http.client
+import json
+import shutil
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from rows import Writer
+
+from turnspan import reading
+from turnspan.config import load_config
+from turnspan.preview import Preview
+from turnspan.sessions import SessionFile, all_sessions
+from turnspan.view.answers import Book
+from turnspan.view.server import Viewer
+
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
+SESSION = "5e55104a-0000-4000-8000-000000000001"
+SECRET = "sk-ant-api03-" + "Zx9" * 31 + "AA"
+
+
+def made(home, *prompts, session=SESSION):
+    """A home with one session of these turns."""
+    writer = Writer(session)
+    for prompt in prompts:
+        writer.prompt(prompt)
+        writer.say(f"as for {prompt[:20]}: done")
+    directory = home / "projects" / "-home-ada-loom"
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{session}.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in writer.rows))
+    return path
+
+
+def settings(home):
+    """What is in force with nothing but this home."""
+    return load_config({"CLAUDE_CONFIG_DIR": str(home), "HOME": str(home)})
+
+
+@contextmanager
+def viewing(home):
+    """A page that is being served."""
+    config = settings(home)
+    with Viewer(config, config.destinations[0]) as viewer:
+        thread = threading.Thread(target=viewer.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield viewer
+        finally:
+            viewer.shutdown()
+            thread.join()
+
+
+def ask(viewer, path, method="GET", **headers):
+    """One request; its status, headers and body."""
+    connection = http.client.HTTPConnection("127.0.0.1", viewer.server_address[1], timeout=20)
+    connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    return response.status, response.headers, body
+
+
+def told(viewer, what):
+    """The records that the page gets."""
+    status, _, body = ask(viewer, f"/{viewer.key}/{what}")
+    assert status == 200
+    return [json.loads(line) for line in body.splitlines()]
+
+
+# ---- who is answered
+
+
+def test_without_the_key_there_is_nothing_to_see(tmp_path):
+    """Another program or person on this machine finds the port, and nothing behind it."""
+    made(tmp_path, "hello")
+    with viewing(tmp_path) as viewer:
+        for path in (
+            "/",
+            "/sessions",
+            f"/{viewer.key[:-1]}/sessions",
+            f"/{viewer.key}x/",
+            "//",
+            "/open/",
+            "/open/None",
+        ):
+            status, _, body = ask(viewer, path)
+            assert status == 404, path
+            assert b"hello" not in body
+        assert ask(viewer, f"/{viewer.key}/")[0] == 200
+
+
+def test_a_page_elsewhere_cannot_ask_under_another_name(tmp_path):
+    """A site whose name was made to point to this machine is refused, even with the key."""
+    with viewing(tmp_path) as viewer:
+        for host in ("evil.example", f"evil.example:{viewer.server_address[1]}", "127.0.0.1.evil.example:80", ""):
+            assert ask(viewer, f"/{viewer.key}/", Host=host)[0] == 403
+        assert ask(viewer, f"/{viewer.key}/", Host="localhost:9")[0] == 200  # through a tunnel from another port
+
+
+def test_a_ticket_opens_the_page_once(tmp_path):
+    """What stands in a browser's arguments, for all users to read, is worth nothing once it was used."""
+    with viewing(tmp_path) as viewer:
+        ticket = urlsplit(viewer.ticket_url()).path
+        assert viewer.key not in ticket
+        status, headers, _ = ask(viewer, ticket)
+        assert (status, headers["Location"]) == (303, f"/{viewer.key}/")
+        assert ask(viewer, ticket)[0] == 404
+
+
+def test_the_page_may_load_nothing_from_elsewhere(tmp_path):
+    """Its policy allows its own files alone, no frame around it, and nothing of it in a cache or a referrer."""
+    with viewing(tmp_path) as viewer:
+        for name in ("", "page.css", "page.js"):
+            status, headers, body = ask(viewer, f"/{viewer.key}/{name}")
+            assert status == 200
+            assert headers["Content-Security-Policy"].startswith(
+                "default-src 'none'; script-src 'self'; style-src 'self'"
+            )
+            assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+            assert headers["Cache-Control"] == "no-store"
+            assert headers["Referrer-Policy"] == "no-referrer"
+            assert headers["X-Content-Type-Options"] == "nosniff"
+            assert b"http://" not in body
+            assert b"https://" not in body
+
+
+def test_it_only_reads(tmp_path):
+    """There is nothing to post to, and looking leaves nothing behind."""
+    made(tmp_path, "hello")
+    with viewing(tmp_path) as viewer:
+        for method in ("POST", "PUT", "DELETE"):
+            assert ask(viewer, f"/{viewer.key}/sessions", method)[0] == 501
+        told(viewer, "sessions")
+        told(viewer, f"session/{SESSION}")
+        told(viewer, f"trace/{SESSION}?at=0")
+    assert [path.name for path in tmp_path.iterdir()] == ["projects"]
+
+
+@pytest.mark.parametrize("name", ["..%2F..%2Fetc%2Fpasswd", "%2Fetc%2Fpasswd", "....jsonl", "%00", "~root", "-"])
+def test_a_name_that_is_no_id_names_no_file(tmp_path, name):
+    """The page can ask for sessions, not for files."""
+    made(tmp_path, "hello")
+    with viewing(tmp_path) as viewer:
+        for what in (f"session/{name}", f"trace/{name}?at=0"):
+            assert told(viewer, what) == [{"is": "error", "text": "that is not a session id", "hint": ""}]
+        assert ask(viewer, f"/{viewer.key}/../../etc/passwd")[0] == 404
+        assert ask(viewer, f"/{viewer.key}/server.py")[0] == 404
+
+
+# ---- what it is told
+
+
+def test_the_sessions_are_those_of_the_terminal(tmp_path, command, monkeypatch):
+    """The page lists what `turnspan sessions` lists, in the same order."""
+    made(tmp_path, "hello", "and then")
+    made(tmp_path, "another", session="5e55104a-0000-4000-8000-000000000002")
+    with viewing(tmp_path) as viewer:
+        records = told(viewer, "sessions")
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path))
+    listed = [json.loads(line) for line in command("sessions", "--json")[1].splitlines()]
+    assert [one["session"] for one in records] == [one["session_id"] for one in listed]
+    assert [one["turns"] for one in records] == [str(one["turns"]) for one in listed]
+    assert [one["title"] for one in records] == [one["title"] for one in listed]
+
+
+@pytest.mark.parametrize("story", sorted(path.name for path in FIXTURES.iterdir() if (path / "projects").is_dir()))
+def test_every_turn_of_every_story_can_be_opened(tmp_path, story, monkeypatch):
+    """A turn is found again wherever its piece begins, with the spans that `show` has, each once."""
+    monkeypatch.setattr(reading, "PIECE_SPANS", 2)  # many pieces, as a long session has
+    shutil.copytree(FIXTURES / story / "projects", tmp_path / "projects")
+    config = settings(tmp_path)
+    for session in all_sessions(tmp_path / "projects"):
+        traces = [one.trace for one in Preview(session, config, config.destinations[0]).traces() if one.trace.spans]
+        book = Book(session, config, config.destinations[0])
+        turns = [record for record in book.records() if record["is"] == "turn"]
+        assert [turn["at"] for turn in turns] == list(range(len(traces)))
+        for turn, trace in zip(turns, traces, strict=True):
+            opened = book.trace_record(turn["at"])
+            assert opened["trace"] == trace.trace_id.hex()
+            assert sorted(span["facts"]["id"] for span in opened["spans"]) == sorted(
+                s.span_id.hex() for s in trace.spans
+            )
+            assert all(0 <= span["from_ms"] <= opened["ms"] for span in opened["spans"])
+            assert all(span["from_ms"] + span["ms"] <= opened["ms"] + 1e-6 for span in opened["spans"])
+
+
+def test_what_is_masked_never_reaches_the_page(tmp_path):
+    """The page shows what would leave: a secret in a prompt is masked there too, and counted."""
+    made(tmp_path, f"use the key {SECRET} for it")
+    with viewing(tmp_path) as viewer:
+        asked = (f"session/{SESSION}", f"trace/{SESSION}?at=0", "sessions")
+        answers = [ask(viewer, f"/{viewer.key}/{what}")[2].decode() for what in asked]
+    assert all(SECRET not in answer for answer in answers)
+    assert all("[redacted:" in answer for answer in answers)
+    assert json.loads(answers[0].splitlines()[1])["masked"] > 0
+
+
+def test_a_file_that_was_written_anew_is_not_taken_for_the_old_one(tmp_path):
+    """A turn that is not where it was is said to be gone, and never another one in its place."""
+    path = made(tmp_path, "hello", "and then")
+    with viewing(tmp_path) as viewer:
+        assert len([one for one in told(viewer, f"session/{SESSION}") if one["is"] == "turn"]) == 2
+        writer = Writer(SESSION, tag="b")
+        writer.prompt("something else")
+        writer.say("indeed")
+        path.write_text("".join(json.dumps(row) + "\n" for row in writer.rows))
+        for at in (0, 1, 7):
+            (answer,) = told(viewer, f"trace/{SESSION}?at={at}")
+            assert answer["text"] == "this turn is not where it was"
+        assert [one["gist"] for one in told(viewer, f"session/{SESSION}") if one["is"] == "turn"] == ["something else"]
+
+
+def test_a_session_that_is_not_there_is_said(tmp_path):
+    """Whoever kept an address of a session that is gone is told so."""
+    made(tmp_path, "hello")
+    with viewing(tmp_path) as viewer:
+        (answer,) = told(viewer, "session/0000dead")
+        assert answer["is"] == "error"
+        assert "no session '0000dead'" in answer["text"]
+
+
+def test_a_session_without_a_turn_says_so(tmp_path):
+    """A file that holds no turn yet is shown as that."""
+    path = made(tmp_path, "hello")
+    path.write_text(json.dumps({"type": "summary", "summary": "x", "leafUuid": "y"}) + "\n")
+    config = settings(tmp_path)
+    book = Book(SessionFile(SESSION, path), config, config.destinations[0])
+    assert list(book.records()) == [{"is": "note", "text": "this session has no turn yet"}]
+
+
+def test_view_prints_where_it_is(tmp_path, command, monkeypatch):
+    """The command prints the address, opens the browser with a ticket, and Ctrl-C ends it."""
+    made(tmp_path, "hello")
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path))
+    opened = []
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
+
+    def interrupted(_self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Viewer, "serve_forever", interrupted)
+    code, out, err = command("view", "5e55")
+    assert code == 0
+    assert out.startswith("http://127.0.0.1:")
+    assert out.endswith(f"/#s/{SESSION}\n")
+    assert opened[0].endswith(f"#s/{SESSION}")
+    assert "/open/" in opened[0]
+    assert "Ctrl-C" in err
+    assert command("view", "nobody")[0] == 1
+    assert len(opened) == 1
+    assert command("view", "--no-browser")[0] == 0
+    assert len(opened) == 1
