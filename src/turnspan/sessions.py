@@ -190,7 +190,9 @@ def each_once(found: Iterable[SessionFile]) -> list[SessionFile]:
 def is_below(path: Path, root: Path) -> bool:
     """Whether a path, its links resolved, lies below a directory."""
     try:
-        return path.resolve().is_relative_to(root.resolve())
+        target = path.resolve()
+        # Links that go in a circle raise an error up to Python 3.12, and after that lead to one of them.
+        return target.is_relative_to(root.resolve()) and not target.is_symlink()
     except (OSError, RuntimeError, ValueError):
         return False
 
