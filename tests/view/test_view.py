@@ -14,7 +14,7 @@ from rows import Writer
 from turnspan import reading
 from turnspan.config import load_config
 from turnspan.preview import Preview
-from turnspan.sessions import SessionFile, all_sessions
+from turnspan.sessions import SessionFile, all_sessions, session_of
 from turnspan.view.answers import Book
 from turnspan.view.server import Viewer
 
@@ -231,6 +231,29 @@ def test_a_session_without_a_turn_says_so(tmp_path):
     config = settings(tmp_path)
     book = Book(SessionFile(SESSION, path), config, config.destinations[0])
     assert list(book.records()) == [{"is": "note", "text": "this session has no turn yet"}]
+
+
+def test_a_file_with_any_name_can_be_looked_at(tmp_path):
+    """A transcript that a person named is shown, whatever its name; asked for by the page, that name is no path."""
+    path = made(tmp_path, "hello")
+    odd = path.with_name("my copy (1).jsonl")
+    odd.write_text(path.read_text().replace(f'"sessionId": "{SESSION}"', '"sessionId": null'))
+    path.unlink()
+    with viewing(tmp_path) as viewer:
+        where = viewer.put(session_of(odd))
+        assert where == "#s/my%20copy%20%281%29"
+        assert [one["is"] for one in told(viewer, f"session/{where[3:]}")] == ["head", "turn", "foot"]
+        assert told(viewer, f"trace/{where[3:]}?at=0")[0]["spans"][0]["gist"] == "hello"
+
+
+def test_a_port_that_is_taken_is_said(tmp_path, command, monkeypatch):
+    """Whoever names a port that somebody else has hears so, and what to do."""
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path))
+    with viewing(tmp_path) as viewer:
+        code, _, err = command("view", "--no-browser", "--port", str(viewer.server_address[1]))
+    assert code == 1
+    assert f"cannot listen on port {viewer.server_address[1]}: Address already in use" in err
+    assert "any free one" in err
 
 
 def test_view_prints_where_it_is(tmp_path, command, monkeypatch):

@@ -21,6 +21,7 @@ from turnspan.gist import gist_of
 from turnspan.listing import Tally, columns_of, tally_of
 from turnspan.overview import overview
 from turnspan.preview import Preview, require_transcript
+from turnspan.sessions import is_safe_id
 from turnspan.show import (
     Looks,
     badges_of,
@@ -87,7 +88,8 @@ class Book:
     def records(self) -> Iterator[Record]:
         """What is known of the session, a record for each turn, and the sums."""
         require_transcript(self._session.path)
-        known = state.peek(self._config.home, self._session.session_id)
+        session_id = self._session.session_id
+        known = state.peek(self._config.home, session_id) if is_safe_id(session_id) else None
         preview = Preview(self._session, self._config, self._destination)
         total, masked = Tally(), Counter[str]()
         spots: list[Spot] = []

@@ -20,9 +20,9 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from turnspan.errors import TranscriptError, TurnspanError
+from turnspan.errors import ConfigError, TranscriptError, TurnspanError
 from turnspan.sessions import find_session, is_safe_id, projects_dir
 from turnspan.view.answers import Book, session_records
 
@@ -60,7 +60,11 @@ class Viewer(ThreadingHTTPServer):
     def __init__(
         self, config: Config, destination: Destination, *, port: int = 0, limit: int = 100, project: str | None = None
     ) -> None:
-        super().__init__(("127.0.0.1", port), _Request)
+        try:
+            super().__init__(("127.0.0.1", port), _Request)
+        except OSError as error:
+            hint = "name another port, or none: then any free one is taken"
+            raise ConfigError(f"cannot listen on port {port}: {error.strerror}", hint=hint) from error
         self.config = config
         self.destination = destination
         self.limit = limit
@@ -90,7 +94,7 @@ class Viewer(ThreadingHTTPServer):
     def put(self, session: SessionFile) -> str:
         """Have a session at hand, wherever its file lies; the address of its turns."""
         self._books[session.session_id] = Book(session, self.config, self.destination)
-        return f"#s/{session.session_id}"
+        return f"#s/{quote(session.session_id, safe='')}"
 
     def book(self, session_id: str) -> Book:
         """A session, as it was last leafed through. A name that is no id names nothing here, least of all a file."""
