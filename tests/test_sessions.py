@@ -140,6 +140,23 @@ def test_agents_are_found_in_every_layout(project):
     assert list(sessions.flat_agent_files(SessionFile(OTHER, path))) == []
 
 
+def test_links_to_directories_lead_nowhere(project):
+    """A link among the agents that leads back to them, or out of the session, is not followed."""
+    main = Writer()
+    main.turn("Hi.", "Hi.")
+    path = main.save(project)
+    save_agent(agent_writer(main, "a1"), project, "a1")
+    elsewhere = project.parent / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "agent-b1.jsonl").write_text("{}")
+    agents = path.with_suffix("") / "subagents"
+    (agents / "again").symlink_to(agents)
+    (agents / "out").symlink_to(elsewhere)
+    (agents / "agent-..jsonl").write_text("{}")
+    (agents / "notes").write_text("no directory")
+    assert set(sessions.agent_files(SessionFile(path.stem, path))) == {"a1"}
+
+
 @pytest.mark.parametrize(
     ("meta", "kind"),
     [

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _LONGEST_ID: Final = 128
 _PORTS: Final = {f"{port}{number}" for port in ("com", "lpt") for number in range(10)}
 _NO_FILES: Final = {"con", "prn", "aux", "nul", *_PORTS}  # on Windows
+_NO_DIRECTORIES: Final = frozenset({"jsonl", ".json"})  # how names end that are files: transcripts, and `meta.json`
 _CWD: Final = late.pattern(rb'"cwd":("(?:[^"\\]|\\.)*")')
 _CLIENTS_NAME: Final = late.pattern(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
@@ -47,33 +48,32 @@ def is_safe_id(text: str) -> bool:
     """Whether an id can be the name of a file, on Windows too, and can be nothing but that."""
     if not text.isalnum() and not (text[:1].isalnum() and text.replace("-", "").replace("_", "").isalnum()):
         return False
-    return text.isascii() and len(text) <= _LONGEST_ID and text.lower() not in _NO_FILES
+    return text.isascii() and len(text) <= _LONGEST_ID and (len(text) > 4 or text.lower() not in _NO_FILES)
 
 
-class AgentFile:
+class AgentFile(msgspec.Struct, frozen=True, dict=True):
     """A subagent's transcript on disk, and what its `meta.json` says.
 
     That is read when it is asked for: a long session has a thousand agents, and an event is about one of them.
     """
 
-    def __init__(self, agent_id: str, name: str) -> None:
-        self.agent_id = agent_id
-        self._name = name
+    agent_id: str
+    name: str  # the whole path
 
     @cached_property
     def path(self) -> Path:
         """Where it lies."""
-        return Path(self._name)
+        return Path(self.name)
 
     @property
     def size(self) -> int:
         """How many bytes it has now."""
-        return stamp_of(self._name)[0]
+        return stamp_of(self.name)[0]
 
     @property
     def head(self) -> bytes:
         """How it begins."""
-        return head_of(self._name, *stamp_of(self._name))
+        return head_of(self.name, *stamp_of(self.name))
 
     @property
     def type(self) -> str:
@@ -201,14 +201,24 @@ def is_below(path: Path, root: Path) -> bool:
 
 
 def agent_files(session: SessionFile) -> dict[str, AgentFile]:
-    """The subagents that lie in the session's own directory (since 2.1.2), workflows included."""
+    """The subagents that lie in the session's own directory (since 2.1.2), workflows included.
+
+    Every event asks for them, and there may be a thousand: a name is looked at twice, and as little as possible.
+    """
     found: dict[str, AgentFile] = {}
-    root = session.path.parent / session.session_id / "subagents"
-    for directory, _, names in os.walk(root):
-        for name in sorted(names):
+    waiting = [str(session.path.parent / session.session_id / "subagents")]
+    while waiting:
+        directory = waiting.pop()
+        try:
+            names = os.listdir(directory)  # noqa: PTH208  a path for each would take longer than all the rest
+        except OSError:  # not there, or no directory
+            continue
+        for name in sorted([name for name in names if name[-6:] == ".jsonl" and name[:6] == "agent-"]):
             agent_id = name[6:-6]
-            if name.startswith("agent-") and name.endswith(".jsonl") and is_safe_id(agent_id):
+            if is_safe_id(agent_id):
                 found[agent_id] = AgentFile(agent_id, directory + os.sep + name)
+        inner = [directory + os.sep + name for name in names if name[-5:] not in _NO_DIRECTORIES]
+        waiting += [path for path in sorted(inner, reverse=True) if not os.path.islink(path)]  # noqa: PTH114
     return found
 
 
