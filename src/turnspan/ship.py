@@ -186,10 +186,12 @@ class _Walk:
             arrived |= {bytes.fromhex(span) for span in self._cursor.arrived}
         if self._cursor.is_unsure:
             arrived |= self._stored(leaving)
-        traces = [
-            msgspec.structs.replace(trace, spans=tuple(span for span in trace.spans if span.span_id not in arrived))
-            for trace in leaving
-        ]
+        traces = leaving
+        if arrived:
+            traces = [
+                msgspec.structs.replace(trace, spans=tuple(span for span in trace.spans if span.span_id not in arrived))
+                for trace in leaving
+            ]
         if any(trace.spans for trace in traces) and not self._is_writable:
             state.probe_writable(self._config.home)
             self._is_writable = True

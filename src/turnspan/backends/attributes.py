@@ -63,7 +63,7 @@ class Bounded:
 
     def put(self, key: str, value: Value) -> None:
         """Set one attribute; strings are cut as plain text."""
-        if isinstance(value, str):
+        if isinstance(value, str) and len(value) * 4 > self._limit:
             self.text(key, value, is_json=False)
         elif isinstance(value, tuple):
             self.attributes[key] = tuple(content.fit(item, self._limit, is_json=False) for item in value)

@@ -103,6 +103,8 @@ def _attributes(attributes: Attributes, out: list[bytes], comma: bytes) -> None:
             if value is not encoded:  # content often stands under two names in a row
                 encoded, text = value, _encode(value)
             out += (comma, name, b'{"stringValue":', text, b"}}")
+        elif type(value) is int and _LEAST <= value <= _MOST:
+            out += (comma, name, b'{"intValue":"%d"}}' % value)
         else:
             out += (comma, name, _encode(_any_value(storable(value))), b"}")
         comma = b","
@@ -110,6 +112,7 @@ def _attributes(attributes: Attributes, out: list[bytes], comma: bytes) -> None:
 
 # Attribute names repeat on every span; facts have open names, so what is remembered is bounded.
 _KEYS: dict[str, bytes] = {}
+_LEAST, _MOST = -(2**63), 2**63 - 1
 _MAX_KEYS = 1_000
 
 
