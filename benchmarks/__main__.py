@@ -60,12 +60,13 @@ class Size(NamedTuple):
     megabytes: int
     sessions: int
     rounds: int
+    event_rounds: int
     hook_rounds: int
     backfills: int
 
 
-FULL = Size((10, 100, 1000, 10_000), 1000, 3000, 9, 40, 2)
-QUICK = Size((10, 100, 1000), 60, 180, 5, 20, 1)
+FULL = Size((10, 100, 1000, 10_000), 1000, 3000, 9, 25, 40, 2)
+QUICK = Size((10, 100, 1000), 60, 180, 5, 5, 20, 1)
 
 
 def script(name: str, *options: str) -> Any:
@@ -94,8 +95,10 @@ def hook_rows(size: Size, _: Path) -> Iterator[Row]:
 
 def event_rows(size: Size, data: Path) -> Iterator[Row]:
     lengths = [str(length) for length in size.lengths]
-    for row in script("event.py", "--turns", *lengths, "--rounds", str(size.rounds), "--data", str(data))["rows"]:
+    for row in script("event.py", "--turns", *lengths, "--rounds", str(size.event_rounds), "--data", str(data))["rows"]:
         detail = f"{row['min']:.0f} {row['unit']}"
+        if "instructions_ratio" in row:
+            detail += f"; {row['instructions_ratio']:.2f} x in instructions"
         yield Row(row["what"], row["next to"], row["goal"], True, row["min_ratio"], row["median_ratio"], detail)
 
 

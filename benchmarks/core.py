@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 GOAL = 2.0  # times as fast as json.loads
 NOT_AVAILABLE = 3
+COUNTING = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
 
 
 class NotAvailableError(Exception):
@@ -148,11 +149,14 @@ def run_child(task: str, path: Path, *prefix: str) -> subprocess.CompletedProces
 
 def count_instructions(task: str, path: Path) -> int:
     """Instructions executed, from start to end."""
-    tool = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
-    said = run_child(task, path, *tool).stderr
+    return instructions_in(run_child(task, path, *COUNTING).stderr)
+
+
+def instructions_in(said: str) -> int:
+    """How many instructions valgrind has counted."""
     found = re.search(r"I\s+refs:\s+([\d,]+)", said)
     if not found:
-        sys.exit(f"valgrind did not say how many instructions {task} took:\n{said}")
+        sys.exit(f"valgrind did not say how many instructions it counted:\n{said}")
     return int(found[1].replace(",", ""))
 
 

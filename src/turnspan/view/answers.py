@@ -53,7 +53,7 @@ _COLUMNS: Final = ("age", "id", "turns", "tokens", "cost", "sent", "project", "t
 
 
 class Spot(msgspec.Struct, frozen=True):
-    """Where a trace is found again: where its piece begins, and the how manieth of it it is."""
+    """Where a trace is found again: where its piece begins, and its number in it."""
 
     place: Progress
     number: int
