@@ -78,7 +78,7 @@ async function showSessions() {
   const table = make("table", {}, make("thead", {}, head), body);
   main.replaceChildren(table);
   await fill("sessions", (one) => {
-    const link = make("a", { href: `#s/${one.session}` }, ...marked(one.title || one.id));
+    const link = make("a", { href: `#s/${encodeURIComponent(one.session)}` }, ...marked(one.title || one.id));
     const failed = one.errors ? [make("span", { className: "error", title: `${one.errors} errors` }, " ✗")] : [];
     const cells = [one.turns, one.tokens, one.cost, one.sent ?? ""];
     const row = make(

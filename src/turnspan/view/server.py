@@ -15,10 +15,12 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
+import sys
 import threading
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from socketserver import ThreadingTCPServer
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
@@ -52,10 +54,12 @@ _SILENCE_S: Final = 30.0  # a connection that says nothing
 _MOST_ROWS: Final = 10_000
 
 
-class Viewer(ThreadingHTTPServer):
-    """Serves the page until it is closed."""
+class Viewer(ThreadingTCPServer):
+    """Serves the page until it is closed. Not an `HTTPServer`, which asks the network for its own name."""
 
     daemon_threads = True
+    allow_reuse_address = sys.platform != "win32"  # where it would let another program take the port over
+    request_queue_size = 32
 
     def __init__(
         self, config: Config, destination: Destination, *, port: int = 0, limit: int = 100, project: str | None = None
