@@ -219,9 +219,11 @@ def test_a_session_that_is_not_there_is_said(tmp_path):
     """Whoever kept an address of a session that is gone is told so."""
     made(tmp_path, "hello")
     with viewing(tmp_path) as viewer:
-        (answer,) = told(viewer, "session/0000dead")
-        assert answer["is"] == "error"
-        assert "no session '0000dead'" in answer["text"]
+        for name in ("0000dead", SESSION[:8], "projects"):
+            (answer,) = told(viewer, f"session/{name}")
+            assert answer["is"] == "error"
+            assert f"no session '{name}'" in answer["text"]
+        assert ask(viewer, "//[")[0] == 404
 
 
 def test_a_session_without_a_turn_says_so(tmp_path):

@@ -22,10 +22,10 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingTCPServer
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote
 
 from turnspan.errors import ConfigError, TranscriptError, TurnspanError
-from turnspan.sessions import find_session, is_safe_id, projects_dir
+from turnspan.sessions import all_sessions, each_once, is_safe_id, projects_dir
 from turnspan.view.answers import Book, session_records
 
 if TYPE_CHECKING:
@@ -106,7 +106,12 @@ class Viewer(ThreadingTCPServer):
             if session_id not in self._books:
                 if not is_safe_id(session_id):
                     raise TranscriptError("that is not a session id")
-                self.put(find_session(projects_dir(self.config.claude_home), session_id))
+                found = each_once(
+                    s for s in all_sessions(projects_dir(self.config.claude_home)) if s.session_id == session_id
+                )
+                if not found:
+                    raise TranscriptError(f"there is no session {session_id!r}", hint="its file may have been deleted")
+                self.put(found[0])
             return self._books[session_id]
 
 
@@ -118,8 +123,8 @@ class _Request(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer one request."""
-        parts = urlsplit(self.path)
-        room, _, rest = parts.path.lstrip("/").partition("/")
+        path, _, query = self.path.partition("?")
+        room, _, rest = path.lstrip("/").partition("/")
         if self.headers.get("Host", "").rpartition(":")[0] not in _OURSELVES:
             self._refuse(HTTPStatus.FORBIDDEN)
         elif room == "open" and self.server.takes(rest):
@@ -131,7 +136,7 @@ class _Request(BaseHTTPRequestHandler):
             self._begin(HTTPStatus.OK, **{"Content-Type": kind})
             self.wfile.write(Path(__file__).with_name(name).read_bytes())
         else:
-            self._answer(unquote(rest), {name: values[-1] for name, values in parse_qs(parts.query).items()})
+            self._answer(unquote(rest), {name: values[-1] for name, values in parse_qs(query).items()})
 
     def _answer(self, what: str, wanted: dict[str, str]) -> None:
         server = self.server
