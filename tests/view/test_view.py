@@ -223,7 +223,8 @@ def test_a_session_that_is_not_there_is_said(tmp_path):
             (answer,) = told(viewer, f"session/{name}")
             assert answer["is"] == "error"
             assert f"no session '{name}'" in answer["text"]
-        assert ask(viewer, "//[")[0] == 404
+        for path in ("//[", f"/{viewer.key}/trace/{SESSION}", f"/{viewer.key}/trace/{SESSION}?at=" + "9" * 5000):
+            assert ask(viewer, path)[0] == 404
 
 
 def test_a_session_without_a_turn_says_so(tmp_path):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import re
 import secrets
 import sys
 import threading
@@ -22,7 +23,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingTCPServer
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qs, quote, unquote
+from urllib.parse import quote, unquote
 
 from turnspan.errors import ConfigError, TranscriptError, TurnspanError
 from turnspan.sessions import all_sessions, each_once, is_safe_id, projects_dir
@@ -51,7 +52,7 @@ _HEADERS: Final = {
 }
 _OURSELVES: Final = ("127.0.0.1", "localhost")
 _SILENCE_S: Final = 30.0  # a connection that says nothing
-_MOST_ROWS: Final = 10_000
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 
 class Viewer(ThreadingTCPServer):
@@ -136,21 +137,19 @@ class _Request(BaseHTTPRequestHandler):
             self._begin(HTTPStatus.OK, **{"Content-Type": kind})
             self.wfile.write(Path(__file__).with_name(name).read_bytes())
         else:
-            self._answer(unquote(rest), {name: values[-1] for name, values in parse_qs(query).items()})
+            self._answer(unquote(rest), query.removeprefix("at="))
 
-    def _answer(self, what: str, wanted: dict[str, str]) -> None:
+    def _answer(self, what: str, at: str) -> None:
         server = self.server
         if what == "sessions":
-            limit = int(wanted["limit"]) if wanted.get("limit", "").isdecimal() else server.limit
-            project = wanted.get("project") or server.project
-            self._stream(session_records(server.config, limit=min(max(limit, 1), _MOST_ROWS), project=project))
+            self._stream(session_records(server.config, limit=server.limit, project=server.project))
             return
         kind, _, name = what.partition("/")
         try:
             if kind == "session":
                 self._stream(server.book(name).records())
-            elif kind == "trace" and wanted.get("at", "").isdecimal():
-                self._stream([server.book(name).trace_record(int(wanted["at"]))])
+            elif kind == "trace" and _NUMBER.fullmatch(at):
+                self._stream([server.book(name).trace_record(int(at))])
             else:
                 self._refuse(HTTPStatus.NOT_FOUND)
         except TranscriptError as error:
