@@ -302,8 +302,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         error.show()
         return error.exit_code
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's last flush complains
-        return 1
+        _drop_output()
+        return 0
     except TurnspanError as error:
         if _is_debugging():
             raise
@@ -314,8 +314,17 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise
         where = f"{error.filename}: " if error.filename else ""
         _complain(f"{where}{error.strerror or error}", "")
+        _drop_output()
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _drop_output() -> None:
+    """Discard what stdout still buffers: the interpreter's last flush would fail again, with exit code 120."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _confess(kind: type[BaseException], error: BaseException, _where: TracebackType | None) -> None:

@@ -15,12 +15,6 @@ from turnspan.transcript.carry import words_digest
 
 # What the recordings themselves get wrong, or could not know. Nothing else is excused.
 NOT_IN_ANY_TRANSCRIPT = {("2.1.29/tui_queue", 11)}  # the response was cut off by /exit before any row of it was written
-# The API saw the prompt of a failed turn and the next one in one request; to the client they are two turns.
-ONE_REQUEST_TWO_PROMPTS = {
-    (f"{version}/tui_error", "p1") for version in ("1.0.128", "2.0.76", "2.1.29", "2.1.128", "2.1.207", "2.1.325")
-}
-# The client offered a prompt and the person took it: a turn, which the API could not tell from the one before.
-SUGGESTION_TAKEN = {("2.1.29/tui_plan_clear", "plan-exec"), ("2.1.29/tui_queue", "p1")}
 # The client was quitting: it stamped the row 424 ms after the last byte.
 STAMPED_LATE = {("2.1.325/tui_bg_quit", 2)}
 # The agent was still writing, for 2.4 s, when its session had ended: its last rows come as late parts.
@@ -191,19 +185,15 @@ def test_turns_are_the_right_ones(told, report):
                 if row["turn"]:
                     kinds[trace.trace_id].add(row["turn_kind"])
         for key, traces in traces_of.items():
-            where = (recording.name, key)
-            most = 2 if where in ONE_REQUEST_TWO_PROMPTS | SUGGESTION_TAKEN else 1
-            assert len(traces) == most, where
+            assert len(traces) == 1, (recording.name, key)
         assert all(len(keys) == 1 for keys in prompts_of.values()), recording.name
         roots = {trace.trace_id: span for trace, span in found.spans if span.kind == "turn"}
         for trace_id, keys in prompts_of.items():
             turns += 1
             root, key = roots[trace_id], next(iter(keys))
-            is_other = (recording.name, key) in ONE_REQUEST_TWO_PROMPTS | SUGGESTION_TAKEN
-            wanted = ORIGINS["human"] if is_other else set()
-            wanted = wanted.union(*(ORIGINS[kind] for kind in kinds[trace_id]))
+            wanted = set().union(*(ORIGINS[kind] for kind in kinds[trace_id]))
             assert root.facts["origin"] in wanted, f"{recording.name} {key} {root.facts['origin']}"
-            if key in recording.prompts and not is_other and root.facts["origin"] != "queued":
+            if key in recording.prompts and root.facts["origin"] != "queued":
                 assert recording.prompts[key].split()[-1] in typed(root), f"{recording.name} {key}"
         silent = {trace_id for trace_id in roots if trace_id not in prompts_of}
         for trace_id in silent:  # a prompt that got no response: it failed, or it was interrupted before
