@@ -96,7 +96,7 @@ def build_all(path: Path) -> int:
     """Every trace of the sessions at `path`, as a backfill builds them; how many spans they hold."""
     try:
         reading, progresses = (importlib.import_module(f"turnspan.{name}") for name in ("reading", "progress"))
-        session_at = importlib.import_module("turnspan.sessions").session_at
+        session_at = importlib.import_module("turnspan.source.sessions").session_at
         read, progress, ending = reading.Reading, progresses.Progress(), progresses.Ending(is_over=True)
     except (ImportError, AttributeError) as exc:
         raise NotAvailableError(f"not available yet: {exc}") from exc
@@ -122,7 +122,7 @@ WARM = {"nothing": do_nothing, **TASKS}
 
 def run_here(task: str, path: Path) -> None:
     """The child's side: do it once and say what it took."""
-    for module in ("msgspec", "turnspan.reading"):  # starting up is measured elsewhere
+    for module in ("msgspec", "turnspan.source.reader"):  # starting up is measured elsewhere
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
     began, cpu_began = time.perf_counter(), time.process_time()

@@ -25,11 +25,11 @@ from opentelemetry.trace import Link as SdkLink
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 
 from turnspan import __version__
-from turnspan.backends.attributes import GenAI
+from turnspan.backends.genai import GenAI
 from turnspan.backends.langfuse import LangfuseSpelling
 from turnspan.backends.otlp_json import encode_lines
+from turnspan.backends.protobuf import encode_request
 from turnspan.backends.settings import Capture
-from turnspan.backends.wire import encode_request
 from turnspan.trace.model import Json, Kind, Link, Message, Reasoning, Span, Text, ToolCall, ToolResult, Trace, Usage
 
 GOAL = 3.0

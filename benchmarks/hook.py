@@ -21,7 +21,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from turnspan import hook, state
+from turnspan import hook
+from turnspan.delivery import state
 
 LAUNCHER = Path(__file__).parent.parent / "hooks" / "turnspan-hook"
 EVENT = json.dumps(

@@ -23,15 +23,15 @@ from random import Random
 import generate
 import msgspec
 
-from turnspan.backends.attributes import GenAI
+from turnspan.backends.genai import GenAI
+from turnspan.backends.protobuf import encode_request
 from turnspan.backends.settings import Capture
-from turnspan.backends.wire import encode_request
-from turnspan.progress import Ending, Progress
-from turnspan.reading import Reading
-from turnspan.sessions import session_at
+from turnspan.secrets.replace import compile_rules, mask, suspects
+from turnspan.secrets.scan import Meter, OverBudget
+from turnspan.source.progress import Ending, Progress
+from turnspan.source.reader import Reading
+from turnspan.source.sessions import session_at
 from turnspan.trace.redact import SCAN_BUDGET, Policy, redact
-from turnspan.trace.secret_scan import Meter, OverBudget
-from turnspan.trace.secrets import compile_rules, mask, suspects
 
 SOURCES = {
     ".py",

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import msgspec
 
-from turnspan.config import load_config
-from turnspan.progress import Ending, Progress
-from turnspan.reading import Reading
-from turnspan.sessions import sessions_in
-from turnspan.targets import targets_of
+from turnspan.delivery.destinations import targets_of
+from turnspan.settings.config import load_config
+from turnspan.source.progress import Ending, Progress
+from turnspan.source.reader import Reading
+from turnspan.source.sessions import sessions_in
 
 ROOT = Path(__file__).resolve().parents[1]
 TREES = (ROOT / "fixtures", ROOT.parent / "shared" / "corpus")

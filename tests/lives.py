@@ -4,7 +4,7 @@ import json
 
 from reads import project_dirs, read
 
-from turnspan.sessions import sessions_in
+from turnspan.source.sessions import sessions_in
 from turnspan.transcript.grouping import Grouper
 from turnspan.transcript.lines import Noticed, parse
 from turnspan.transcript.times import parse_time

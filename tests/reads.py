@@ -2,9 +2,9 @@
 
 import msgspec
 
-from turnspan.progress import Ending, Progress
-from turnspan.reading import Reading
-from turnspan.sessions import SessionFile, sessions_in
+from turnspan.source.progress import Ending, Progress
+from turnspan.source.reader import Reading
+from turnspan.source.sessions import SessionFile, sessions_in
 
 
 def project_dirs(projects):

@@ -20,25 +20,26 @@ from backends.servers import OK, HttpServer, reply
 from reads import one_pass, read
 from rows import Writer, agent_writer, save_agent
 
-from turnspan import state
-from turnspan.accounts import survey_lines
 from turnspan.backends.otlp_json import decode_line
-from turnspan.backfill import Orders, Sender, Task
-from turnspan.commands_backfill import When
-from turnspan.config import Destination, load_config
-from turnspan.crew import Crew, Desk, Done, Lost
+from turnspan.bulk.backfill import Orders, Sender, Task
+from turnspan.bulk.dry_run import Survey
+from turnspan.bulk.plan import Selection, age_warning, make_plan, peek
+from turnspan.bulk.pool import Crew, Desk, Done, Lost
+from turnspan.bulk.report import survey_lines
+from turnspan.commands.backfill import When
+from turnspan.delivery import state
+from turnspan.delivery.destinations import Target
 from turnspan.errors import TranscriptError
-from turnspan.plan import Selection, age_warning, make_plan, peek
-from turnspan.progress import Ending, Progress
-from turnspan.reading import Reading
-from turnspan.sessions import all_sessions, session_at
+from turnspan.settings.config import Destination, load_config
 from turnspan.ship import ship
-from turnspan.survey import Survey
-from turnspan.targets import Target
+from turnspan.source.progress import Ending, Progress
+from turnspan.source.reader import Reading
+from turnspan.source.sessions import all_sessions, session_at
 
 GENERATOR = Path(__file__).parent.parent / "benchmarks" / "generate.py"
 START = """
-from turnspan import cli, commands_backfill
+from turnspan import cli
+from turnspan.commands import backfill as commands_backfill
 for name in ("backfill", "verify", "retention"):
     if name not in cli.frame.commands:
         cli.frame.command(name)(getattr(commands_backfill, name))

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from turnspan.config import OPTIONS, SETTINGS, load_config, narrowed, project_narrowing
 from turnspan.errors import ConfigError
-from turnspan.options import POLICY, table
-from turnspan.toml_text import read_toml
+from turnspan.settings.config import OPTIONS, SETTINGS, load_config, narrowed, project_narrowing
+from turnspan.settings.options import POLICY, table
+from turnspan.settings.toml_text import read_toml
 
 ROOT = Path(__file__).parent.parent
 SECRET = "sk-lf-0123456789"

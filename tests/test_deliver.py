@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnspan.backends import Answer, Verdict
-from turnspan.deliver import deliver
+from turnspan.delivery.deliver import deliver
 from turnspan.trace.model import Json, Message, Reasoning, Text, ToolCall, ToolResult
 
 PARTIAL_ONE = Verdict(Answer.PARTIAL, "one is odd", rejected=1)

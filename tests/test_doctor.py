@@ -20,15 +20,16 @@ import pytest
 from backends.servers import OK, Certificates, GrpcServer, HttpServer, reply
 from rows import Writer
 
-from turnspan import log, state
-from turnspan.checks.package import installed_checks
-from turnspan.doctor import doctor_lines, doctor_record, examine
+from turnspan import log
+from turnspan.claude.install import Runtime, Scope, apply, plan_install, remember_runtime, this_runtime
+from turnspan.delivery import state
+from turnspan.delivery.destinations import Target, identity_of
+from turnspan.health.checks.package import installed_checks
+from turnspan.health.doctor import doctor_lines, doctor_record, examine
 from turnspan.hook import PACKAGE_ROOT
-from turnspan.install import Runtime, Scope, apply, plan_install, remember_runtime, this_runtime
-from turnspan.progress import Ending
-from turnspan.sessions import session_at
 from turnspan.ship import ship
-from turnspan.targets import Target, identity_of
+from turnspan.source.progress import Ending
+from turnspan.source.sessions import session_at
 
 SECRET = "sk-lf-0123456789abcdef"
 PROJECT = {"data": [{"id": "p1", "name": "loom", "retentionDays": 30}]}
@@ -731,7 +732,7 @@ def test_a_hold_and_what_was_refused(place):
 
 def examine_config(place):
     """The settings of a place."""
-    from turnspan.config import load_config  # noqa: PLC0415
+    from turnspan.settings.config import load_config  # noqa: PLC0415
 
     return load_config(place.env)
 

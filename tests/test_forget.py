@@ -11,14 +11,14 @@ import pytest
 from backends.servers import OK, HttpServer, reply
 from rows import Writer
 
-from turnspan import state
 from turnspan.backends import local
 from turnspan.backends.erase import erase
-from turnspan.config import load_config
-from turnspan.progress import Ending
-from turnspan.sessions import session_at
+from turnspan.delivery import state
+from turnspan.delivery.destinations import Target
+from turnspan.settings.config import load_config
 from turnspan.ship import ship
-from turnspan.targets import Target
+from turnspan.source.progress import Ending
+from turnspan.source.sessions import session_at
 
 ONE = "11110000-0000-4000-8000-000000000001"
 TWO = "22220000-0000-4000-8000-000000000001"

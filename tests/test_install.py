@@ -21,12 +21,8 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnspan import commands_install
-from turnspan.config import load_config
-from turnspan.config_file import with_destination, write_destination
-from turnspan.errors import ConfigError, StateError, TurnspanError
-from turnspan.hook import HOOK_CODE
-from turnspan.install import (
+from turnspan.claude.hooks import US, managed_settings, read_sources, registrations, sentences
+from turnspan.claude.install import (
     EVENTS,
     Runtime,
     Scope,
@@ -41,8 +37,12 @@ from turnspan.install import (
     settings_path,
     this_runtime,
 )
-from turnspan.registered import US, managed_settings, read_sources, registrations, sentences
-from turnspan.settings_json import is_ours
+from turnspan.claude.settings_json import is_ours
+from turnspan.commands import install
+from turnspan.errors import ConfigError, StateError, TurnspanError
+from turnspan.hook import HOOK_CODE
+from turnspan.settings.config import load_config
+from turnspan.settings.config_file import with_destination, write_destination
 
 RUNTIME = Runtime(Path("/opt/my python/bin/python3"), Path("/opt/lib"), Path("/opt/lib/turnspan-hook"), "linux")
 FOREIGN = {"type": "command", "command": "notify"}
@@ -715,7 +715,7 @@ def run(place, monkeypatch, command, *arguments, **env):
         monkeypatch.delenv(name)
     for name, value in {**place.env, "PATH": "/usr/bin:/bin", **env}.items():
         monkeypatch.setenv(name, value)
-    made = {made.name: made for made in commands_install.commands()}
+    made = {made.name: made for made in install.commands()}
     return CliRunner().invoke(made[command], arguments)
 
 
@@ -851,7 +851,7 @@ def test_what_is_remembered_is_replaced(place):
 
 def talk(place, dialogue):
     """Run `install` in a terminal and answer its questions; gives all that was on the screen, and the exit code."""
-    code = "from turnspan.commands_install import commands; commands()[0]()"
+    code = "from turnspan.commands.install import commands; commands()[0]()"
     env = {**place.env, "PATH": "/usr/bin:/bin", "TERM": "dumb", "LANG": "C.UTF-8"}
     pid, terminal = pty.fork()
     if pid == 0:

@@ -16,26 +16,17 @@ MODULES = {
 # A room, and the rooms it may import besides itself. What is not named here joins the others and may import them all.
 MAY_IMPORT = {
     "errors": set(),
-    "late": set(),
-    "transcript": {"late"},
-    "trace": {"transcript", "errors", "late"},
-    "tail": {"errors", "late"},
-    "glance": {"tail", "transcript", "errors", "late"},
-    "sessions": {"glance", "tail", "errors", "late"},
-    "copies": {"sessions", "glance", "transcript"},
-    "progress": {"trace", "transcript"},
-    "rows": {"progress", "tail", "transcript", "errors"},
-    "draft": {"rows", "progress", "trace", "transcript"},
-    "agents": {"draft", "rows", "progress", "sessions", "glance", "tail", "trace", "transcript", "errors"},
-    "reading": {"agents", "copies", "draft", "rows", "progress", "sessions", "tail", "trace", "transcript", "errors"},
-    "home": {"errors"},
-    "backends": {"trace", "errors", "home", "late"},  # home: how a private file is opened and replaced
-    "deliver": {"backends", "trace"},
+    "lazy": set(),
+    "transcript": {"lazy"},
+    "secrets": {"errors", "lazy"},
+    "trace": {"transcript", "secrets", "errors", "lazy"},
+    "source": {"trace", "transcript", "errors", "lazy"},
+    "private_files": {"errors"},
     "hook": set(),
 }
 # Libraries that belong to one room.
 ONLY_IN = {
-    "filelock": ("home",),
+    "filelock": ("private_files",),
     "opentelemetry": ("backends",),
     "grpc": ("backends",),
     "langfuse": ("backends", "langfuse"),
@@ -141,7 +132,7 @@ def test_libraries_are_imported_where_they_belong(library):
 
 def test_an_event_loads_nothing_heavy():
     """What a worker loads before it knows where to send anything has no terminal, no server and no SDK in it."""
-    seen = loaded_with("worker", "reading", "deliver")
+    seen = loaded_with("worker", "source.reader", "delivery.deliver")
     for module in seen:
         assert not {name.split(".")[0] for name in loaded(module)[1]} & HEAVY, module
     assert {"ship", "transcript.grouping", "trace.build"} <= seen
@@ -150,16 +141,16 @@ def test_an_event_loads_nothing_heavy():
 def test_an_event_with_nothing_new_loads_nothing_that_reads_or_builds():
     """Whether there is anything new is found out before."""
     seen = loaded_with("worker")
-    assert not {module for module in seen if module.startswith("trace.")}
-    assert {module for module in seen if module.startswith("transcript.")} == {"transcript.carry", "transcript.times"}
-    assert {"ship", "state", "sessions"} <= seen
-    assert not {"reading", "deliver"} & seen
+    assert not {module for module in seen if module.startswith(("trace.", "secrets."))}
+    assert {module for module in seen if module.startswith("transcript.")} == {"transcript.resume", "transcript.times"}
+    assert {"ship", "delivery.state", "source.sessions"} <= seen
+    assert not {"source.reader", "delivery.deliver"} & seen
 
 
 def test_the_core_needs_one_library():
     """From the file to the trace only msgspec is needed besides the standard library."""
     for module in MODULES:
-        if room(module) in {"transcript", "trace", "tail", "sessions", "reading", "errors"}:
+        if room(module) in {"transcript", "trace", "secrets", "source", "errors"}:
             foreign = {name.split(".")[0] for name in imports(module)[1]} - sys.stdlib_module_names
             assert foreign <= {"msgspec"}, module
 
@@ -167,7 +158,7 @@ def test_the_core_needs_one_library():
 def test_transcripts_and_traces_are_pure():
     """What a transcript says and what we make of it depends on no clock, no chance, no network and no environment."""
     for module in MODULES:
-        if room(module) not in {"transcript", "trace"}:
+        if room(module) not in {"transcript", "trace", "secrets"}:
             continue
         others = {name.split(".")[0] for name in imports(module)[1]}
         assert not others & {"os", "time", "random", "secrets", "socket", "subprocess", "uuid", "threading"}, module
@@ -177,5 +168,5 @@ def test_transcripts_and_traces_are_pure():
 
 def test_reading_asks_no_clock():
     """Whoever reads a session says what time it is."""
-    for module in ("tail", "sessions", "reading"):
+    for module in ("source.tail", "source.sessions", "source.reader"):
         assert "time" not in {name.split(".")[0] for name in imports(module)[1]}, module

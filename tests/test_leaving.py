@@ -2,9 +2,9 @@
 
 import pytest
 
-from turnspan.config import load_config
-from turnspan.leaving import rules_of
-from turnspan.trace.secrets import mask
+from turnspan.delivery.policy import rules_of
+from turnspan.secrets.replace import mask
+from turnspan.settings.config import load_config
 
 HEADERS = "TURNSPAN_OTLP_HEADERS"
 

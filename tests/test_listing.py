@@ -5,9 +5,9 @@ import os
 from reads import read
 from rows import Writer, agent_writer, save_agent, tool_id
 
-from turnspan.listing import newest_sessions, summarise, table_head, table_row, tally_of
-from turnspan.sessions import SessionFile
+from turnspan.source.sessions import SessionFile
 from turnspan.terminal import cells
+from turnspan.view.listing import newest_sessions, summarise, table_head, table_row, tally_of
 
 DAY_NS = 86400 * 10**9
 

@@ -15,10 +15,10 @@ from e2e.client import install as install_client
 from e2e.stage import Stage
 
 from turnspan import __version__
+from turnspan.claude.hooks import US, read_sources, registrations
+from turnspan.claude.install import EVENTS, TIMEOUT_S, Runtime, remember_runtime, this_runtime
+from turnspan.claude.settings_json import mentions_us
 from turnspan.hook import HOOK_CODE
-from turnspan.install import EVENTS, TIMEOUT_S, Runtime, remember_runtime, this_runtime
-from turnspan.registered import US, read_sources, registrations
-from turnspan.settings_json import mentions_us
 
 PLUGIN = Path(__file__).parents[1] / "hooks"
 MANIFEST = json.loads((PLUGIN / ".claude-plugin" / "plugin.json").read_bytes())
@@ -283,7 +283,7 @@ def test_installed_in_the_settings_one_turn_arrives_and_uninstalled_none(version
     """`turnspan install`, one turn: its trace arrives. `uninstall`, one turn: none, and the settings are as before."""
 
     def turnspan(stage, number):
-        code = f"from turnspan.commands_install import commands; commands()[{number}]([])"
+        code = f"from turnspan.commands.install import commands; commands()[{number}]([])"
         subprocess.run([sys.executable, "-c", code], env=stage.environment(), cwd=stage.home.project, check=True)
 
     def prepare(stage):

@@ -13,10 +13,10 @@ from reads import one_pass, outline, read, sent, spans
 from rows import Writer, agent_writer, save_agent, tool_id
 
 from turnspan.errors import TranscriptError
-from turnspan.progress import IDLE_NS, IDLE_WHILE_PENDING_NS, Ending, Progress
-from turnspan.reading import PIECE_SPANS, Reading
-from turnspan.sessions import SessionFile
-from turnspan.transcript.carry import words_digest
+from turnspan.source.progress import IDLE_NS, IDLE_WHILE_PENDING_NS, Ending, Progress
+from turnspan.source.reader import PIECE_SPANS, Reading
+from turnspan.source.sessions import SessionFile
+from turnspan.transcript.resume import words_digest
 from turnspan.transcript.times import parse_time
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"

@@ -8,13 +8,13 @@ import pytest
 from reads import outline, read, sent, spans
 from rows import Writer, agent_writer, save_agent
 
-from turnspan import sessions
 from turnspan.errors import TranscriptError
-from turnspan.progress import Ending, Progress
-from turnspan.reading import Reading
-from turnspan.sessions import SessionFile, find_session, session_at
+from turnspan.source import sessions
+from turnspan.source.progress import Ending, Progress
+from turnspan.source.reader import Reading
+from turnspan.source.sessions import SessionFile, find_session, session_at
 from turnspan.trace.build import trace_of
-from turnspan.transcript.carry import TurnRef
+from turnspan.transcript.resume import TurnRef
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 OTHER = "f04c0000-0000-4000-8000-000000000002"

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnspan.errors import ConfigError
-from turnspan.settings_json import (
+from turnspan.claude.settings_json import (
     containers,
     hooks_by_event,
     is_ours,
@@ -15,6 +14,7 @@ from turnspan.settings_json import (
     with_hooks,
     without_hooks,
 )
+from turnspan.errors import ConfigError
 
 EVENTS = ("Stop", "SubagentStop", "StopFailure", "SessionStart", "SessionEnd")
 HOOK = {"type": "command", "command": "'/opt/turn span/turnspan-hook' /usr/bin/python3 /opt/lib", "timeout": 5}

@@ -22,15 +22,15 @@ from faults.recording import (
 )
 from rows import Writer, agent_writer, save_agent
 
-from turnspan import state
 from turnspan.backends import Answer, Verdict
-from turnspan.config import load_config
+from turnspan.delivery import state
+from turnspan.delivery.destinations import Target
 from turnspan.errors import StateError
-from turnspan.progress import Ending
-from turnspan.reading import PIECE_SPANS
-from turnspan.sessions import session_at
+from turnspan.settings.config import load_config
 from turnspan.ship import ship
-from turnspan.targets import Target
+from turnspan.source.progress import Ending
+from turnspan.source.reader import PIECE_SPANS
+from turnspan.source.sessions import session_at
 
 NOW_S = 1_780_000_000.0
 OVER = Ending(is_over=True)
@@ -344,7 +344,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from faults.recording import Recording
 from test_ship import Place, writer_of
-from turnspan import state
+from turnspan.delivery import state
 from turnspan.errors import StateError
 place, backend, writer = Place(Path(sys.argv[1]) / "claude"), Recording(), writer_of(1)
 place.ship(writer, backend)

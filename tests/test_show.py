@@ -10,10 +10,6 @@ from hypothesis import strategies as st
 from reads import read
 from rows import Writer
 
-from turnspan.listing import tally_of
-from turnspan.preview import Leaving
-from turnspan.records import line_of, trace_record
-from turnspan.show import Looks, foot_lines, session_lines, trace_lines
 from turnspan.terminal import cells, unstyled
 from turnspan.trace.model import (
     Json,
@@ -29,6 +25,10 @@ from turnspan.trace.model import (
     Trace,
     Usage,
 )  # fmt: skip
+from turnspan.view.listing import tally_of
+from turnspan.view.preview import Leaving
+from turnspan.view.records import line_of, trace_record
+from turnspan.view.tree import Looks, foot_lines, session_lines, trace_lines
 
 NOON_NS = int(datetime(2026, 3, 1, 12, 0, tzinfo=UTC).timestamp()) * 10**9
 LOOKS = Looks(80, zone=UTC)

@@ -15,18 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnspan import state
+from turnspan.delivery import state
+from turnspan.delivery.state import Checkpoint, Cursor
 from turnspan.errors import StateError
-from turnspan.home import (
-    Busy,
-    claude_home,
-    disk_error,
-    private_directory,
-    rename_patiently,
-    turnspan_home,
-)
-from turnspan.progress import Position, Progress
-from turnspan.state import Checkpoint, Cursor
+from turnspan.private_files import Busy, claude_home, disk_error, private_directory, rename_patiently, turnspan_home
+from turnspan.source.progress import Position, Progress
 
 SESSION = "0f6c9a4e-1111-4222-8333-444455556666"
 DAY_S = 86400.0
@@ -437,7 +430,7 @@ def run_python(code, *args, strace):
 SAVE_CODE = """
 import sys
 from pathlib import Path
-from turnspan import state
+from turnspan.delivery import state
 from turnspan.errors import StateError
 try:
     state.save(Path(sys.argv[1]), state.Checkpoint(session_id=sys.argv[2], transcript="new"))
@@ -604,7 +597,7 @@ def test_file_system_without_locks_is_said_not_suffered(home, error):
     code = """
 import sys
 from pathlib import Path
-from turnspan import state
+from turnspan.delivery import state
 with state.lock(Path(sys.argv[1]), sys.argv[2]) as is_locked:
     print(is_locked)
 """
@@ -618,8 +611,8 @@ def test_removed_lock_is_no_lock(home):
     code = """
 import sys
 from pathlib import Path
-from turnspan import state
-from turnspan.home import Busy
+from turnspan.delivery import state
+from turnspan.private_files import Busy
 try:
     with state.lock(Path(sys.argv[1]), sys.argv[2]):
         print("locked")
@@ -668,7 +661,7 @@ def test_event_in_the_last_moment_is_served(home, tmp_path):
     code = """
 import sys
 from pathlib import Path
-from turnspan import state
+from turnspan.delivery import state
 home, session_id, ledger = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 def work(marks, is_locked):
     with ledger.open("a") as file:
@@ -867,7 +860,7 @@ def test_nothing_is_pruned_on_an_error(home, project):
     code = """
 import sys, time
 from pathlib import Path
-from turnspan import state
+from turnspan.delivery import state
 print(state.prune(Path(sys.argv[1]), time.time()))
 """
     calls = "lstat,stat,newfstatat,statx"

@@ -12,16 +12,17 @@ import pytest
 from backends.servers import OK, HttpServer, reply
 from rows import Writer
 
-from turnspan import log, state
+from turnspan import log
+from turnspan.claude.install import Scope, apply, plan_install, this_runtime
 from turnspan.cli import main
-from turnspan.config import load_config
-from turnspan.hook_times import hook_times
-from turnspan.install import Scope, apply, plan_install, this_runtime
-from turnspan.logbook import counts_in, read_log
-from turnspan.progress import Ending
-from turnspan.sessions import session_at
+from turnspan.delivery import state
+from turnspan.delivery.destinations import Target, identity_of, since
+from turnspan.health.hook_times import hook_times
+from turnspan.health.log_lines import counts_in, read_log
+from turnspan.settings.config import load_config
 from turnspan.ship import ship
-from turnspan.targets import Target, identity_of, since
+from turnspan.source.progress import Ending
+from turnspan.source.sessions import session_at
 
 SESSION = "5e55104a-0000-4000-8000-000000000001"
 

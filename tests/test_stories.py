@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from reads import one_pass, project_dirs, spans
 
-from turnspan.progress import Ending, Progress
-from turnspan.reading import Reading
-from turnspan.sessions import sessions_in
+from turnspan.source.progress import Ending, Progress
+from turnspan.source.reader import Reading
+from turnspan.source.sessions import sessions_in
 from turnspan.trace.model import Json, Media, Text
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"

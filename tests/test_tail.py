@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnspan import tail
 from turnspan.errors import TranscriptError
-from turnspan.tail import Line, complete_lines, fingerprint, open_regular
+from turnspan.source import tail
+from turnspan.source.tail import Line, complete_lines, fingerprint, open_regular
 
 
 def lines_of(path, offset=0, number=0, **options):

@@ -16,22 +16,23 @@ import pytest
 from backends.servers import OK, HttpServer, partial_success, reply, reset
 from rows import Writer
 
-from turnspan import state
-from turnspan.accounts import Verified, verify_lines
 from turnspan.backends.local import read_spans
-from turnspan.config import load_config
-from turnspan.holdings import JaegerHoldings, open_holdings
-from turnspan.plan import peek
-from turnspan.progress import Ending
-from turnspan.retention import Period, cleanup_period, expiring
-from turnspan.sessions import all_sessions
+from turnspan.bulk.plan import peek
+from turnspan.bulk.report import Verified, verify_lines
+from turnspan.bulk.retention import Period, cleanup_period, expiring
+from turnspan.bulk.verify import check, repair
+from turnspan.delivery import state
+from turnspan.delivery.destinations import Target
+from turnspan.delivery.holdings import JaegerHoldings, open_holdings
+from turnspan.settings.config import load_config
 from turnspan.ship import ship
-from turnspan.targets import Target
-from turnspan.verify import check, repair
+from turnspan.source.progress import Ending
+from turnspan.source.sessions import all_sessions
 
 GENERATOR = Path(__file__).parent.parent / "benchmarks" / "generate.py"
 START = """
-from turnspan import cli, commands_backfill
+from turnspan import cli
+from turnspan.commands import backfill as commands_backfill
 for name in ("backfill", "verify", "retention"):
     if name not in cli.frame.commands:
         cli.frame.command(name)(getattr(commands_backfill, name))

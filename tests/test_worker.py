@@ -19,12 +19,12 @@ from faults.recording import (
 )
 from rows import Writer, agent_writer, save_agent
 
-from turnspan import state
 from turnspan.backends import Answer, Verdict
-from turnspan.config import load_config
+from turnspan.delivery import state
 from turnspan.errors import TurnspanError
-from turnspan.events import Event, parse_event
+from turnspan.hook_event import Event, parse_event
 from turnspan.log import LOG_NAME
+from turnspan.settings.config import load_config
 from turnspan.worker import serve
 
 MINUTE_S = 60.0

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from click.shell_completion import CompletionItem
 
-    from turnspan.preview import Leaving
+    from turnspan.view.preview import Leaving
 
 # The order and the headings of `turnspan --help`.
 SECTIONS: Final = {
@@ -42,16 +42,16 @@ SECTIONS: Final = {
     "Check": ("status", "doctor"),
 }
 _ELSEWHERE: Final = {
-    "install": "commands_install",
-    "uninstall": "commands_install",
-    "backfill": "commands_backfill",
-    "verify": "commands_backfill",
-    "retention": "commands_backfill",
-    "status": "commands_status",
-    "doctor": "commands_status",
-    "config": "commands_status",
-    "forget": "commands_status",
-    "view": "commands_view",
+    "install": "commands.install",
+    "uninstall": "commands.install",
+    "backfill": "commands.backfill",
+    "verify": "commands.backfill",
+    "retention": "commands.backfill",
+    "status": "commands.status",
+    "doctor": "commands.status",
+    "config": "commands.status",
+    "forget": "commands.status",
+    "view": "commands.view",
 }
 _INTERRUPTED: Final = 130
 
@@ -126,7 +126,7 @@ def frame() -> None:
 
 
 def _complete_session(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from turnspan.completing import session_items
+    from turnspan.commands.completion import session_items
 
     return session_items(incomplete)
 
@@ -170,12 +170,12 @@ def show_command(session: str | None, turn: int | None, is_full: bool, is_json: 
     web_searches is_incomplete; input does not include the cached tokens.
     A trace_id may come again: what a background agent did leaves when it is done.
     """
-    from turnspan import state
-    from turnspan.preview import Preview, destination_named, require_transcript
-    from turnspan.printing import answer, remark, settings_in_force, width, working_directory
-    from turnspan.records import line_of, trace_record
-    from turnspan.sessions import find_session, is_safe_id, projects_dir
-    from turnspan.show import Looks, session_lines
+    from turnspan.commands.printing import answer, remark, settings_in_force, width, working_directory
+    from turnspan.delivery import state
+    from turnspan.source.sessions import find_session, is_safe_id, projects_dir
+    from turnspan.view.preview import Preview, destination_named, require_transcript
+    from turnspan.view.records import line_of, trace_record
+    from turnspan.view.tree import Looks, session_lines
 
     config = settings_in_force()
     unread: dict[str, str] = {}
@@ -240,10 +240,10 @@ def sessions_command(ctx: click.Context, project: str | None, limit: int, is_jso
       turns generations tools agents errors
       usage cost_usd is_cost_partial sent
     """
-    from turnspan.listing import table_head, table_row
-    from turnspan.overview import overview
-    from turnspan.printing import answer, remark, settings_in_force, width
-    from turnspan.records import line_of, summary_record
+    from turnspan.commands.printing import answer, remark, settings_in_force, width
+    from turnspan.view.listing import table_head, table_row
+    from turnspan.view.overview import overview
+    from turnspan.view.records import line_of, summary_record
 
     config = settings_in_force()
     now_ns, columns = time.time_ns(), width()
@@ -333,7 +333,7 @@ def _confess(kind: type[BaseException], error: BaseException, _where: TracebackT
 
 
 def _complain(sentence: str, hint: str) -> None:
-    from turnspan.printing import complain
+    from turnspan.commands.printing import complain
 
     complain(sentence, hint)
 

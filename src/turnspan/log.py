@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from turnspan.errors import StateError
-from turnspan.home import open_private, private_directory
+from turnspan.private_files import open_private, private_directory
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,9 +8,9 @@ from turnspan import log
 from turnspan.backends import Answer
 
 if TYPE_CHECKING:
-    from turnspan.config import Config
-    from turnspan.sessions import SessionFile
+    from turnspan.settings.config import Config
     from turnspan.ship import Shipped
+    from turnspan.source.sessions import SessionFile
 
 
 def report(config: Config, session: SessionFile, shipped: Shipped, marks: list[dict[str, Any]]) -> None:

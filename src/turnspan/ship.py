@@ -15,21 +15,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from turnspan import sessions, state
 from turnspan.backends import Answer, Holdings
-from turnspan.glance import stamp_of
-from turnspan.progress import Ending, Position, Progress
+from turnspan.delivery import state
+from turnspan.source import sessions
+from turnspan.source.progress import Ending, Position, Progress
+from turnspan.source.scan import stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from turnspan.backends import Verdict
-    from turnspan.config import Config
-    from turnspan.deliver import Delivery
-    from turnspan.progress import Piece
-    from turnspan.reading import Reading
-    from turnspan.sessions import SessionFile
-    from turnspan.targets import Target
+    from turnspan.delivery.deliver import Delivery
+    from turnspan.delivery.destinations import Target
+    from turnspan.settings.config import Config
+    from turnspan.source.progress import Piece
+    from turnspan.source.reader import Reading
+    from turnspan.source.sessions import SessionFile
     from turnspan.trace.model import Trace
 
 _FIRST_HOLD_S: Final = 30.0
@@ -101,7 +102,7 @@ def ship(
         cursor = state.Cursor()
     if only is None and _is_unchanged(session, cursor, ending):
         return shipped
-    from turnspan.reading import Reading  # noqa: PLC0415  an event with nothing new need not load what reads and builds
+    from turnspan.source.reader import Reading  # noqa: PLC0415  an event with nothing new need not load what reads and builds
 
     reading = Reading(session, cursor.progress if only is None else Progress(), ending, target.prices)
     walk = _Walk(
@@ -178,7 +179,7 @@ class _Walk:
 
     def send(self, piece: Piece, leaving: Sequence[Trace]) -> bool:
         """Send what may leave of a piece and commit what is settled; False if something stopped it."""
-        from turnspan.deliver import deliver  # noqa: PLC0415  as above
+        from turnspan.delivery.deliver import deliver  # noqa: PLC0415  as above
 
         only = self._only
         arrived = set(self._there)

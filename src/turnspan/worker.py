@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from turnspan import late  # noqa: F401  before anybody else loads msgspec
+from turnspan import lazy  # noqa: F401  before anybody else loads msgspec
 
 # isort: split
 import os
@@ -22,27 +22,29 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from turnspan import log, sessions, state
-from turnspan.config import OFF, load_config
+from turnspan import log
+from turnspan.delivery import state
+from turnspan.delivery.destinations import since, targets_of
 from turnspan.errors import BackendError, ConfigError, TurnspanError
-from turnspan.events import parse_event
-from turnspan.home import Busy
 from turnspan.hook import take_over
-from turnspan.progress import Ending
+from turnspan.hook_event import parse_event
+from turnspan.private_files import Busy
 from turnspan.report import report
+from turnspan.settings.config import OFF, load_config
 from turnspan.ship import ship
-from turnspan.targets import since, targets_of
-from turnspan.transcript.carry import words_digest
+from turnspan.source import sessions
+from turnspan.source.progress import Ending
+from turnspan.transcript.resume import words_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from turnspan.backends import Verdict
-    from turnspan.config import Config
-    from turnspan.events import Event
-    from turnspan.sessions import SessionFile
+    from turnspan.delivery.destinations import Target
+    from turnspan.hook_event import Event
+    from turnspan.settings.config import Config
     from turnspan.ship import Shipped
-    from turnspan.targets import Target
+    from turnspan.source.sessions import SessionFile
 
 EVENTS: Final = frozenset({"Stop", "SubagentStop", "StopFailure", "SessionStart", "SessionEnd"})
 _ANSWER_WAIT_S: Final = 2.0

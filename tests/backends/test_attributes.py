@@ -3,7 +3,7 @@ import json
 import msgspec
 
 from backends.samples import AGENT, EVENT, GENERATION, SESSION, TOOL, TRACE, TURN
-from turnspan.backends.attributes import GenAI
+from turnspan.backends.genai import GenAI
 from turnspan.backends.settings import Capture
 from turnspan.trace.model import Json, Message, Reasoning, Text, Usage
 

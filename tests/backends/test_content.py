@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends.samples import GENERATION, TOOL, json_texts, texts, traces_of, wild_texts
-from turnspan.backends.attributes import GenAI
 from turnspan.backends.content import ELLIPSIS, chatml, fit, genai_messages, is_json, well_formed
+from turnspan.backends.genai import GenAI
 from turnspan.backends.langfuse import LangfuseSpelling
 from turnspan.backends.settings import Capture
 from turnspan.trace.model import Json, Message, Text, ToolCall, ToolResult

@@ -13,8 +13,8 @@ from google.rpc.status_pb2 import Status
 from backends.samples import TRACE
 from backends.servers import OK, GrpcServer, HttpServer
 from turnspan.backends import Answer, Verdict
+from turnspan.backends.grpc_transport import read_status, retry_delay_s
 from turnspan.backends.otlp import open_backend
-from turnspan.backends.over_grpc import read_status, retry_delay_s
 from turnspan.errors import ConfigError
 
 SECRET = "tOp-SeCrEt-token-1234567890"

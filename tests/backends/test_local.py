@@ -16,12 +16,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from backends.samples import TRACE, sdk_spans, small_trace, traces_of, wild_texts
 from backends.samples import texts as clean_texts
 from turnspan.backends import Answer, Verdict
-from turnspan.backends.attributes import GenAI
+from turnspan.backends.genai import GenAI
 from turnspan.backends.local import LocalBackend, open_backend, read_spans
 from turnspan.backends.otlp_json import decode_line, encode_lines
 from turnspan.backends.settings import Capture
 from turnspan.errors import ConfigError
-from turnspan.home import kernel_lock
+from turnspan.private_files import kernel_lock
 
 SPELLING = GenAI(Capture(tags=("a",)))
 ACKNOWLEDGED = Verdict(Answer.ACKNOWLEDGED)

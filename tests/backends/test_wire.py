@@ -13,10 +13,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 from backends.samples import SESSION, TRACE, sdk_spans, small_trace, traces_of, values, wild_texts
 from backends.samples import texts as clean_texts
-from turnspan.backends.attributes import GenAI
+from turnspan.backends.genai import GenAI
 from turnspan.backends.langfuse import LangfuseSpelling
+from turnspan.backends.protobuf import CutOffError, encode_request, read_fields, read_response
 from turnspan.backends.settings import Capture
-from turnspan.backends.wire import CutOffError, encode_request, read_fields, read_response
 
 CAPTURE = Capture(user_id="me", environment="test", tags=("a", "b"))
 SPELLINGS = {"genai": GenAI(CAPTURE), "langfuse": LangfuseSpelling(CAPTURE, "r1")}

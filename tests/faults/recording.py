@@ -8,7 +8,7 @@ import msgspec
 from reads import as_sent
 
 from turnspan.backends import Answer, Verdict
-from turnspan.targets import Target
+from turnspan.delivery.destinations import Target
 
 ACKNOWLEDGED = Verdict(Answer.ACKNOWLEDGED)
 LATER = Verdict(Answer.LATER, "come back later")

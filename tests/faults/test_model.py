@@ -35,13 +35,14 @@ from faults.recording import (
     target_for,
 )
 from faults.story import Recorder
-from turnspan import state, tail
-from turnspan.config import load_config
+from turnspan.delivery import state
 from turnspan.errors import TurnspanError
-from turnspan.events import Event
-from turnspan.progress import Ending, Progress
-from turnspan.reading import Reading, read_traces
-from turnspan.sessions import SessionFile
+from turnspan.hook_event import Event
+from turnspan.settings.config import load_config
+from turnspan.source import tail
+from turnspan.source.progress import Ending, Progress
+from turnspan.source.reader import Reading, read_traces
+from turnspan.source.sessions import SessionFile
 from turnspan.worker import serve
 
 IDLE_S = 9 * 60  # a little less than what turnspan takes for silence

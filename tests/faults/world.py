@@ -16,15 +16,15 @@ from e2e.processes import carrying
 
 from faults.sink import spans_in
 from faults.story import loom
-from turnspan import state
-from turnspan.config import load_config
+from turnspan.delivery import state
+from turnspan.delivery.destinations import Target
 from turnspan.errors import TurnspanError
-from turnspan.events import parse_event
 from turnspan.hook import HOOK_CODE, HOOK_OPTIONS, PACKAGE_ROOT, WORKER_CODE, WORKER_OPTIONS
+from turnspan.hook_event import parse_event
 from turnspan.log import LOG_NAME
-from turnspan.reading import read_traces
-from turnspan.sessions import all_sessions
-from turnspan.targets import Target
+from turnspan.settings.config import load_config
+from turnspan.source.reader import read_traces
+from turnspan.source.sessions import all_sessions
 from turnspan.worker import serve
 
 LAUNCHER = Path(__file__).resolve().parents[2] / "hooks" / "turnspan-hook"

@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING
 import msgspec
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from turnspan import sessions, tail
 from turnspan.backends import otlp_json
-from turnspan.backends.attributes import GenAI
+from turnspan.backends.genai import GenAI
 from turnspan.backends.langfuse import LangfuseSpelling
+from turnspan.backends.naming import otlp_time
+from turnspan.backends.protobuf import encode_request
 from turnspan.backends.settings import Capture
-from turnspan.backends.spelling import otlp_time
-from turnspan.backends.wire import encode_request
-from turnspan.progress import Ending, Progress
-from turnspan.reading import Reading
+from turnspan.source import sessions, tail
+from turnspan.source.progress import Ending, Progress
+from turnspan.source.reader import Reading
 from turnspan.trace.model import Kind
 from turnspan.trace.redact import CaptureMode, Policy, redact
 from turnspan.transcript import entries, lines

@@ -2,7 +2,7 @@
 
 Rules:
 
-- What should be there is built from the final files by `turnspan.reading`, masked for the destination, and spelled in its
+- What should be there is built from the final files by `turnspan.source.reader`, masked for the destination, and spelled in its
   names. It does not go through our encoder: that is on trial as well.
 - A backend may add what it derives; a suite says which names those are and what they must hold. It may take nothing away.
 - Every difference is told at once, each with its span: one run shows all that is wrong.
@@ -14,11 +14,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from turnspan.backends.spelling import scrubbed
-from turnspan.config import load_config
-from turnspan.reading import read_traces
-from turnspan.sessions import all_sessions
-from turnspan.targets import Target
+from turnspan.backends.naming import scrubbed
+from turnspan.delivery.destinations import Target
+from turnspan.settings.config import load_config
+from turnspan.source.reader import read_traces
+from turnspan.source.sessions import all_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

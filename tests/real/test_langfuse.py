@@ -15,7 +15,7 @@ import pytest
 
 from real.compare import wanted_in
 from real.homes import LIVE_STORIES, STORIES, Past, copy_stories, live_through, rename_sessions
-from turnspan.sessions import all_sessions
+from turnspan.source.sessions import all_sessions
 
 SETTINGS = {
     name: value

@@ -15,10 +15,10 @@ from backends.servers import spans_in
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from real.homes import STORIES, copy_stories
-from turnspan.config import load_config
-from turnspan.reading import read_traces
-from turnspan.sessions import all_sessions
-from turnspan.targets import Target
+from turnspan.delivery.destinations import Target
+from turnspan.settings.config import load_config
+from turnspan.source.reader import read_traces
+from turnspan.source.sessions import all_sessions
 
 TYPES = {"span", "generation", "event", "agent", "tool", "chain", "retriever", "embedding", "evaluator", "guardrail"}
 TYPE_OF = {"turn": "agent", "generation": "generation", "tool": "tool", "agent": "agent", "event": "event"}

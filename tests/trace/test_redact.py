@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from secret_samples import MAKERS, some
 
+from turnspan.secrets.replace import compile_rules
 from turnspan.trace import model
 from turnspan.trace.model import (
     Json,
@@ -26,7 +27,6 @@ from turnspan.trace.model import (
     Usage,
 )  # fmt: skip
 from turnspan.trace.redact import METADATA_FACTS, CaptureMode, Policy, redact
-from turnspan.trace.secrets import compile_rules
 
 FULL, REDACTED, METADATA = (Policy(capture=capture) for capture in CaptureMode)
 TOKEN = "gh" + "p_" + some(Random(7), "abcXYZ0123", 36)

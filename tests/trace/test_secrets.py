@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from secret_samples import INSIDE, MAKERS, PREFIXED, some
 
 from turnspan.errors import ConfigError
-from turnspan.trace import secret_formats
-from turnspan.trace.secret_scan import Meter, OverBudget
-from turnspan.trace.secrets import compile_rules, mask, mask_named, suspects
+from turnspan.secrets import formats
+from turnspan.secrets.replace import compile_rules, mask, mask_named, suspects
+from turnspan.secrets.scan import Meter, OverBudget
 
 RULES = compile_rules()
 PIECES = (
@@ -44,7 +44,7 @@ def test_every_format_is_tried():
     """There is a made-up secret for each rule that the documentation names."""
     tried = {rule for rule, *_ in PREFIXED} | {rule for rule, *_ in INSIDE}
     tried |= {make(Random(0)).rule for make in MAKERS}
-    assert {rule for rule, *_ in secret_formats._FORMATS} <= tried
+    assert {rule for rule, *_ in formats._FORMATS} <= tried
 
 
 @pytest.mark.parametrize(

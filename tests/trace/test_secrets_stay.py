@@ -14,7 +14,7 @@ import pytest
 from backends.servers import HttpServer
 from secret_samples import MAKERS
 
-from turnspan.events import Event
+from turnspan.hook_event import Event
 from turnspan.worker import serve
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

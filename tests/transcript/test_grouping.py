@@ -3,9 +3,9 @@ import json
 import pytest
 from rows import Writer, tool_id
 
-from turnspan.transcript.carry import Carry
 from turnspan.transcript.grouping import Grouper
 from turnspan.transcript.lines import Noticed, parse
+from turnspan.transcript.resume import Carry
 from turnspan.transcript.turns import Place
 
 

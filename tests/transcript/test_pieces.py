@@ -5,9 +5,9 @@ import random
 
 import msgspec
 
-from turnspan.transcript.carry import Carry
 from turnspan.transcript.grouping import Grouper
 from turnspan.transcript.lines import Noticed, parse
+from turnspan.transcript.resume import Carry
 from turnspan.transcript.turns import Place
 
 CASES = 1600  # a few seconds

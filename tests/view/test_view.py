@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 import pytest
 from rows import Writer
 
-from turnspan import reading
-from turnspan.config import load_config
-from turnspan.preview import Preview
-from turnspan.sessions import SessionFile, all_sessions, session_of
-from turnspan.view.answers import Book
+from turnspan.settings.config import load_config
+from turnspan.source import reader
+from turnspan.source.sessions import SessionFile, all_sessions, session_of
+from turnspan.view.api import Book
+from turnspan.view.preview import Preview
 from turnspan.view.server import Viewer
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
@@ -171,7 +171,7 @@ def test_the_sessions_are_those_of_the_terminal(tmp_path, command, monkeypatch):
 @pytest.mark.parametrize("story", sorted(path.name for path in FIXTURES.iterdir() if (path / "projects").is_dir()))
 def test_every_turn_of_every_story_can_be_opened(tmp_path, story, monkeypatch):
     """A turn is found again wherever its piece begins, with the spans that `show` has, each once."""
-    monkeypatch.setattr(reading, "PIECE_SPANS", 2)  # many pieces, as a long session has
+    monkeypatch.setattr(reader, "PIECE_SPANS", 2)  # many pieces, as a long session has
     shutil.copytree(FIXTURES / story / "projects", tmp_path / "projects")
     config = settings(tmp_path)
     for session in all_sessions(tmp_path / "projects"):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from turnspan.backends.spelling import scrub
+from turnspan.backends.naming import scrub
 from turnspan.trace.model import Json, Media, Message, Reasoning, Text, ToolCall, ToolResult
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from turnspan.backends.local import (
     _write_all,
 )
 from turnspan.errors import StateError
-from turnspan.home import Busy, disk_error, kernel_lock
+from turnspan.private_files import Busy, disk_error, kernel_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from turnspan.backends import content, spelling
-from turnspan.backends.attributes import Bounded, tags_of
+from turnspan.backends import content, naming
+from turnspan.backends.genai import Bounded, tags_of
+from turnspan.backends.http_transport import HttpTransport, NoAnswerError
 from turnspan.backends.otlp import OtlpBackend, open_transport
-from turnspan.backends.over_http import HttpTransport, NoAnswerError
 from turnspan.backends.settings import COMMON, TRANSPORT, Settings
 from turnspan.trace.model import Kind
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from turnspan.backends.naming import Attributes
     from turnspan.backends.settings import Capture
-    from turnspan.backends.spelling import Attributes
     from turnspan.trace.model import Content, Span, Trace, Usage
 
 KNOWN = COMMON | TRANSPORT | {"base_url", "public_key", "secret_key", "release"}
@@ -63,7 +63,7 @@ class LangfuseSpelling:
 
     def resource(self, trace: Trace) -> Attributes:
         """What wrote the trace."""
-        return spelling.resource(trace)
+        return naming.resource(trace)
 
     def of_trace(self, trace: Trace) -> Attributes:
         """The trace's name, session, person, tags, and its facts as metadata."""
@@ -165,7 +165,7 @@ def _put_rare(out: Bounded, usage: Usage) -> None:
 
 
 def _iso(at_ns: int) -> str:
-    seconds, rest_ns = divmod(spelling.otlp_time(at_ns), 1_000_000_000)
+    seconds, rest_ns = divmod(naming.otlp_time(at_ns), 1_000_000_000)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest_ns // 1_000:06d}Z"
 
 

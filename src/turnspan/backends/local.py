@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from turnspan.backends import Answer, Verdict
-from turnspan.backends.attributes import GenAI
+from turnspan.backends.genai import GenAI
 from turnspan.backends.otlp_json import decode_line, encode_lines
 from turnspan.backends.settings import COMMON, Settings
 from turnspan.errors import StateError
-from turnspan.home import Busy, kernel_lock
+from turnspan.private_files import Busy, kernel_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

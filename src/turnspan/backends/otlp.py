@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from turnspan.backends import Answer, Verdict
-from turnspan.backends.attributes import GenAI
 from turnspan.backends.connect import Tls
-from turnspan.backends.over_http import HttpTransport
+from turnspan.backends.genai import GenAI
+from turnspan.backends.http_transport import HttpTransport
+from turnspan.backends.protobuf import encode_request
 from turnspan.backends.settings import COMMON, TRANSPORT, Settings
-from turnspan.backends.wire import encode_request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from turnspan.backends.naming import Spelling
     from turnspan.backends.settings import Endpoint
-    from turnspan.backends.spelling import Spelling
     from turnspan.trace.model import Trace
 
 KNOWN = COMMON | TRANSPORT | {"endpoint", "protocol"}
@@ -94,7 +94,7 @@ def open_transport(read: Settings, endpoint: Endpoint, headers: dict[str, str], 
     if protocol == "grpc":
         # Its core writes to stderr, which belongs to Claude Code or to a person; what it knows is in the verdict.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-        from turnspan.backends.over_grpc import GrpcTransport  # noqa: PLC0415 - costs 240 ms of CPU
+        from turnspan.backends.grpc_transport import GrpcTransport  # noqa: PLC0415 - costs 240 ms of CPU
 
         return GrpcTransport(
             endpoint, headers=headers, timeout_s=timeout_s, is_gzip=is_gzip, proxy=proxy, tls=tls, secrets=secrets

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from turnspan.backends.spelling import (
+from turnspan.backends.naming import (
     FLAGS,
     SCOPE_NAME,
     SCOPE_VERSION,
@@ -30,7 +30,7 @@ from turnspan.backends.spelling import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from turnspan.backends.spelling import Attributes, Spelling, Value
+    from turnspan.backends.naming import Attributes, Spelling, Value
     from turnspan.trace.model import Link, Span, Trace
 
 _encode = msgspec.json.Encoder().encode

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from turnspan import late
-from turnspan.backends.spelling import scrub_text
+from turnspan import lazy
+from turnspan.backends.naming import scrub_text
 from turnspan.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,14 +37,14 @@ TRANSPORT = frozenset(
     }
 )
 
-_URL = late.pattern(
+_URL = lazy.pattern(
     r"(?P<scheme>https?)://"
     r"(?:(?P<user>[^/@\s]*)@)?"
     r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?))"
     r"(?::(?P<port>[0-9]{1,5}))?"
     r"(?P<path>/[!-~]*)?"
 )
-_TOKEN = late.pattern(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TOKEN = lazy.pattern(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FRAMING = frozenset({"host", "content-length", "content-type", "content-encoding", "transfer-encoding", "connection"})
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from turnspan.trace.cost import Prices
-    from turnspan.transcript.carry import TurnRef
+    from turnspan.transcript.resume import TurnRef
     from turnspan.transcript.turns import Happening, Response, Turn
 
 FINISH_REASONS: Final = {

@@ -35,7 +35,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from turnspan import late
+from turnspan import lazy
 from turnspan.errors import ConfigError
 from turnspan.trace.model import Usage
 
@@ -46,7 +46,7 @@ US_ONLY_FACTOR = 1.1  # `inference_geo: us`
 NS_PER_DAY = 86_400 * 10**9
 LONGEST_NAME = 300  # no model has a longer one; the pattern below would take its time with a megabyte
 
-_PLAIN_NAME = late.pattern(
+_PLAIN_NAME = lazy.pattern(
     r"(?:^|[./])"  # after any provider, region or ARN
     r"(claude-[a-z0-9.-]+?)"
     r"(?:[-@](?:\d{8}|\d{4}-\d\d-\d\d|latest|default))?"

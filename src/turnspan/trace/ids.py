@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from turnspan.late import sha256
+from turnspan.lazy import sha256
 
 VERSION: Final = b"turnspan-1"
 

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
-from turnspan.trace import secrets
-from turnspan.trace.secret_names import rule_of_name
-from turnspan.trace.secret_scan import OverBudget
-from turnspan.trace.secrets import Masked
+from turnspan.secrets import replace
+from turnspan.secrets.names import rule_of_name
+from turnspan.secrets.replace import Masked
+from turnspan.secrets.scan import OverBudget
 from turnspan.trace.strings import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from turnspan.secrets.replace import RuleSet
+    from turnspan.secrets.scan import Meter
     from turnspan.trace.model import Facts, Scalar, Trace
-    from turnspan.trace.secret_scan import Meter
-    from turnspan.trace.secrets import RuleSet
 
 Tree: TypeAlias = "dict[str, Tree] | list[Tree] | str | int | float | bool | None"
 
@@ -94,7 +94,7 @@ class _Seen:
         suspects, unread = self._suspects, set[str]()
         for batch in _batches({**self._texts, **dict.fromkeys(holders)}):
             try:
-                suspects.update(secrets.suspects(batch, rules=rules, meter=meter))
+                suspects.update(replace.suspects(batch, rules=rules, meter=meter))
             except (OverBudget, *_FAILURES):
                 unread.update(batch)
         for leaf, documents in holders.items():
@@ -180,8 +180,8 @@ class _Masks:
 
     def _masked_value(self, name: str, value: str) -> Masked:
         if name:
-            return secrets.mask_named(name, value, rules=self._rules, meter=self._meter)
-        return secrets.mask(value, rules=self._rules, meter=self._meter)
+            return replace.mask_named(name, value, rules=self._rules, meter=self._meter)
+        return replace.mask(value, rules=self._rules, meter=self._meter)
 
     def _masked_document(self, document: str) -> Masked:
         try:

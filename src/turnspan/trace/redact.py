@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from turnspan import late
+from turnspan import lazy
+from turnspan.secrets.replace import RuleSet
+from turnspan.secrets.scan import Meter
 from turnspan.trace.masking import masked_trace, withheld
 from turnspan.trace.model import Json, Kind, Media, Reasoning, Text, ToolCall, ToolResult
-from turnspan.trace.secret_scan import Meter
-from turnspan.trace.secrets import RuleSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -42,7 +42,7 @@ METADATA_FACTS: Final = frozenset({
 _OUTPUT_EVENTS: Final = frozenset({"late_result", "task_notification"})  # what a tool or an agent gave back later
 
 # Homes as Linux, macOS and Windows have them, and as Claude Code writes them into the names of project directories.
-_HOMES: Final = late.pattern(
+_HOMES: Final = lazy.pattern(
     r"""(?<![\w.-])(?:
         (?:/home/|/Users/|[A-Za-z]:\\{1,2}Users\\{1,2})[^/\\\s"'`:;,<>()\[\]{}|]+
       | /root(?![\w.-])
@@ -50,8 +50,8 @@ _HOMES: Final = late.pattern(
     )""",
     re.VERBOSE,
 )
-_IDENTIFIER: Final = late.pattern(r"[\w.:/@+\[\]()-]{1,200}")
-_NAME: Final = late.pattern(r"[\w.:/@+\[\]()-]{1,120}(?: \w{1,20}){0,2}")  # "Turn 3", "late result", a tool, a model
+_IDENTIFIER: Final = lazy.pattern(r"[\w.:/@+\[\]()-]{1,200}")
+_NAME: Final = lazy.pattern(r"[\w.:/@+\[\]()-]{1,120}(?: \w{1,20}){0,2}")  # "Turn 3", "late result", a tool, a model
 
 
 class CaptureMode(StrEnum):

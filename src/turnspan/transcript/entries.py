@@ -15,19 +15,19 @@ from typing import Final, TypeVar, cast
 
 import msgspec
 
-from turnspan import late
+from turnspan import lazy
 from turnspan.transcript.times import parse_time
 
 T = TypeVar("T")
 
-_COMMAND: Final = late.pattern(r"<command-name>(.*?)</command-name>", re.DOTALL)
-_COMMAND_ARGS: Final = late.pattern(r"<command-args>(.*?)</command-args>", re.DOTALL)
-_IDE_TAG: Final = late.pattern(r"<(ide_[a-z_]+)>(.*?)</\1>", re.DOTALL)
-_EXIT_CODE: Final = late.pattern(r"(?:Error: )?Exit code (\d+)")
-_OLD_TRANSCRIPT: Final = late.pattern(r"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\.jsonl")
-_AGENT_ID: Final = late.pattern(r"\bagentId: ([A-Za-z0-9_-]+)")
-_RESUMED_AGENT: Final = late.pattern(r'"resumedAgentId": ?"([A-Za-z0-9_-]+)"')
-_TASK_TOOL: Final = late.pattern(r"<tool-use-id>(.*?)</tool-use-id>")
+_COMMAND: Final = lazy.pattern(r"<command-name>(.*?)</command-name>", re.DOTALL)
+_COMMAND_ARGS: Final = lazy.pattern(r"<command-args>(.*?)</command-args>", re.DOTALL)
+_IDE_TAG: Final = lazy.pattern(r"<(ide_[a-z_]+)>(.*?)</\1>", re.DOTALL)
+_EXIT_CODE: Final = lazy.pattern(r"(?:Error: )?Exit code (\d+)")
+_OLD_TRANSCRIPT: Final = lazy.pattern(r"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\.jsonl")
+_AGENT_ID: Final = lazy.pattern(r"\bagentId: ([A-Za-z0-9_-]+)")
+_RESUMED_AGENT: Final = lazy.pattern(r'"resumedAgentId": ?"([A-Za-z0-9_-]+)"')
+_TASK_TOOL: Final = lazy.pattern(r"<tool-use-id>(.*?)</tool-use-id>")
 
 
 class CacheCreation(msgspec.Struct, frozen=True):

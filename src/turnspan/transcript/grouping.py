@@ -18,9 +18,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.carry import known_as
-from turnspan.transcript.inline import InlineAgents
-from turnspan.transcript.kinds import (
+from turnspan.transcript.assembly import NOBODY, Making
+from turnspan.transcript.classify import (
     copies_anew,
     is_conversation,
     is_interruption,
@@ -29,14 +28,15 @@ from turnspan.transcript.kinds import (
     response_key,
     results_of,
 )
-from turnspan.transcript.making import NOBODY, Making
+from turnspan.transcript.inline import InlineAgents
+from turnspan.transcript.resume import known_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from turnspan.transcript.carry import Carry
+    from turnspan.transcript.assembly import Sealed
     from turnspan.transcript.entries import Entry
-    from turnspan.transcript.making import Sealed
+    from turnspan.transcript.resume import Carry
     from turnspan.transcript.turns import Place, Turn
 
 _MAX_EARLY: Final = 48  # rows that wait for their prompt

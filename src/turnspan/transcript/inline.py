@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.kinds import key_of
+from turnspan.transcript.classify import key_of
 from turnspan.transcript.turns import InlineAgent
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from turnspan import late
+from turnspan import lazy
 from turnspan.transcript.entries import Entry
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ KNOWN: Final = SKIPPED | {
 }  # fmt: skip
 
 _MAX_DEPTH: Final = 200  # deeper JSON is nobody's conversation, and our own decoders would refuse it later
-_SURROGATE: Final = late.pattern("[\ud800-\udfff]")
+_SURROGATE: Final = lazy.pattern("[\ud800-\udfff]")
 
 
 class Noticed(msgspec.Struct):
@@ -206,7 +206,7 @@ def _coerced(value: dict[str, Any], noticed: Noticed) -> Entry | None:
     return None
 
 
-_PATH_STEP: Final = late.pattern(r"\.([A-Za-z0-9_]+)|\[(\d+|\.\.\.)\]")
+_PATH_STEP: Final = lazy.pattern(r"\.([A-Za-z0-9_]+)|\[(\d+|\.\.\.)\]")
 
 
 def _drop_at(value: dict[str, Any], complaint: str) -> bool:

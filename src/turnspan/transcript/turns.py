@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from turnspan.transcript import entries as e  # noqa: TC001  msgspec resolves field types when a struct is made
-from turnspan.transcript.carry import TurnRef, words_digest
+from turnspan.transcript.resume import TurnRef, words_digest
 
 AGENT_TOOLS: Final = frozenset({"Agent", "Task"})  # `Task` up to 2.1.47
 

@@ -26,15 +26,15 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote
 
 from turnspan.errors import ConfigError, TranscriptError, TurnspanError
-from turnspan.sessions import all_sessions, each_once, is_safe_id, projects_dir
-from turnspan.view.answers import Book, session_records
+from turnspan.source.sessions import all_sessions, each_once, is_safe_id, projects_dir
+from turnspan.view.api import Book, session_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from turnspan.config import Config, Destination
-    from turnspan.sessions import SessionFile
-    from turnspan.view.answers import Record
+    from turnspan.settings.config import Config, Destination
+    from turnspan.source.sessions import SessionFile
+    from turnspan.view.api import Record
 
 _FILES: Final = {
     "": ("page.html", "text/html; charset=utf-8"),

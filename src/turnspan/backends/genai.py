@@ -1,0 +1,212 @@
+"""Spans in the words of OpenTelemetry's GenAI conventions, with what OpenInference needs to draw them.
+
+Rules:
+
+- Every span says its session, its operation and its kind, and carries its content as `input.value` and `output.value`.
+- `gen_ai.usage.input_tokens` includes cached tokens, as the conventions have it; our own `turnspan.usage.*` do not.
+- `gen_ai.usage.*` stands on generations only: backends add it up. Sums on turns and agents are `turnspan.usage.*`.
+- A fact with a name the conventions know gets that name on the kind of span it belongs to; any other fact `k` is
+  `turnspan.k`. Facts of the trace stand on the turn's span alone.
+- A value longer than `attribute_max_bytes` is cut inside (see `content`), and `turnspan.truncated.<name>` says how many
+  bytes it had.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from turnspan.backends import content, naming
+from turnspan.trace.model import Json, Kind
+
+if TYPE_CHECKING:
+    from turnspan.backends.naming import Attributes, Value
+    from turnspan.backends.settings import Capture
+    from turnspan.trace.model import Content, Span, Trace, Usage
+
+AGENT_NAME = "claude-code"  # of a turn: the agent that a person talks to
+
+_OPERATION = {
+    Kind.TURN: "invoke_agent",
+    Kind.GENERATION: "chat",
+    Kind.TOOL: "execute_tool",
+    Kind.AGENT: "invoke_agent",
+    Kind.EVENT: "event",  # a word of our own: an event is no call, no tool and no agent
+}
+_OPENINFERENCE = {
+    Kind.TURN: "AGENT",
+    Kind.GENERATION: "LLM",
+    Kind.TOOL: "TOOL",
+    Kind.AGENT: "AGENT",
+    Kind.EVENT: "CHAIN",
+}
+_KNOWN_FACTS: dict[Kind, dict[str, str]] = {
+    Kind.TURN: {},
+    Kind.GENERATION: {
+        "response_id": "gen_ai.response.id",
+        "request_model": "gen_ai.request.model",
+        "request_id": "anthropic.request.id",
+        "max_tokens": "gen_ai.request.max_tokens",
+        "finish_reason": "gen_ai.response.finish_reasons",
+    },
+    Kind.TOOL: {"tool_call_id": "gen_ai.tool.call.id"},
+    Kind.AGENT: {"agent_id": "gen_ai.agent.id", "agent_description": "gen_ai.agent.description"},
+    Kind.EVENT: {},
+}
+
+
+class Bounded:
+    """Attributes being gathered, each at most so many bytes long."""
+
+    def __init__(self, limit: int) -> None:
+        self.attributes: Attributes = {}
+        self._limit = limit
+
+    def put(self, key: str, value: Value) -> None:
+        """Set one attribute; strings are cut as plain text."""
+        if isinstance(value, str) and len(value) * 4 > self._limit:
+            self.text(key, value, is_json=False)
+        elif isinstance(value, tuple):
+            self.attributes[key] = tuple(content.fit(item, self._limit, is_json=False) for item in value)
+        else:
+            self.attributes[key] = value
+
+    def text(self, key: str, text: str, *, is_json: bool) -> None:
+        """Set one attribute to a text that may be long."""
+        # A character is at most four bytes, so most texts need no look at their bytes.
+        if len(text) * 4 > self._limit and (size := len(text.encode())) > self._limit:
+            self.attributes[key] = content.fit(text, self._limit, is_json=is_json)
+            self.attributes[f"turnspan.truncated.{key}"] = size
+        else:
+            self.attributes[key] = text
+
+    def copy(self, key: str, source: str) -> None:
+        """Set one attribute to what another one holds already, cut or not."""
+        self.attributes[key] = self.attributes[source]
+        if (size := self.attributes.get(f"turnspan.truncated.{source}")) is not None:
+            self.attributes[f"turnspan.truncated.{key}"] = size
+
+
+class GenAI:
+    """GenAI names for OTLP destinations and for files."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+
+    def resource(self, trace: Trace) -> Attributes:
+        """What wrote the trace, and in which environment."""
+        out = naming.resource(trace)
+        if self._capture.environment:
+            out["deployment.environment.name"] = self._capture.environment
+        return out
+
+    def of_trace(self, trace: Trace) -> Attributes:
+        """The session, the person and the tags."""
+        out: Attributes = {"session.id": trace.session_id, "gen_ai.conversation.id": trace.session_id}
+        if self._capture.user_id:
+            out["user.id"] = self._capture.user_id
+        if tags := tags_of(trace, self._capture):
+            out["tag.tags"] = tags
+        return out
+
+    def of_span(self, trace: Trace, span: Span) -> Attributes:
+        """What one span carries."""
+        kind = span.kind
+        out = Bounded(self._capture.attribute_max_bytes)
+        out.attributes["gen_ai.operation.name"] = _OPERATION[kind]
+        out.attributes["openinference.span.kind"] = _OPENINFERENCE[kind]
+        if kind is Kind.GENERATION:
+            _put_generation(out, span)
+        elif kind is Kind.TOOL:
+            out.put("gen_ai.tool.name", span.name)
+            out.attributes["gen_ai.tool.type"] = "function"
+        elif kind is Kind.TURN:
+            out.attributes["gen_ai.agent.name"] = AGENT_NAME
+        elif kind is Kind.AGENT:
+            out.put("gen_ai.agent.name", span.name)
+        if span.input is not None:
+            _put_content(out, kind, span.input, "input")
+        if span.output is not None:
+            _put_content(out, kind, span.output, "output")
+        if span.totals is not None:
+            _put_totals(out, span.totals)
+        cost = span.cost_usd if span.cost_usd is not None else span.totals_cost_usd
+        if cost is not None:
+            out.attributes["turnspan.cost.usd"] = cost
+        if span.error is not None:
+            out.put("error.type", span.error)
+        _put_facts(out, trace, span)
+        return out.attributes
+
+
+def tags_of(trace: Trace, capture: Capture) -> tuple[str, ...]:
+    """The tags of the trace and of the destination, each once."""
+    return tuple(dict.fromkeys((*trace.tags, *capture.tags)))
+
+
+def _put_generation(out: Bounded, span: Span) -> None:
+    out.attributes["gen_ai.provider.name"] = "anthropic"
+    if span.model is not None:
+        out.put("gen_ai.response.model", span.model)
+    if span.first_token_ns is not None and span.first_token_ns >= span.start_ns:
+        out.attributes["gen_ai.response.time_to_first_chunk"] = (span.first_token_ns - span.start_ns) / 1e9
+    if (usage := span.usage) is None:
+        return
+    out.attributes |= {
+        "gen_ai.usage.input_tokens": usage.input + usage.cache_read + usage.cache_write,
+        "gen_ai.usage.output_tokens": usage.output,
+        "gen_ai.usage.cache_read.input_tokens": usage.cache_read,
+        "gen_ai.usage.cache_creation.input_tokens": usage.cache_write,
+        "turnspan.usage.cache_creation_5m": usage.cache_write_5m,
+        "turnspan.usage.cache_creation_1h": usage.cache_write_1h,
+    }
+    _put_rare(out, usage)
+
+
+def _put_totals(out: Bounded, totals: Usage) -> None:
+    out.attributes |= {
+        "turnspan.usage.input": totals.input,
+        "turnspan.usage.output": totals.output,
+        "turnspan.usage.cache_read": totals.cache_read,
+        "turnspan.usage.cache_creation_5m": totals.cache_write_5m,
+        "turnspan.usage.cache_creation_1h": totals.cache_write_1h,
+    }
+    _put_rare(out, totals)
+
+
+def _put_rare(out: Bounded, usage: Usage) -> None:
+    if usage.web_searches:
+        out.attributes["turnspan.usage.web_searches"] = usage.web_searches
+    if usage.is_incomplete:
+        out.attributes["turnspan.usage.incomplete"] = True
+
+
+def _put_content(out: Bounded, kind: Kind, value: Content, direction: str) -> None:
+    key = f"{direction}.value"
+    if kind is Kind.GENERATION:
+        messages = f"gen_ai.{direction}.messages"
+        out.text(messages, content.genai_messages(value, direction), is_json=True)
+        out.copy(key, messages)
+        out.attributes[f"{direction}.mime_type"] = "application/json"
+        return
+    # A person reads a turn's and an agent's content as words; everything else as what it is.
+    plain = content.words(value) if kind is not Kind.TOOL or isinstance(value, str) else None
+    is_json = plain is None and (not isinstance(value, Json) or content.is_json(value.text))
+    out.text(key, content.as_text(value, direction) if plain is None else plain, is_json=is_json)
+    out.attributes[f"{direction}.mime_type"] = "application/json" if is_json else "text/plain"
+    if kind is Kind.TOOL:
+        out.copy("gen_ai.tool.call.arguments" if direction == "input" else "gen_ai.tool.call.result", key)
+    elif kind is Kind.TURN:
+        out.text(f"gen_ai.{direction}.messages", content.genai_messages(value, direction), is_json=True)
+
+
+def _put_facts(out: Bounded, trace: Trace, span: Span) -> None:
+    known = _KNOWN_FACTS[span.kind]
+    facts = {**trace.facts, **span.facts} if span.kind is Kind.TURN else span.facts
+    for name, value in facts.items():
+        key = known.get(name)
+        if key is None:
+            out.put(f"turnspan.{name}", value)
+        elif name == "finish_reason":
+            out.put(key, value if isinstance(value, tuple) else (str(value),))
+        else:
+            out.put(key, value)

@@ -1,0 +1,161 @@
+"""One OTLP export over gRPC: the same bytes as over HTTP, handed to grpc as they are.
+
+Imported only when a destination asks for gRPC: grpc costs more CPU than everything else of an event together.
+
+Rules:
+
+- The call is generic, without stubs: request and response stay bytes, so nothing is decoded to be encoded again.
+- grpc never retries by itself, never takes a proxy from the environment, and never waits for a server to come up.
+- Verdicts mean the same as over HTTP. Where grpc has one code for two things, its details tell them apart.
+"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+
+from turnspan import __version__
+from turnspan.backends import Answer, Verdict
+from turnspan.backends.protobuf import CutOffError, read_fields, read_response
+from turnspan.backends.verdicts import MAX_WAIT_S, one_line, partial
+
+if TYPE_CHECKING:
+    from turnspan.backends.connect import Tls
+    from turnspan.backends.settings import Endpoint
+
+_METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+_RETRY_INFO = b"google.rpc.RetryInfo"
+
+_CREDENTIALS = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
+_CONFIGURATION = {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.FAILED_PRECONDITION}
+# What the details say when it is not the weather but the address: wrong certificates, a web server, a redirect.
+_NOT_GRPC = ("certificate", "verification", "ssl_error_ssl", "wrong_version", "http1.x", "status: 3", "status: 404")
+_NEVER_CONNECTED = ("failed to connect", "dns resolution failed", "connection refused")
+
+
+class GrpcTransport:
+    """A channel to one endpoint."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        headers: dict[str, str],
+        timeout_s: float,
+        is_gzip: bool,
+        proxy: Endpoint | None,
+        tls: Tls,
+        secrets: tuple[str, ...],
+    ) -> None:
+        self._metadata = tuple((name.lower(), value) for name, value in headers.items())
+        self._timeout_s = timeout_s
+        self._where = endpoint.authority
+        self._secrets = secrets
+        options: list[tuple[str, str | int]] = [
+            ("grpc.enable_retries", 0),
+            ("grpc.primary_user_agent", f"turnspan/{__version__}"),
+            ("grpc.max_receive_message_length", 4 * 1024 * 1024),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.enable_http_proxy", 0 if proxy is None else 1),
+        ]
+        if proxy is not None:
+            user = f"{proxy.user}@" if proxy.user else ""
+            options.append(("grpc.http_proxy", f"http://{user}{proxy.authority}"))
+        compression = grpc.Compression.Gzip if is_gzip else grpc.Compression.NoCompression
+        host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+        target = f"{host}:{endpoint.port}"
+        if endpoint.is_tls:
+            self._channel = grpc.secure_channel(target, _credentials(tls), options, compression)
+        else:
+            self._channel = grpc.insecure_channel(target, options, compression)
+        self._export: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(_METHOD)
+
+    def send(self, body: bytes) -> Verdict:
+        """Export one request and read the verdict off the answer."""
+        try:
+            answer = self._export(body, timeout=self._timeout_s, metadata=self._metadata)
+        except grpc.RpcError as failure:
+            details = failure.details() or ""
+            if failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                details = f"no answer from {self._where} within {self._timeout_s:g} s: {details}"
+            return read_status(
+                failure.code(),
+                details,
+                retry_delay_s(_details_of(failure)),
+                self._secrets,
+            )
+        try:
+            return partial(*read_response(answer), self._secrets)
+        except CutOffError:
+            return Verdict(Answer.LATER, "the answer cannot be read", is_unknown=True)
+
+    def close(self) -> None:
+        """Let go of the channel."""
+        self._channel.close()
+
+
+def read_status(code: grpc.StatusCode, details: str, wait_s: float | None, secrets: tuple[str, ...]) -> Verdict:
+    """What a gRPC status means for what was sent."""
+    reason = f"gRPC {code.name}: {one_line(details, secrets)}"
+    words = details.lower()
+    if code in _CREDENTIALS:
+        return Verdict(Answer.CREDENTIALS, reason)
+    if code in _CONFIGURATION:
+        return Verdict(Answer.CONFIGURATION, reason)
+    if code is grpc.StatusCode.INVALID_ARGUMENT:
+        return Verdict(Answer.INVALID, reason)
+    if "larger than max" in words or "status: 413" in words:
+        return Verdict(Answer.TOO_LARGE, reason)
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN) and any(sign in words for sign in _NOT_GRPC):
+        return Verdict(Answer.CONFIGURATION, reason)
+    is_unknown = code is not grpc.StatusCode.RESOURCE_EXHAUSTED and not any(w in words for w in _NEVER_CONNECTED)
+    return Verdict(Answer.LATER, reason, wait_s, is_unknown=is_unknown)
+
+
+def retry_delay_s(status: bytes) -> float | None:
+    """The delay in a google.rpc.Status with a RetryInfo (google/rpc/error_details.proto), at most an hour."""
+    try:
+        for number, detail in read_fields(status):
+            if number != 3 or not isinstance(detail, bytes):
+                continue
+            any_message = dict(read_fields(detail))
+            kind, info = any_message.get(1, b""), any_message.get(2, b"")
+            if isinstance(kind, bytes) and kind.endswith(_RETRY_INFO) and isinstance(info, bytes):
+                delay = dict(read_fields(info)).get(1, b"")
+                parts = dict(read_fields(delay)) if isinstance(delay, bytes) else {}
+                seconds, nanos = parts.get(1, 0), parts.get(2, 0)
+                if isinstance(seconds, int) and isinstance(nanos, int):
+                    return min(seconds + nanos / 1e9, MAX_WAIT_S) if seconds < 2**63 else 0.0
+    except CutOffError:
+        return None
+    return None
+
+
+def _details_of(failure: grpc.RpcError) -> bytes:
+    for item in failure.trailing_metadata() or ():
+        if item.key == "grpc-status-details-bin" and isinstance(item.value, bytes):
+            return item.value
+    return b""
+
+
+def _credentials(tls: Tls) -> grpc.ChannelCredentials:
+    """TLS as over HTTP: the given CA or the system's; None leaves grpc its own list."""
+    system = ssl.get_default_verify_paths()
+    bundles = (
+        [tls.certificate]
+        if tls.certificate
+        else [
+            system.openssl_cafile,
+            f"{system.openssl_capath}/ca-certificates.crt",
+        ]
+    )
+    roots = next((Path(path).read_bytes() for path in bundles if Path(path).is_file()), None)
+    key = tls.client_key or tls.client_certificate
+    return grpc.ssl_channel_credentials(
+        roots,
+        Path(key).read_bytes() if key else None,
+        Path(tls.client_certificate).read_bytes() if tls.client_certificate else None,
+    )

@@ -1,0 +1,1 @@
+"""Many sessions at once: plan, process pool, backfill, dry run, verify, retention."""

@@ -1,0 +1,246 @@
+"""Who is called by Claude Code here: the hooks of every settings file and enabled plugin, and what they mean for us.
+
+Rules:
+
+- It only reads, and a file that cannot be read is a fact like any other.
+- The same hook in two places runs twice. That sends nothing twice, but it is not what anybody wants.
+- Another exporter of the same turns is known by its words: nobody's list of names is ever complete.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from turnspan.claude.settings_json import command_of, hooks_by_event, mentions_us, parse_settings
+from turnspan.errors import ConfigError
+from turnspan.private_files import claude_home
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+US: Final = "turnspan"
+_PLUGIN: Final = "plugin "
+_READ_LIMIT: Final = 8 * 1024 * 1024
+# The first that matches names the exporter; the last ones are guesses, and are told as such.
+_EXPORTERS: Final = tuple(
+    (re.compile(pattern, re.IGNORECASE), name)
+    for pattern, name in (
+        (r"cc-langfuse", "cc-langfuse"),
+        (r"langfuse", "a Langfuse hook"),
+        (r"langsmith", "a LangSmith hook"),
+        (r"claude[-_]code[-_]otel|otel[-_]hooks?|\botel\b|opentelemetry", "an OpenTelemetry hook"),
+        (r"\bopik\b", "an Opik hook"),
+        (r"braintrust|trace-claude-code", "a Braintrust hook"),
+        (r"\barize\b|phoenix|openinference", "an Arize hook"),
+        (r"\bmlflow\b", "an MLflow hook"),
+        (r"\b(weave|wandb)\b", "a Weave hook"),
+        (r"\b(lmnr|laminar)\b", "a Laminar hook"),
+        (r"logfire|traceloop|helicone|langwatch|honeycomb|signoz|langtrace|datadog|\bdd-apm", "a tracing hook"),
+        (r"telemetry|observab|\btrac(e|es|er|ing)\b", "what looks like a tracing hook"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file that may register hooks. `settings` is None where it could not be read, and `problem` says why."""
+
+    scope: str  # user, project, local, managed, or "plugin NAME@MARKETPLACE"
+    path: Path
+    settings: Mapping[str, object] | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """One hook, and whose it is: turnspan, an exporter's name, or nothing that concerns us."""
+
+    scope: str
+    path: Path
+    event: str
+    command: str
+    exporter: str
+
+
+# ---- reading
+
+
+def read_sources(
+    env: Mapping[str, str], project: Path | None, managed: Sequence[Path] | None = None
+) -> tuple[Source, ...]:
+    """Every settings file and enabled plugin that counts in a project, the weakest first."""
+    home = claude_home(env)
+    files = [("user", home / "settings.json")]
+    if project is not None:
+        files += [
+            ("project", project / ".claude" / "settings.json"),
+            ("local", project / ".claude" / "settings.local.json"),
+        ]
+    files += [("managed", path) for path in (managed_settings() if managed is None else managed)]
+    found: dict[Path, Source] = {}
+    for scope, path in files:
+        source = _read_source(scope, path)
+        if source is not None:  # in the home directory a project's file and the person's are the same
+            found.setdefault(_real(path), source)
+    return (*found.values(), *_plugins(home, tuple(found.values())))
+
+
+def managed_settings(platform: str = sys.platform) -> tuple[Path, ...]:
+    """Where an organisation's policy lies on this machine."""
+    roots = {"darwin": "/Library/Application Support/ClaudeCode", "win32": "C:/Program Files/ClaudeCode"}
+    root = Path(roots.get(platform, "/etc/claude-code"))
+    return (root / "managed-settings.json", *sorted(root.glob("managed-settings.d/*.json")))
+
+
+def registrations(sources: Sequence[Source]) -> tuple[Registration, ...]:
+    """All hooks of all sources."""
+    return tuple(
+        Registration(source.scope, source.path, event, command_of(hook), _exporter(source, hook))
+        for source in sources
+        for event, hook in hooks_by_event(source.settings or {})
+    )
+
+
+def _read_source(scope: str, path: Path) -> Source | None:
+    try:
+        if path.exists() and not path.is_file():
+            return Source(scope, path, None, "it is not a file")
+        with path.open("rb") as file:
+            text = file.read(_READ_LIMIT).decode("utf-8-sig")
+        return Source(scope, path, parse_settings(text))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return Source(scope, path, None, error.strerror or "it cannot be read")
+    except UnicodeDecodeError:
+        return Source(scope, path, None, "it is not UTF-8")
+    except ConfigError as error:
+        return Source(scope, path, None, str(error))
+
+
+def _plugins(home: Path, sources: Sequence[Source]) -> Iterator[Source]:
+    """The enabled plugins that are installed, with the hooks of each: in hooks/hooks.json and in its manifest."""
+    enabled: dict[str, object] = {}
+    for source in sources:
+        enabled |= _table(source.settings, "enabledPlugins")
+    installed = _read_source("", home / "plugins" / "installed_plugins.json")
+    versions = _table(installed.settings if installed else None, "plugins")
+    for name in (name for name, is_enabled in enabled.items() if is_enabled is True):
+        root = _install_path(versions.get(name))
+        if root is not None:
+            yield from _plugin_hooks(_PLUGIN + name, root)
+
+
+def _plugin_hooks(scope: str, root: Path) -> Iterator[Source]:
+    standard = _read_source(scope, root / "hooks" / "hooks.json")
+    yield standard or Source(scope, root, {})
+    manifest = _read_source(scope, root / ".claude-plugin" / "plugin.json")
+    more = (manifest.settings or {}).get("hooks") if manifest else None
+    for item in more if isinstance(more, list) else [more]:
+        if isinstance(item, str):
+            source = _read_source(scope, root / item)
+            if source is not None:
+                yield source
+        elif isinstance(item, dict):
+            yield Source(scope, root / ".claude-plugin" / "plugin.json", item if "hooks" in item else {"hooks": item})
+
+
+def _install_path(versions: object) -> Path | None:
+    for version in versions if isinstance(versions, list) else [versions]:
+        path = version.get("installPath") if isinstance(version, dict) else None
+        if isinstance(path, str) and Path(path).is_dir():
+            return Path(path)
+    return None
+
+
+def _table(settings: Mapping[str, object] | None, key: str) -> dict[str, object]:
+    value = (settings or {}).get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _real(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):  # links in a circle
+        return path
+
+
+def _exporter(source: Source, hook: Mapping[str, object]) -> str:
+    if mentions_us(hook) or source.scope.startswith(f"{_PLUGIN}{US}@"):
+        return US
+    words = f"{source.scope.removeprefix(_PLUGIN)} {command_of(hook)} {hook.get('url', '')}"
+    return next((name for pattern, name in _EXPORTERS if pattern.search(words)), "")
+
+
+# ---- what it means
+
+
+def sentences(sources: Sequence[Source], mine: Path | None) -> tuple[str, ...]:
+    """What a person should know who registers us in the settings file `mine`, or asks what is registered."""
+    return (
+        *_registered_elsewhere(sources, mine),
+        *_other_exporters(sources),
+        *(text for source in sources for text in _switches(source)),
+        *(
+            f"{_named(source)} cannot be read ({source.problem}): what it registers is not known"
+            for source in sources
+            if source.settings is None and source.path != mine
+        ),
+    )
+
+
+def _registered_elsewhere(sources: Sequence[Source], mine: Path | None) -> Iterator[str]:
+    places: dict[tuple[str, Path], None] = {}
+    for found in registrations(sources):
+        if found.exporter == US and (mine is None or _real(found.path) != _real(mine)):
+            places[found.scope, found.path] = None
+    for scope, path in places:
+        if scope.startswith(_PLUGIN):
+            remedy = f"`claude plugin disable {scope.removeprefix(_PLUGIN)}` ends that one"
+        elif scope == "managed":
+            remedy = "that one is your organisation's, so you need none of your own"
+        else:
+            remedy = f"`turnspan uninstall --scope {scope}` ends that one"
+        yield f"turnspan is registered in the {scope}{_settings(scope)} too ({path}); one place is enough: {remedy}"
+
+
+def _other_exporters(sources: Sequence[Source]) -> Iterator[str]:
+    found: dict[tuple[str, str, Path], list[str]] = {}
+    for hook in registrations(sources):
+        if hook.exporter not in {"", US}:
+            found.setdefault((hook.exporter, hook.scope, hook.path), []).append(hook.event)
+    for (name, scope, path), events in found.items():  # without the command, which may hold a key
+        yield (
+            f"{name} is called on {', '.join(dict.fromkeys(events))} by the {scope}{_settings(scope)} ({path}); "
+            "if it exports to the same place you will see every turn twice, so remove one of the two"
+        )
+    for source in sources:
+        env = _table(source.settings, "env")
+        is_on = str(env.get("CLAUDE_CODE_ENABLE_TELEMETRY", "")).lower() in {"1", "true"}
+        exporter = str(env.get("OTEL_TRACES_EXPORTER", "none"))
+        if is_on and exporter not in {"", "none"}:
+            yield (
+                f"{_named(source)} turns on Claude Code's own traces (OTEL_TRACES_EXPORTER={json.dumps(exporter)}); "
+                "if they go to the same place you will see two traces for every turn"
+            )
+
+
+def _switches(source: Source) -> Iterator[str]:
+    settings = source.settings or {}
+    if settings.get("disableAllHooks") is True:
+        yield f"`disableAllHooks` is on in {_named(source)}: Claude Code calls no hook at all until it is off"
+    if source.scope == "managed" and settings.get("allowManagedHooksOnly") is True:
+        yield f"{_named(source)} allows only your organisation's hooks: ask them to add turnspan's"
+
+
+def _named(source: Source) -> str:
+    return f"the {source.scope}{_settings(source.scope)} ({source.path})"
+
+
+def _settings(scope: str) -> str:
+    return "" if scope.startswith(_PLUGIN) else " settings"

@@ -1,0 +1,138 @@
+"""A settings file on the disk: read as a whole, replaced as a whole, and remembered, so that a change can be undone.
+
+Rules:
+
+- A linked file is written where the link leads, and keeps its mode and owner. A new one is for the person alone.
+- Before an installation the bytes are kept in our own directory, as `settings.json`; a `Record` beside it says what an
+  installation wrote and what was there without it.
+- Nothing is left of an installation that was undone to the byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from turnspan import private_files
+from turnspan.errors import ConfigError, StateError
+
+_SIZE_LIMIT: Final = 8 * 1024 * 1024
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What an installation has to know to be undone to the byte."""
+
+    settings: str
+    written_sha256: str
+    original: str | None  # None: there was no file
+    made_directory: bool = False
+
+
+class SettingsFile(msgspec.Struct, frozen=True):
+    """A settings file as it was when we looked."""
+
+    path: Path  # as Claude Code names it
+    target: Path  # where that leads
+    kept_in: Path  # our own directory for this file
+    content: bytes | None  # None: there is no file
+
+    @property
+    def backup(self) -> Path:
+        """Where the bytes before the latest installation are."""
+        return self.kept_in / "settings.json"
+
+
+def look_at(path: Path, our_home: Path) -> SettingsFile:
+    """Read a settings file. Raises StateError or ConfigError where that cannot be done."""
+    target = Path(os.path.realpath(path))
+    kept_in = our_home / "installed" / digest(os.fsencode(target))[:16]
+    return SettingsFile(path, target, kept_in, _read(path, target))
+
+
+def change(file: SettingsFile, content: bytes | None, record: Record | None) -> None:
+    """Replace or remove the file, if it is still as it was; a record begins an installation, None ends it."""
+    if _read(file.path, file.target) != file.content:
+        raise StateError(f"{file.path} has just been changed by somebody else", hint="run the same command again")
+    try:
+        if record is not None:
+            _keep(file, content, record)
+        if content != file.content:
+            _replace(file.target, content)
+        if record is None:
+            _forget(file, content)
+    except StateError as error:
+        raise StateError(f"{file.path} was not changed: {error.args[0]}", hint=error.hint) from error
+
+
+def read_record(file: SettingsFile) -> Record | None:
+    """What is remembered of an installation; None where there was none, or nothing can be made of it."""
+    raw = private_files.read_private(file.kept_in / "record.json", 8 * _SIZE_LIMIT)
+    try:
+        return None if raw is None else msgspec.json.decode(raw, type=Record)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def digest(content: bytes) -> str:
+    """A fingerprint of some bytes."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def _read(path: Path, target: Path) -> bytes | None:
+    try:
+        found = target.lstat()  # what is still a link here leads to itself
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _SIZE_LIMIT:
+            raise ConfigError(f"{path} is not a settings file", hint="move it away")
+        return target.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StateError(f"cannot read {path}: {error.strerror}", hint="make it readable for you") from error
+
+
+def _keep(file: SettingsFile, content: bytes | None, record: Record) -> None:
+    for directory in (file.kept_in.parent.parent, file.kept_in.parent, file.kept_in):
+        private_files.private_directory(directory)
+    if file.content is not None and file.content != content:
+        private_files.replace_private(file.backup, file.content)
+    private_files.replace_private(file.kept_in / "record.json", msgspec.json.encode(record))
+
+
+def _replace(target: Path, content: bytes | None) -> None:
+    staged = target.with_name(f".{target.name}.turnspan")
+    try:
+        if content is None:
+            return target.unlink()
+        target.parent.mkdir(exist_ok=True)
+        private_files.replace_private(staged, content)
+        if target.exists():
+            found = target.stat()
+            if sys.platform != "win32" and os.geteuid() == 0:  # with sudo, in somebody's home
+                os.chown(staged, found.st_uid, found.st_gid)
+            staged.chmod(stat.S_IMODE(found.st_mode))
+        private_files.rename_patiently(staged, target)
+    except OSError as error:
+        with suppress(OSError):
+            staged.unlink(missing_ok=True)
+        raise private_files.disk_error(error, target) from error
+
+
+def _forget(file: SettingsFile, content: bytes | None) -> None:
+    record = read_record(file)
+    if record is None:
+        return
+    is_as_before = content == (None if record.original is None else record.original.encode())
+    with suppress(OSError):  # what cannot be removed does no harm
+        (file.kept_in / "record.json").unlink()
+        if is_as_before:
+            file.backup.unlink(missing_ok=True)
+            file.kept_in.rmdir()
+        if is_as_before and record.made_directory:
+            file.target.parent.rmdir()

@@ -1,0 +1,22 @@
+"""What a shell may complete: the ids of sessions."""
+
+from __future__ import annotations
+
+import os
+
+from click.shell_completion import CompletionItem
+
+from turnspan import private_files
+from turnspan.source import sessions
+
+
+def session_items(incomplete: str) -> list[CompletionItem]:
+    """The sessions whose ids begin like that; a file where it looks like a path."""
+    if os.sep in incomplete or incomplete.startswith((".", "~")):
+        return [CompletionItem(incomplete, type="file")]
+    projects = sessions.projects_dir(private_files.claude_home(os.environ))
+    return [
+        CompletionItem(session.session_id, help=session.project)
+        for session in sessions.all_sessions(projects, {})
+        if session.session_id.startswith(incomplete)
+    ]

@@ -1,0 +1,1 @@
+"""Between a trace and a backend: destinations, export policy, verdicts and their consequences, checkpoints."""

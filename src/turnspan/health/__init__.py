@@ -1,0 +1,1 @@
+"""Whether it works: status, doctor and its checks, and forgetting a session."""

@@ -1,0 +1,80 @@
+"""Whether this turnspan is whole."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import platform
+import re
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from turnspan import __version__
+from turnspan.health.checks import Group
+from turnspan.hook import PACKAGE_ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from turnspan.health.checks import Check
+
+GROUP: Final = Group("This turnspan")
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def package_checks() -> Iterator[Check]:
+    """The interpreter, the package's own files, and what it needs."""
+    yield GROUP.good(f"turnspan {__version__} on Python {platform.python_version()}, {sys.executable}")
+    try:
+        package = metadata.distribution("turnspan")
+    except metadata.PackageNotFoundError:
+        yield GROUP.good(f"it runs from {PACKAGE_ROOT}, without being installed")
+        return
+    yield from installed_checks(package)
+
+
+def installed_checks(package: metadata.Distribution) -> Iterator[Check]:
+    """Whether an installed package is as it was installed."""
+    damaged = sorted(_damaged(package))
+    if damaged:
+        some = ", ".join(damaged[:3]) + (f" and {len(damaged) - 3} more" if len(damaged) > 3 else "")
+        yield GROUP.bad(f"files of the package are missing or changed: {some}", "install turnspan again")
+    missing = sorted(_missing(package))
+    if missing:
+        yield GROUP.bad(
+            f"what turnspan needs is not installed: {', '.join(missing)}",
+            f"`{sys.executable} -m pip install {' '.join(missing)}`",
+        )
+    if not damaged and not missing:
+        yield GROUP.good("the package and all that it needs are there")
+
+
+def _damaged(package: metadata.Distribution) -> Iterator[str]:
+    """The files that are not as they were installed. A package installed for development has none to compare."""
+    # Not `package.files`: from Python 3.12 on it leaves out what is missing.
+    for name, expected, *_ in filter(None, csv.reader((package.read_text("RECORD") or "").splitlines())):
+        if not name.endswith(".py") or not expected:
+            continue
+        mode, _, value = expected.partition("=")
+        try:
+            content = Path(str(package.locate_file(name))).read_bytes()
+        except OSError:
+            yield name
+            continue
+        digest = base64.urlsafe_b64encode(hashlib.new(mode, content).digest()).rstrip(b"=").decode()
+        if digest != value:
+            yield name
+
+
+def _missing(package: metadata.Distribution) -> Iterator[str]:
+    for requirement in package.requires or ():
+        name = _NAME.match(requirement)
+        if name is None or "extra ==" in requirement:
+            continue
+        try:
+            metadata.distribution(name[0])
+        except metadata.PackageNotFoundError:
+            yield name[0]

@@ -1,0 +1,189 @@
+"""A status for people, as lines, and for machines, as one record.
+
+Rules:
+
+- Values in, lines out. What came from a file, a log or a server is stripped of what a terminal would obey.
+- Nothing is said of what there is none of.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from turnspan.terminal import age, count, iso_time, one_line, paint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from turnspan.health.log_lines import Line
+    from turnspan.health.status import Standing, Status
+
+_LABEL: Final = 9
+_NAMED: Final = 5  # reasons with a line of their own
+_GOOD, _POOR, _BAD = "green", "yellow", "red"
+
+
+def status_lines(status: Status) -> Iterator[str]:
+    """A status for people."""
+    yield from _switches(status)
+    more = "at least " if status.unread else ""
+    words = [more + count(status.transcripts, "transcript"), f"{status.known:,} seen by turnspan"]
+    words += [f"{status.off:,} switched off"] if status.off else []
+    words += [f"{status.unreadable:,} with a state that is not understood"] if status.unreadable else []
+    yield _row("sessions", ", ".join(words))
+    for why in status.unread:
+        yield _row("", paint(one_line(why), _BAD))
+    if status.hook is not None:
+        took = f"{status.hook.median_ms:.0f} ms, {status.hook.longest_ms:.0f} ms at most"
+        yield _row("hook", f"took {took}, over the last {count(status.hook.stops, 'stop')}, by Claude Code's own clock")
+    if status.masked:
+        rules = ", ".join(f"{one_line(rule)} {times:,}" for rule, times in sorted(status.masked.items()))
+        yield _row("masked", f"{rules} (in the log since {status.masked_since[:10]})")
+    if status.last_trouble is not None:
+        yield _row("trouble", _trouble(status.last_trouble))
+    for problem in status.problems:
+        yield _row("settings", paint(one_line(problem), _BAD))
+    for standing in status.destinations:
+        yield ""
+        yield from _standing(standing, status.at_s)
+    if status.strangers:
+        yield ""
+        names = ", ".join(map(one_line, status.strangers))
+        yield f"not configured here, but known from before or from Claude Code's environment: {names}"
+
+
+def _switches(status: Status) -> Iterator[str]:
+    if not status.is_enabled:
+        yield _row("turnspan", paint(f"is switched off by {one_line(status.switched_by)}", _BAD))
+    for place in status.places:
+        yield _row("hooks", f"{one_line(place.scope)} ({one_line(place.path)}): {', '.join(place.events)}")
+    if not status.places:
+        none = paint("none: Claude Code does not call turnspan", _BAD)
+        yield _row("hooks", f"{none}; `turnspan install` registers them")
+
+
+def _trouble(line: Line) -> str:
+    facts = " ".join(f"{name}={one_line(value)}" for name, value in line.facts.items() if name != "trigger")
+    return f"{line.at[:19].replace('T', ' ')} UTC, {one_line(line.event)}: {facts}"
+
+
+def _row(label: str, text: str) -> str:
+    return f"{label:{_LABEL}} {text}"
+
+
+# ---- one destination
+
+
+def _standing(it: Standing, now_s: float) -> Iterator[str]:
+    source = "" if it.source == "default" else f", from {one_line(it.source)}"
+    yield f"{paint(one_line(it.name), is_bold=True)}  {one_line(it.where)} ({it.type}, {it.capture}{source})"
+    if it.answer is not None:
+        is_good = it.answer == "acknowledged"
+        yield _below("answers", paint("yes", _GOOD) if is_good else paint(f"{it.answer}: {_said(it)}", _BAD))
+    if it.spans:
+        when = f", last {_ago(now_s, it.last_success_s)}" if it.last_success_s else ""
+        yield _below(
+            "sent", f"{count(it.turns, 'turn')} in {count(it.spans, 'span')} of {count(it.sessions, 'session')}{when}"
+        )
+    else:
+        yield _below("sent", "nothing yet")
+    yield from _waiting(it)
+    if it.held_until_s is not None:
+        until = time.strftime("%H:%M:%S", time.localtime(it.held_until_s))
+        yield _below("held", paint(f"until {until}: {one_line(it.last_error)}", _BAD))
+    elif it.last_error:
+        yield _below("error", paint(f"{one_line(it.last_error)}; the next event tries again", _POOR))
+    for refusal in it.refused[:_NAMED]:
+        where = f"{count(refusal.spans, 'span')}, latest in {one_line(refusal.session_id)[:8]}"
+        yield _below("refused", paint(f"{where}: {one_line(refusal.reason)}", _BAD))
+    if len(it.refused) > _NAMED:
+        yield _below("", f"and for {len(it.refused) - _NAMED} other reasons")
+    if it.newest is not None:
+        turn = f"turn {it.newest.turn} of {it.newest.session_id[:8]}, {_ago(now_s, it.newest.at_s)}"
+        yield _below("newest", f"{turn}: {it.newest.link or it.newest.trace_id}")
+
+
+def _waiting(it: Standing) -> Iterator[str]:
+    pending = it.pending
+    if pending.sessions or pending.is_more:
+        more = "at least " if pending.is_more else ""
+        words = f"{more}{count(pending.turns, 'turn')} of {count(pending.sessions, 'session')}"
+        yield _below("pending", paint(words, _POOR))
+    if pending.open:
+        yield _below("open", f"{count(pending.open, 'session')} with a turn that goes on")
+    if pending.history:
+        yield _below("history", f"{count(pending.history, 'session')} from before; `turnspan backfill` sends them")
+
+
+def _said(it: Standing) -> str:
+    return one_line(it.answer_reason)
+
+
+def _below(label: str, text: str) -> str:
+    return f"  {label:{_LABEL - 1}} {text}"
+
+
+def _ago(now_s: float, then_s: float | None) -> str:
+    words = age(max(0.0, now_s - (then_s or 0.0)))
+    return "just now" if words == "now" else f"{words} ago"
+
+
+# ---- for machines
+
+
+def status_record(status: Status) -> dict[str, object]:
+    """A status as values that JSON knows; times are UTC."""
+    return {
+        "at": _iso(status.at_s),
+        "home": status.home,
+        "is_enabled": status.is_enabled,
+        "switched_by": status.switched_by,
+        "hooks": msgspec.to_builtins(status.places),
+        "transcripts": status.transcripts,
+        "unread": list(status.unread),
+        "sessions": {"known": status.known, "off": status.off, "unreadable": status.unreadable},
+        "hook_ms": msgspec.to_builtins(status.hook),
+        "masked": status.masked,
+        "masked_since": status.masked_since or None,
+        "last_trouble": msgspec.to_builtins(status.last_trouble),
+        "problems": list(status.problems),
+        "destinations": [_standing_record(standing) for standing in status.destinations],
+        "strangers": list(status.strangers),
+    }
+
+
+def _standing_record(it: Standing) -> dict[str, object]:
+    newest = it.newest
+    return {
+        "name": it.name,
+        "type": it.type,
+        "where": it.where,
+        "source": it.source,
+        "capture": it.capture,
+        "answer": it.answer,
+        "answer_reason": it.answer_reason or None,
+        "sessions": it.sessions,
+        "turns": it.turns,
+        "spans": it.spans,
+        "pending": msgspec.to_builtins(it.pending),
+        "last_success": _iso(it.last_success_s),
+        "last_error": it.last_error or None,
+        "held_until": _iso(it.held_until_s),
+        "refused": msgspec.to_builtins(it.refused),
+        "newest": None
+        if newest is None
+        else {
+            "session_id": newest.session_id,
+            "turn": newest.turn,
+            "trace_id": newest.trace_id,
+            "at": _iso(newest.at_s),
+            "link": newest.link or None,
+        },
+    }
+
+
+def _iso(at_s: float | None) -> str | None:
+    return iso_time(int(at_s * 1e9)) if at_s is not None else None

@@ -1,0 +1,1 @@
+"""Finds and masks secrets in strings. Pure: it knows strings, not traces."""

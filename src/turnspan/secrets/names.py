@@ -1,0 +1,342 @@
+"""Credentials that only their name betrays: `password = …`, `"api_key": "…"`, `Authorization: …`.
+
+Rules:
+
+- A name alone proves nothing: code passes passwords around all day. The value must look like a value, and how much it
+  must look like one depends on how the two stand together (`Style`).
+- Templates, variables, types and words of documentation are not secrets (`is_placeholder`).
+- Every `look_at_…` is called where its literal stands, looks at a bounded stretch, adds the hits it finds and answers
+  where to go on.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from enum import Enum
+from typing import Final, TypeAlias
+
+from turnspan import lazy
+
+Hit: TypeAlias = tuple[int, int, str]  # start, end, rule
+
+
+class Style(Enum):
+    """How a value stands next to its name."""
+
+    QUOTED = "quoted"  # password = "…", "password": "…", <password>…</password>
+    SHELL = "shell"  # PASSWORD=… as in a shell or an .env file
+    YAML = "yaml"  # password: … alone on a line
+    BARE = "bare"  # password=… somewhere in a line, --password …
+    LOOSE = "loose"  # ("password", "…"), set_password("…")
+
+
+_WORD: Final = rb"(?P<word>pass(?:word|wd|phrase|code)?|pwd|secret|token|key)"
+_SUFFIX: Final = (
+    rb"(?:s|[_-]?(?:base|value|hash|prod(?:uction)?|dev|test|staging|live|main|default|primary|secondary|old|new"
+    rb"|[0-9]{1,3}))?"
+)
+_NAMED: Final = lazy.pattern(
+    _WORD + _SUFFIX + rb"""
+    (?P<close>(?:\\{0,3}["'`])?\]?)
+    (?:
+        (?P<annotated>:[ ]?[a-z][\w.\[\],\ |]{0,40}=[ ]?(?=[bruf]{0,2}["']))  # password: str = "..."
+      | (?P<space>[ \t]{0,8})(?P<operator>:=|=>|[=!]?={1,2}|:)(?P<after>[ \t]{0,8})
+      | (?P<attribute>[\s,]{1,24}(?:\\{0,3}["'])?value(?:\\{0,3}["'])?[ ]{0,2}[:=][ ]{0,2})  # name: TOKEN, value: ...
+      | (?P<loose>[ \t]{0,2}[,(][ \t]{0,2}(?=\\{0,3}["'`]))  # ("password", "..."), set_password("...")
+      | (?P<element>>)  # <password>...</password>
+      | (?P<prose>[ ]is:?[ ])
+      | (?P<flag>[ ](?=[^\s-]))  # --password ...
+    )""",
+    re.IGNORECASE | re.VERBOSE,
+)  # fmt: skip
+_QUOTED: Final = lazy.pattern(
+    rb"""[bBrRuUfF@$]{0,2}(?:
+        "((?:[^"\\\r\n]|\\[^\r\n]){1,1024}+)"
+      | '((?:[^'\\\r\n]|\\[^\r\n]){1,1024}+)'
+      | `([^`\r\n]{1,1024}+)`
+      | \\{1,3}["']([^"'\\\r\n]{1,1024}+)\\{1,3}["']
+    )""",
+    re.VERBOSE,
+)
+# A bare value also ends at an escape of JSON: \n is not part of a password, a lone backslash may be.
+_BARE_CHARACTER: Final = rb"""(?:[^\s"'`\\,;&(){}\[\]<>|]|\\(?![nrtu"'\\]))"""
+_SHELL_CHARACTER: Final = rb"""(?:[^\s"'`\\]|\\(?![nrtu"'\\]))"""
+_BARE: Final = lazy.pattern(_BARE_CHARACTER + rb"{3,512}+"), lazy.pattern(_BARE_CHARACTER + rb"*+")
+_SHELL: Final = lazy.pattern(_SHELL_CHARACTER + rb"{3,512}+"), lazy.pattern(_SHELL_CHARACTER + rb"*+")
+_LINE_END: Final = lazy.pattern(rb"[ \t]*(?:\Z|[\r\n]|\\[rn])")
+_NAME_CHARACTERS: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
+KEY_OWNERS: Final = (
+    b"api", b"access", b"account", b"private", b"secret", b"shared", b"encryption", b"encrypt", b"signing", b"master",
+    b"auth", b"app", b"application", b"service", b"storage", b"deploy", b"session", b"consumer", b"subscription",
+    b"client", b"admin", b"hmac", b"jwt", b"ssh", b"ingest", b"license", b"write", b"server", b"function", b"functions",
+)  # fmt: skip
+_TELLING: Final = (b"pass", b"pwd", b"secret", b"token", b"key", b"authori", b"cookie")  # what the two below end in
+_WHOLE_NAME: Final = lazy.pattern(_WORD + _SUFFIX + rb"\Z", re.IGNORECASE)
+_HEADER_NAME: Final = lazy.pattern(rb"(?:\A|-)(?:authori[sz]ation|(?:set-)?cookie)\Z", re.IGNORECASE)
+
+
+def rule_of_name(name: bytes) -> str | None:
+    """The rule for the whole name of a value, as a JSON object or a form has it."""
+    name = name[-64:]
+    folded = name.lower()
+    if not any(word in folded for word in _TELLING):
+        return None
+    if _HEADER_NAME.search(name):
+        return "authorization" if name[-1:] in b"nN" else "cookie"
+    found = _WHOLE_NAME.search(name)
+    return _rule_of_word(found["word"], name[: found.start()]) if found is not None else None
+
+
+def _rule_of_word(word: bytes, before: bytes) -> str | None:
+    """The rule for a name that ends in `before` + `word`; None when such a name says nothing."""
+    match word[:4].lower():
+        case b"pwd":
+            return "password"
+        case b"pass":
+            # `pass` is the end of many words; as a name it stands alone or after a joint.
+            return "password" if len(word) > 4 or not before[-1:].isalnum() else None
+        case b"secr":
+            return "secret"
+        case b"toke":
+            return "token"
+    owner = before[-24:].lower()
+    if owner.translate(None, b" _.-").endswith(b"secretaccess"):
+        return "aws-secret-key"
+    if owner.endswith((b"account", b"sharedaccess")):
+        return "azure-key"
+    if (owner[:-1] if owner[-1:] in {b" ", b"_", b".", b"-"} else owner).endswith(KEY_OWNERS):
+        return "api-key"
+    return "key" if before[-1:] in {b"_", b"-"} or (word[:1] == b"K" and before[-1:].islower()) else None
+
+
+# ---- values
+
+_TEMPLATE: Final = lazy.pattern(
+    rb"""<.* | .*> | \$.* | \{.*\} | %.{0,2}\Z | %\(.* | \[(?:redacted|withheld).*
+      | .*(?:xxxx|\*\*\*|\.\.\.|\xe2\x80\xa6|redacted|\{\{|\}\}|\$\{|%\(|%s)""",
+    re.IGNORECASE | re.VERBOSE | re.DOTALL,
+)
+_PLACEHOLDER: Final = lazy.pattern(
+    rb"""(?:
+        !\w+ | \|-? | >-? | :.* | .*(?:your|change[_-]?me|placeholder).*
+      | (?:none|null|nil|undefined|true|false|yes|no|on|off|str|string|bytes|int|integer|number|bool|boolean|any|object
+         |text|required|optional|default|empty|unset|missing|invalid|unknown|value|varchar.*|password|passwd|passphrase
+         |pass|secret|token|key|apikey|username|user|name|hidden|disabled|enabled|self|this|function|async|await|lambda
+         |new|not)[;:?)]*
+      | (?:process|os|env|environ|config|settings|self|this|secrets|vault|ssm|op|arn|vars?|params?|args?|options?|opts
+         |kwargs|request|req|ctx|context|cfg|conf|data|state|props)(?:[.:\[?!]|->).*
+    )\Z""",
+    re.IGNORECASE | re.VERBOSE,
+)  # fmt: skip
+_CODE: Final = lazy.pattern(rb"[A-Za-z_$@&*!][\w$]*(?:(?:\?\.|\.|::|->)[A-Za-z_$][\w$]*)*[;?!]*\Z")
+_PATH: Final = lazy.pattern(rb"(?:~|\.{1,2})?/|[A-Za-z]:[\\/]|https?://|[\w-]+(?:/[\w.-]+)+\.\w{1,5}\Z")
+_DIGITS: Final = b"0123456789"
+_BASE64_KEY: Final = lazy.pattern(rb"[A-Za-z0-9+/]{30,}+={0,2}\Z")
+_SIGNS: Final = lazy.pattern(rb"[!#$%^&*+=~]")
+_MIXED: Final = lazy.pattern(rb"(?=[^a-z]*+[a-z])(?=[^A-Z]*+[A-Z])[A-Za-z0-9+/]*+\Z")
+_WORDS: Final = lazy.pattern(rb"[A-Z]?[a-z]{3,}|[A-Z]{4,}")
+
+
+def is_template(value: bytes) -> bool:
+    """Whether a value is to be filled in: `<…>`, `${…}`, `****`."""
+    return not value.strip(value[:1]) or _TEMPLATE.match(value[:256]) is not None
+
+
+def is_placeholder(value: bytes) -> bool:
+    """Whether a value only stands for one: a template, a variable, a type, a word of documentation."""
+    return is_template(value) or _PLACEHOLDER.match(value[:256]) is not None
+
+
+def looks_random(value: bytes) -> bool:
+    """Whether a value looks made by a machine: letters mixed with digits, capitals or signs, not words."""
+    if len(value) < 8 or b" " in value:
+        return False
+    value = value[:512]
+    digits = len(value) - len(value.translate(None, _DIGITS))
+    if digits == 0 and (len(value) < 16 or value.islower() or value.isupper()):
+        return False
+    if not value.translate(None, b"0123456789.:,-+eETZ_/ "):
+        return False  # a number, a date, a version
+    if is_placeholder(value) or _PATH.match(value):
+        return False
+    if digits and (_SIGNS.search(value) or (len(value) >= 20 and _MIXED.match(value))):
+        return True
+    in_words = sum(map(len, _WORDS.findall(value)))
+    return in_words * 2 < len(value) or (digits >= 4 and in_words * 3 < len(value) * 2)
+
+
+def is_secret(rule: str, value: bytes, style: Style) -> bool:
+    """Whether a value next to a name of this rule is a secret."""
+    if rule == "key":
+        return len(value) >= 20 and looks_random(value)
+    if rule in {"aws-secret-key", "azure-key"} and _BASE64_KEY.match(value):
+        return True
+    is_header = rule in {"authorization", "cookie"}
+    if rule != "password" and not is_header and style is not Style.SHELL:
+        return looks_random(value)
+    if len(value) < (3 if rule == "password" else 6) or is_placeholder(value) or _PATH.match(value):
+        return False
+    if style is Style.SHELL:
+        return not value.isdigit()
+    return is_header or _is_password(value, style)
+
+
+def _is_password(value: bytes, style: Style) -> bool:
+    """Whether what stands next to the word password is one: people choose words, and code is full of them."""
+    has_digit = len(value.translate(None, _DIGITS)) < len(value)
+    match style:
+        case Style.YAML:
+            return _CODE.match(value) is None or (value.isalnum() and value.islower()) or has_digit
+        case Style.BARE:
+            return _CODE.match(value) is None or (len(value) >= 6 and value.isalnum() and has_digit)
+        case Style.LOOSE:
+            return len(value) >= 6 and b" " not in value and has_digit
+        case _:
+            return b" " not in value or has_digit
+
+
+def look_at_name(data: bytes, at: int, hits: list[Hit]) -> int:
+    """A name that ends in `pass`, `pwd`, `secret`, `token` or `key`, and its value in any spelling people use."""
+    named = _NAMED.match(data, at)
+    if named is None:
+        return at + 3
+    go_on = named.end("word")
+    before = data[max(0, at - 48) : at]
+    rule = _rule_of_word(named["word"], before)
+    if rule is None:
+        return go_on
+    head = before.rstrip(_NAME_CHARACTERS)
+    name = before[len(head) :]
+    if named["flag"] is not None and name[:1] != b"-" and rule != "aws-secret-key" and b"login " not in before:
+        return go_on  # neither an option, nor `aws configure set`, nor a .netrc file
+    is_shell = _is_shell(named, head, name)
+    start = named.end()
+    quoted = _QUOTED.match(data, start)
+    if quoted is not None and quoted.lastindex is not None:
+        start, end = quoted.span(quoted.lastindex)
+        style = Style.SHELL if is_shell else Style.LOOSE if named["loose"] is not None else Style.QUOTED
+        if is_secret(rule, data[start:end], style):
+            hits.append((start, end, rule))
+            return end
+        return go_on
+    if named["loose"] is not None:
+        return go_on
+    if data[start : start + 1] in {b'"', b"'", b"`"}:
+        start += 1  # a quote that is not closed: the text was cut
+    pattern, rest = _SHELL if is_shell else _BARE
+    bare = pattern.match(data, start)
+    if bare is None or (not is_shell and data[bare.end() : bare.end() + 1] in {b"(", b"["}):
+        return go_on  # nothing, or a call: code
+    if not is_secret(rule, bare[0], _style_of_bare(data, named, head, bare.end(), is_shell=is_shell)):
+        return go_on
+    tail = rest.match(data, bare.end())
+    end = tail.end() if tail is not None else bare.end()
+    hits.append((start, end, rule))
+    return end
+
+
+def _is_shell(named: re.Match[bytes], head: bytes, name: bytes) -> bool:
+    """Whether it is an assignment as a shell or an .env file has it; `name` is what of it stands before the word."""
+    if named["attribute"] is None and (named["operator"] != b"=" or named["close"] or named["space"] or named["after"]):
+        return False
+    if named["word"].isupper() and name == name.upper() and b"-" not in name:
+        return True
+    return named["attribute"] is None and _begins_line(head)
+
+
+def _begins_line(head: bytes) -> bool:
+    """Whether nothing of a line stands before, or only its number, as in what Claude Code reads from a file."""
+    # A backslash: the n of an escaped line end has gone with the name.
+    if not head or head[-1:] in {b"\n", b"\r", b"\\"} or head.endswith((b"export ", b"set ", b"ENV ", b"ARG ")):
+        return True
+    return head.endswith(b"\xe2\x86\x92") or (head[-1:] == b"\t" and head[-2:-1].isdigit())
+
+
+def _style_of_bare(data: bytes, named: re.Match[bytes], head: bytes, end: int, *, is_shell: bool) -> Style:
+    if is_shell:
+        return Style.SHELL
+    if named["element"] is not None:
+        return Style.QUOTED if data[end : end + 2] == b"</" else Style.LOOSE
+    if named["prose"] is not None:
+        return Style.LOOSE
+    is_yaml = named["operator"] == b":" and named["after"] and _begins_line(head.rstrip(b" \t-"))
+    return Style.YAML if is_yaml and _LINE_END.match(data, end) else Style.BARE
+
+
+# ---- headers
+
+_QUOTE: Final = rb"""(?:\\{0,3}["'`])?"""
+_AUTHORIZATION: Final = lazy.pattern(
+    rb"authori[sz]ation"
+    + _QUOTE
+    + rb"\]?[ \t]{0,4}(?:=>|[:=,])[ \t]{0,4}[bruf]{0,2}"
+    + _QUOTE
+    + rb"""
+    (?:(?P<scheme>bearer|basic|token|bot|api-?key|key|splunk|negotiate|ntlm|digest|hawk|aws4-hmac-sha256)[ \t]{1,4})?
+    (?P<value>[^\s"'`\\,;<>()]{6,512})""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_REST: Final = lazy.pattern(rb"""[^\s"'`\\,;<>()]*+""")
+_REST_OF_LINE: Final = lazy.pattern(rb"[^\r\n\\`']*+")
+_DOCKER_AUTH: Final = lazy.pattern(
+    rb"auth" + _QUOTE + rb"[ \t]{0,4}[:=][ \t]{0,4}" + _QUOTE + rb"(?P<value>[A-Za-z0-9+/]{8,512}={0,2})", re.IGNORECASE
+)
+_COOKIE: Final = lazy.pattern(
+    rb"cookie" + _QUOTE + rb"\]?(?:[ \t]{0,4}[:=,]|(?<=--cookie)[ ])[ \t]{0,4}" + _QUOTE
+    + rb"""(?P<value>[\w.!-]{1,80}=[^\s"'`\\;,]{4,512}[^\r\n"'`\\]*+)""",
+    re.IGNORECASE,
+)  # fmt: skip
+
+
+def look_at_authorization(data: bytes, at: int, hits: list[Hit]) -> int:
+    """An Authorization header, and the base64 that Docker and npm keep under `auth`."""
+    found = _AUTHORIZATION.match(data, at)
+    if found is None:
+        found = _DOCKER_AUTH.match(data, at)
+        if found is None or not is_basic(found["value"]):
+            return at + 4
+    elif not _authorizes(found["scheme"], found["value"]):
+        return at + 4
+    start, end = found.span("value")
+    # Some schemes have several values, some of them in quotes.
+    has_many = (found.groupdict().get("scheme") or b"").lower() in {b"digest", b"hawk", b"aws4-hmac-sha256"}
+    rest = (_REST_OF_LINE if has_many else _REST).match(data, end)
+    end = rest.end() if rest is not None else end
+    hits.append((start, end, "authorization"))
+    return end
+
+
+def _authorizes(scheme: bytes | None, value: bytes) -> bool:
+    if scheme is None:
+        return looks_random(value)
+    is_word = value.isalpha() and (value.islower() or value.isupper() or value.istitle())
+    return not is_word and not is_placeholder(value)
+
+
+def look_at_cookie(data: bytes, at: int, hits: list[Hit]) -> int:
+    """Cookie and Set-Cookie headers, and curl's option."""
+    found = _COOKIE.match(data, at)
+    if found is None or is_placeholder(found["value"].partition(b"=")[2]):
+        return at + 6
+    hits.append((*found.span("value"), "cookie"))
+    return found.end()
+
+
+def is_basic(value: bytes) -> bool:
+    """Whether a value is `user:password` in base64."""
+    plain = from_base64(value[:512])
+    return plain is not None and b":" in plain and plain.isascii() and plain.decode("ascii").isprintable()
+
+
+def from_base64(value: bytes) -> bytes | None:
+    """The bytes behind base64 of either alphabet, None if it is none."""
+    value = value.translate(_STANDARD_BASE64, b"\r\n=")
+    value = value[: len(value) - (len(value) % 4 == 1)]
+    try:
+        return binascii.a2b_base64(value + b"=" * (-len(value) % 4))
+    except binascii.Error:
+        return None
+
+
+_STANDARD_BASE64: Final = bytes.maketrans(b"-_", b"+/")

@@ -1,0 +1,256 @@
+"""Secrets in a text become `[redacted:<rule>]`.
+
+Rules:
+
+- The same text and the same rules give the same masked text; masking what is masked changes nothing.
+- Where secrets are is `secret_scan`'s to say; here they are replaced, until there are none left.
+- What a text may cost is bounded: a `Meter` counts steps, not seconds, so that equal traces stay equal. Who runs out
+  gets `OverBudget` and withholds the text.
+- Our own credentials are masked in every spelling, whatever else is allowed.
+- A person's own patterns see pieces of a few thousand characters, cut at line ends, and none may nest repetitions.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from bisect import bisect_right
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from turnspan import lazy
+from turnspan.errors import ConfigError
+from turnspan.secrets.names import Style, is_secret, rule_of_name
+from turnspan.secrets.scan import Meter, OverBudget, find
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from turnspan.secrets.names import Hit
+
+_SHORTEST_CREDENTIAL: Final = 4  # less than this is in every text
+_PASSES: Final = 4  # a mask may bring two halves together, once; more means that rules feed each other
+_PIECE, _OVERLAP = 4_000, 500  # characters of a text, for a person's own patterns
+_ESCAPE: Final = lazy.pattern(rb"\\u00([2-7][0-9a-fA-F])")
+# Between texts that are scanned together: a line ends, and nothing that a rule lets pass stands before the next begins.
+_BETWEEN: Final = b"\n\0\n"
+_MARKER: Final = lazy.pattern(r"\[redacted:[a-z0-9_-]{1,40}\]")
+
+
+class Masked(NamedTuple):
+    """A text without its secrets, and how many there were of each rule."""
+
+    text: str
+    counts: Mapping[str, int]
+
+
+class RuleSet(msgspec.Struct, frozen=True):
+    """What is masked: the built-in rules, a person's own patterns, and our own credentials in every spelling."""
+
+    patterns: tuple[tuple[str, re.Pattern[str]], ...] = ()
+    credentials: tuple[bytes, ...] = ()
+    has_builtin: bool = True
+
+    def __repr__(self) -> str:
+        return f"RuleSet({len(self.patterns)} patterns, {len(self.credentials)} credentials)"  # never what they are
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is masked: everything may leave, and there are no credentials."""
+        return not (self.has_builtin or self.patterns or self.credentials)
+
+    def credentials_only(self) -> RuleSet:
+        """The rules that hold even where everything may leave."""
+        return msgspec.structs.replace(self, patterns=(), has_builtin=False)
+
+    def with_pattern(self, name: str, pattern: re.Pattern[str]) -> RuleSet:
+        """These rules and one more pattern."""
+        return msgspec.structs.replace(self, patterns=(*self.patterns, (name, pattern)))
+
+
+def compile_rules(
+    patterns: Mapping[str, str] | None = None,
+    credentials: Iterable[str] = (),
+    basic: Iterable[tuple[str, str]] = (),
+) -> RuleSet:
+    """The built-in rules with a person's own patterns (name → regex), our own credentials, and user-password pairs."""
+    own = {text for text in credentials if len(text) >= _SHORTEST_CREDENTIAL}
+    for user, password in basic:
+        own |= {text for text in (user, password) if len(text) >= _SHORTEST_CREDENTIAL}
+        own.add(base64.b64encode(f"{user}:{password}".encode()).decode())
+    if own:
+        import json  # noqa: PLC0415  most destinations on this machine need no credentials
+        from urllib.parse import quote  # noqa: PLC0415
+    spelled = {spelling for text in own for spelling in (text, quote(text, safe=""), json.dumps(text)[1:-1])}
+    return RuleSet(
+        tuple((name, _compiled(name, source)) for name, source in sorted((patterns or {}).items())),
+        # The longest first: a public key may be the beginning of something longer.
+        tuple(sorted((text.encode("utf-8", "surrogatepass") for text in spelled), key=lambda text: (-len(text), text))),
+    )
+
+
+def mask(text: str, *, rules: RuleSet, meter: Meter | None = None) -> Masked:
+    """The text with every secret replaced by a marker that names its rule."""
+    meter = meter or Meter(1 << 62)
+    counts: dict[str, int] = {}
+    masked = text
+    for name, pattern in rules.patterns:
+        masked = _mask_pattern(masked, name, pattern, counts, meter)
+    data = masked.encode("utf-8", "surrogatepass")
+    data = _mask_bytes(data, rules, counts, meter)
+    if rules.has_builtin and b"\\u00" in data:
+        # JSON may spell any character as an escape: what hides there is masked in plain letters.
+        plain = _ESCAPE.sub(lambda escape: bytes([int(escape[1], 16)]), data)
+        inside: dict[str, int] = {}
+        plain = _mask_bytes(plain, rules, inside, meter)
+        if inside:
+            data = plain
+            for rule, number in inside.items():
+                counts[rule] = counts.get(rule, 0) + number
+    return Masked(data.decode("utf-8", "surrogatepass"), counts) if counts else Masked(text, counts)
+
+
+def mask_named(name: str, value: str, *, rules: RuleSet, meter: Meter | None = None) -> Masked:
+    """The value of something that has a name: masked as a text, and as a whole when the name says it is a secret."""
+    masked = mask(value, rules=rules, meter=meter)
+    if masked.counts or not rules.has_builtin:
+        return masked
+    rule = rule_of_name(name.encode("utf-8", "surrogatepass"))
+    if rule is None or not is_secret(rule, value.encode("utf-8", "surrogatepass"), Style.QUOTED):
+        return masked
+    return Masked(marker(rule), {rule: 1})
+
+
+def suspects(texts: Sequence[str], *, rules: RuleSet, meter: Meter) -> set[str]:
+    """Those of the texts that `mask` would change, and perhaps a few more: one scan over all of them together."""
+    encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
+    data = _BETWEEN.join(encoded)
+    found: set[str] = set()
+    if rules.has_builtin and b"\\u00" in data:
+        found.update(text for text in texts if "\\u00" in text)
+    for _, pattern in rules.patterns:
+        found.update(text for text in texts if any(_pieces(text, pattern, meter)))
+    if hits := find(data, rules.credentials, meter, has_builtin=rules.has_builtin):
+        ends = list(accumulate(len(text) + len(_BETWEEN) for text in encoded))
+        for start, end, _ in hits:
+            found.update(texts[bisect_right(ends, start) : bisect_right(ends, end - 1) + 1])
+    return found
+
+
+def marker(rule: str) -> str:
+    """What stands where a secret stood."""
+    return f"[redacted:{rule}]"
+
+
+# ---- a person's own patterns
+
+
+def _compiled(name: str, source: str) -> re.Pattern[str]:
+    if re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,39}", name) is None:
+        raise ConfigError(
+            f"the name of the pattern {name!r} cannot be used", hint="use lower-case letters, digits and dashes"
+        )
+    try:
+        pattern = re.compile(source)
+    except (re.error, OverflowError, RecursionError) as exc:
+        raise ConfigError(
+            f"the pattern {name!r} is not a regular expression: {exc}", hint="correct or remove it"
+        ) from exc
+    if pattern.search("") is not None:
+        raise ConfigError(f"the pattern {name!r} matches an empty text", hint="make it more specific")
+    if _nests_repetition(source):
+        raise ConfigError(
+            f"the pattern {name!r} repeats a group that repeats or chooses inside, which can take for ever",
+            hint="write the repetition with a possessive quantifier (`++`, `*+`) or without the group",
+        )
+    return pattern
+
+
+_REPEAT: Final = lazy.pattern(r"[*+]|\{\d*,\d*\}")
+
+
+def _nests_repetition(source: str) -> bool:
+    """Whether a group that holds a repetition or a choice is itself repeated: the shape of a regex that never ends."""
+    plain = re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", "a", source, flags=re.DOTALL)
+    is_loose = [False]  # for each open group: whether it repeats or chooses inside
+    at = 0
+    while at < len(plain):
+        if plain[at] == "(":
+            is_loose.append(False)
+        elif plain[at] == ")" and len(is_loose) > 1:
+            inner = is_loose.pop()
+            repeat = _REPEAT.match(plain, at + 1)
+            if repeat is not None and inner and plain[repeat.end() : repeat.end() + 1] != "+":
+                return True
+            is_loose[-1] = is_loose[-1] or inner or repeat is not None
+        elif plain[at] == "|" or _REPEAT.match(plain, at) is not None:
+            is_loose[-1] = True
+        at += 1
+    return False
+
+
+def _pieces(text: str, pattern: re.Pattern[str], meter: Meter) -> Iterator[re.Match[str]]:
+    """The matches of a pattern in pieces of a text, so that none can take the square of its length."""
+    start = 0
+    while start < len(text):
+        end = min(start + _PIECE, len(text))
+        cut = end if end == len(text) else text.rfind("\n", start, end) + 1
+        end = cut or end
+        meter.spend(4 * (end - start))
+        yield from pattern.finditer(text, start, end)
+        start = end if cut else end - _OVERLAP
+
+
+def _mask_pattern(text: str, name: str, pattern: re.Pattern[str], counts: dict[str, int], meter: Meter) -> str:
+    hits = [(*found.span(), name) for found in _pieces(text, pattern, meter)]
+    if not hits:
+        return text
+    markers = [found.span() for found in _MARKER.finditer(text)]
+    hits = [hit for hit in _merged(hits) if not any(first < hit[1] and hit[0] < last for first, last in markers)]
+    _count(counts, hits)
+    parts, at = [], 0
+    for first, last, _ in hits:
+        parts += [text[at:first], marker(name)]
+        at = last
+    return "".join((*parts, text[at:]))
+
+
+# ---- bytes
+
+
+def _mask_bytes(data: bytes, rules: RuleSet, counts: dict[str, int], meter: Meter) -> bytes:
+    for _ in range(_PASSES):
+        hits = find(data, rules.credentials, meter, has_builtin=rules.has_builtin)
+        if not hits:
+            return data
+        hits = _merged(hits)
+        _count(counts, hits)
+        data = _spliced(data, hits)
+    raise OverBudget
+
+
+def _merged(hits: list[Hit]) -> list[Hit]:
+    """Hits in order; those that overlap are one, named by the one that begins first, of two the longer."""
+    merged: list[Hit] = []
+    for start, end, rule in sorted(hits, key=lambda hit: (hit[0], -hit[1], hit[2])):
+        if merged and start < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]), merged[-1][2])
+        else:
+            merged.append((start, end, rule))
+    return merged
+
+
+def _spliced(data: bytes, hits: Sequence[Hit]) -> bytes:
+    parts: list[bytes] = []
+    at = 0
+    for start, end, rule in hits:
+        parts += (data[at:start], marker(rule).encode())
+        at = end
+    return b"".join((*parts, data[at:]))
+
+
+def _count(counts: dict[str, int], hits: Sequence[Hit]) -> None:
+    for _, _, rule in hits:
+        counts[rule] = counts.get(rule, 0) + 1

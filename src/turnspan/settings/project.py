@@ -1,0 +1,99 @@
+"""What a working directory asks for: off, less, or tags; never more.
+
+Rules:
+
+- `.claude/turnspan.toml` counts in its directory and below. Where there are several all of them do: the narrowest wins.
+- It may switch off, narrow and tag. Whatever else it says is named and has no effect.
+- What cannot be read, or not be understood, is taken as the wish for privacy that it probably is.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from turnspan.errors import ConfigError
+from turnspan.settings.options import CAPTURES, SETTING, checked
+from turnspan.settings.toml_text import read_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from turnspan.settings.toml_text import TomlFile
+
+PROJECT_FILE: Final = Path(".claude") / "turnspan.toml"
+_SWITCHES: Final = ("thinking", "tool_inputs", "tool_outputs", "images")
+_ALLOWED: Final = ("enabled", "capture", *_SWITCHES, "tags")
+
+
+class Narrowing(msgspec.Struct, frozen=True):
+    """What holds in a working directory."""
+
+    is_off: bool = False
+    capture: str | None = None
+    withheld: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    why: str = ""  # the file or setting that says so
+    problems: tuple[str, ...] = ()
+
+    def and_also(self, other: Narrowing) -> Narrowing:
+        """Both at once."""
+        captures = [capture for capture in (self.capture, other.capture) if capture is not None]
+        decides = self if self.is_off or not other.is_off else other
+        return Narrowing(
+            is_off=self.is_off or other.is_off,
+            capture=min(captures, key=CAPTURES.index, default=None),
+            withheld=tuple(dict.fromkeys((*self.withheld, *other.withheld))),
+            tags=tuple(dict.fromkeys((*self.tags, *other.tags))),
+            why=decides.why or other.why,
+            problems=(*self.problems, *other.problems),
+        )
+
+
+def project_narrowing(cwd: str) -> Narrowing:
+    """What the files of a working directory, and of those above it, ask for."""
+    found = Narrowing()
+    if not cwd or not os.path.isabs(cwd):  # noqa: PTH117 - of any system
+        return found
+    for directory in (Path(cwd), *Path(cwd).parents):
+        file = read_toml(directory / PROJECT_FILE)
+        if file.problem:
+            found = found.and_also(Narrowing(is_off=True, why=file.problem, problems=(file.problem,)))
+        elif file.table:
+            found = found.and_also(_asked_by(file))
+    return found
+
+
+def _asked_by(file: TomlFile) -> Narrowing:
+    problems: list[str] = []
+    values: dict[str, Any] = {}
+    for key, value in file.table.items():
+        if key not in _ALLOWED:
+            problems.append(f"{file.at('', key)}: a project cannot set {key!r}; it may set {', '.join(_ALLOWED)}")
+            continue
+        try:
+            values[key] = checked(SETTING[key], value)
+        except ConfigError as error:
+            values[key] = SETTING[key].narrowest
+            problems.append(f"{file.at('', key)}: {error}")
+    return Narrowing(
+        is_off=values.get("enabled") is False,
+        capture=values.get("capture"),
+        withheld=tuple(key for key in _SWITCHES if values.get(key) is False),
+        tags=tuple(values.get("tags") or ()),
+        why=str(file.path),
+        problems=tuple(problems),
+    )
+
+
+def narrowed(policy: Mapping[str, Any], narrowing: Narrowing) -> dict[str, Any]:
+    """A destination's policy for one project: the narrower of the two."""
+    result = dict(policy)
+    if narrowing.capture is not None:
+        result["capture"] = min(narrowing.capture, result["capture"], key=CAPTURES.index)
+    for key in narrowing.withheld:
+        result[key] = False
+    return result

@@ -1,0 +1,88 @@
+"""The rows of one file, decoded, each in its place; and places that are found again, or found to be gone."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from turnspan.errors import TranscriptError
+from turnspan.source import tail
+from turnspan.source.progress import Position
+from turnspan.transcript import entries, lines
+from turnspan.transcript.turns import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from turnspan.transcript.assembly import Sealed
+
+
+def entries_from(
+    descriptor: int, position: Position, noticed: lines.Noticed, until: int | None = None
+) -> Iterator[tuple[Place, entries.Entry]]:
+    """The entries of a file from a position on, each with its place."""
+    place = position.offset, position.line
+    for line in tail.complete_lines(descriptor, *place, until=until, is_whole=lines.is_record):
+        if line.data is None:
+            noticed.oversized += 1
+            continue
+        found = lines.parse(line.data, noticed)
+        if len(found) > 1:
+            yield from _glued(line, line.data)
+        elif found:
+            yield Place(line.number, line.offset, line.end), found[0]
+
+
+def _glued(line: tail.Line, data: bytes) -> Iterator[tuple[Place, entries.Entry]]:
+    """The records of a line that lost its newline, each in its own place: a turn may end between them."""
+    found = lines.records(data)
+    for start, end in found:
+        is_last = (start, end) == found[-1]
+        place = Place(line.number, line.offset + start, line.end if is_last else line.offset + end)
+        for entry in lines.parse(data[start:end], lines.Noticed()):
+            yield place, entry
+
+
+def recall_from(descriptor: int) -> Callable[[int, int], entries.Entry | None]:
+    """How a grouper reads an entry of this file again."""
+
+    def recall(offset: int, length: int) -> entries.Entry | None:
+        found = lines.parse(tail.read_line_at(descriptor, offset, length).rstrip(b"\r\n"), lines.Noticed())
+        return found[0] if found else None
+
+    return recall
+
+
+def position_behind(descriptor: int, sealed: Sealed) -> Position:
+    """The place behind what was sealed, with what has to be remembered there."""
+    end = sealed.end
+    return Position(end.line + 1, end.end, tail.fingerprint(descriptor, end.end), sealed.carry)
+
+
+def found_again(descriptor: int, position: Position) -> Position:
+    """The position, if the file still is the one it was taken in; else its beginning."""
+    if position.offset == 0:
+        return position
+    if position.offset > os.fstat(descriptor).st_size:
+        return Position()
+    return position if tail.fingerprint(descriptor, position.offset) == position.fingerprint else Position()
+
+
+def first_prompt(path: Path) -> str:
+    """The words that a file begins with; empty if none of its first rows has any."""
+    noticed = lines.Noticed()
+    try:
+        descriptor = tail.open_regular(path)
+    except TranscriptError:
+        return ""
+    try:
+        for line in tail.complete_lines(descriptor, is_whole=lines.is_record):
+            for entry in lines.parse(line.data or b"", noticed):
+                if entry.type == "user" and entry.message is not None:
+                    return entries.plain_text(entries.blocks(entry.message)).strip()
+            if line.number > 50:
+                break
+    finally:
+        os.close(descriptor)
+    return ""

@@ -1,0 +1,114 @@
+"""What kind of row an entry is: part of the conversation or not, a result, an interruption, and who asked for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from turnspan.transcript import entries as e
+from turnspan.transcript.resume import known_as, words_digest
+from turnspan.transcript.turns import version_of
+
+if TYPE_CHECKING:
+    from turnspan.transcript.entries import Entry
+
+UUIDS_KEPT_FROM: Final = (1, 0, 86)
+QUEUED_OWN_ANSWER_UNTIL: Final = (2, 1, 12)  # up to this client, words typed meanwhile got an answer of their own
+FEEDBACK: Final = "Stop hook feedback:"
+BASH: Final = "<bash-input>"
+LOCAL: Final = (
+    "<local-command-stdout>", "<local-command-stderr>", "<local-command-caveat>", "Caveat: The messages below were",
+    "<bash-stdout>", "<bash-stderr>",
+)  # fmt: skip
+WARMUP: Final = "Warmup"
+HOOKS: Final = ("<session-start-hook>", "<user-prompt-submit-hook>", "<pre-tool-use-hook>", "<post-tool-use-hook>")
+_QUIET: Final = (*LOCAL, *HOOKS, FEEDBACK, BASH)
+_INTERRUPTED: Final = "[Request interrupted by user"
+_SENDS_ON: Final = frozenset({"coordinator", "task-notification"})  # a message, or the end of the agent's own command
+_NOTIFICATIONS: Final = ("<task-notification>", "<agent-notification>")
+
+
+def is_conversation(entry: Entry, *, is_agent: bool) -> bool:
+    """Whether a row is one of the person's, the model's or a tool's; anything else stands between such rows."""
+    if entry.type == "assistant":
+        return entry.message is not None
+    if entry.type != "user" or entry.message is None:
+        return False
+    if entry.is_sidechain and not is_agent:
+        return True
+    found = e.blocks(entry.message)
+    for block in found:
+        if block.type == "tool_result":
+            return True
+    if is_agent and entry.origin is not None and entry.origin.kind in _SENDS_ON:
+        return True  # meta (2.1.207 on), yet nothing else begins what the agent does then
+    if entry.is_meta or entry.is_compact_summary or entry.is_visible_in_transcript_only:
+        return False
+    text = e.plain_text(found).lstrip()
+    return not text.startswith(_QUIET) and e.command_of(text) is None
+
+
+def key_of(entry: Entry) -> str:
+    """What identifies a row: its uuid, or what it says; never where it stands."""
+    return entry.uuid or "row:" + words_digest(msgspec.json.encode(entry).decode("utf-8", "replace"))
+
+
+def response_key(entry: Entry) -> str:
+    """What identifies the response that a row is a line of."""
+    message = entry.message or e.Message()
+    if message.model == "<synthetic>":
+        return key_of(entry)  # these ids are made up anew by every copy
+    return known_as(message.id) or known_as(entry.request_id) or key_of(entry)
+
+
+def is_placeholder(entry: Entry) -> bool:
+    """Whether a row stands where no model answered ("No response requested."): it says nothing and ends no gap."""
+    is_synthetic = entry.type == "assistant" and entry.message is not None and entry.message.model == "<synthetic>"
+    return is_synthetic and not entry.is_api_error_message
+
+
+def results_of(entry: Entry) -> list[e.Block]:
+    """The results of tools that a row brings."""
+    found = e.blocks(entry.message) if entry.message is not None else []
+    return [block for block in found if block.type == "tool_result"]
+
+
+def is_interruption(text: str) -> bool:
+    """Whether the client says that the person stopped the model."""
+    return text.lstrip().startswith(_INTERRUPTED)
+
+
+def is_warmup(entry: Entry) -> bool:
+    """Whether a row begins an agent that the client starts by itself, to be ready for others (2.0.x)."""
+    if entry.type != "user" or entry.message is None or entry.parent_uuid is not None:
+        return False
+    return e.plain_text(e.blocks(entry.message)).strip() == WARMUP
+
+
+def is_notification(text: str) -> bool:
+    """Whether the client tells the model of a task; these are nobody's words."""
+    return text.lstrip().startswith(_NOTIFICATIONS)
+
+
+def origin_of(entry: Entry, text: str) -> str:
+    """Who asked: a person, a task notification, a schedule, an SDK, a plan carried over."""
+    kind = (entry.origin.kind if entry.origin is not None else None) or entry.turn_origin
+    if kind:
+        plain = kind.replace("-", "_")
+        return plain if plain.isidentifier() and len(plain) <= 40 else "other"
+    if is_notification(text):
+        return "task_notification"
+    return "plan" if entry.plan_content is not None else "human"
+
+
+def copies_anew(version: str) -> bool:
+    """Whether this client gave what it copied new uuids and times. Ids of responses stay, those of requests do not."""
+    numbers = version_of(version)
+    return bool(numbers) and numbers < UUIDS_KEPT_FROM
+
+
+def answers_queued(version: str) -> bool:
+    """Whether this client gave words typed meanwhile an answer of their own."""
+    numbers = version_of(version)
+    return bool(numbers) and numbers <= QUEUED_OWN_ANSWER_UNTIL

@@ -1,0 +1,189 @@
+"""What the page asks for, as records: the sessions, the turns of one, the spans of a turn.
+
+Rules:
+
+- Records come one by one, as they are read: the page fills while a long session is still being read.
+- What a record says is ready to be shown: the words and the figures are those of `show`.
+- A turn is found again from the place its piece begins at, so opening one of ten thousand reads some hundred spans.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from turnspan.delivery import state
+from turnspan.errors import TranscriptError
+from turnspan.source.sessions import is_safe_id
+from turnspan.terminal import plain, unstyled
+from turnspan.trace.model import Kind
+from turnspan.view.listing import Tally, columns_of, tally_of
+from turnspan.view.one_liner import gist_of
+from turnspan.view.overview import overview
+from turnspan.view.preview import Preview, require_transcript
+from turnspan.view.tree import (
+    Looks,
+    badges_of,
+    by_parent,
+    details_of,
+    figures_of,
+    foot_lines,
+    head_of,
+    name_of,
+    sections_of,
+    time_of_day,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from turnspan.settings.config import Config, Destination
+    from turnspan.source.progress import Progress
+    from turnspan.source.sessions import SessionFile
+    from turnspan.trace.model import Span, Trace
+    from turnspan.view.preview import Leaving
+
+Record = dict[str, object]
+
+_LOOKS: Final = Looks(width=100)  # of the sentences below a session; the page breaks them as it likes
+_COLUMNS: Final = ("age", "id", "turns", "tokens", "cost", "sent", "project", "title")
+
+
+class Spot(msgspec.Struct, frozen=True):
+    """Where a trace is found again: where its piece begins, and its number in it."""
+
+    place: Progress
+    number: int
+    trace_id: bytes
+
+
+def session_records(config: Config, *, limit: int, project: str | None) -> Iterator[Record]:
+    """The newest sessions, a record each; and a note for what could not be read."""
+    unread: dict[str, str] = {}
+    for summary, sent in overview(config, limit=limit, project=project, unread=unread):
+        columns = columns_of(summary, now_ns=time.time_ns(), sent=sent)
+        yield {
+            "is": "session",
+            **dict(zip(_COLUMNS, columns, strict=True)),
+            "session": summary.session_id,
+            "directory": plain(summary.project),
+            "errors": summary.tally.errors,
+        }
+    for why in unread.values():
+        yield {"is": "note", "text": plain(f"passed over: {why}")}
+
+
+class Book:
+    """One session, to leaf through: first what its turns are, then any of them whole."""
+
+    def __init__(self, session: SessionFile, config: Config, destination: Destination) -> None:
+        self._session = session
+        self._config = config
+        self._destination = destination
+        self._spots: list[Spot] = []
+
+    def records(self) -> Iterator[Record]:
+        """What is known of the session, a record for each turn, and the sums."""
+        require_transcript(self._session.path)
+        session_id = self._session.session_id
+        known = state.peek(self._config.home, session_id) if is_safe_id(session_id) else None
+        preview = Preview(self._session, self._config, self._destination)
+        total, masked = Tally(), Counter[str]()
+        spots: list[Spot] = []
+        self._spots = spots
+        for leaving in preview.traces():
+            if not leaving.trace.spans:
+                continue
+            if not spots:
+                yield {"is": "head", "session": leaving.trace.session_id, "facts": self._head(leaving)}
+            is_same = bool(spots) and spots[-1].place is preview.place
+            spots.append(Spot(preview.place, spots[-1].number + 1 if is_same else 0, leaving.trace.trace_id))
+            yield {"is": "turn", "at": len(spots) - 1, **_turn_record(leaving)}
+            total += tally_of(leaving.trace)
+            masked.update(leaving.masked)
+        if spots:
+            yield {"is": "foot", "lines": [unstyled(line) for line in foot_lines(total, masked, _LOOKS)]}
+        else:
+            yield {"is": "note", "text": "this session has no turn yet"}
+        if known is not None and known.is_off:
+            yield {"is": "note", "text": "this session is switched off: nothing of it leaves"}
+        for note in preview.notes():
+            yield {"is": "note", "text": plain(note)}
+
+    def _head(self, leaving: Leaving) -> Mapping[str, str]:
+        return head_of(leaving, str(self._session.path), _LOOKS)
+
+    def trace_record(self, at: int) -> Record:
+        """One of the traces, with all its spans. Raises TranscriptError when it is not there any more."""
+        if 0 <= at < len(self._spots):
+            spot = self._spots[at]
+            number = 0
+            for leaving in Preview(self._session, self._config, self._destination, spot.place).traces():
+                if leaving.trace.spans and number == spot.number:
+                    if leaving.trace.trace_id == spot.trace_id:
+                        return _trace_record(leaving.trace)
+                    break
+                number += bool(leaving.trace.spans)
+        raise TranscriptError("this turn is not where it was", hint="the file has changed: load the session again")
+
+
+def _turn_record(leaving: Leaving) -> Record:
+    """A trace in one line. What came later to a turn, or belongs to none, is called after its first span."""
+    trace = leaving.trace
+    top = trace.spans[0]
+    is_later = top.parent_id is not None
+    return {
+        "name": plain(trace.name),
+        "when": time_of_day(top, _LOOKS),
+        "start_ms": top.start_ns / 1e6,
+        "is_later": is_later,
+        "badges": ["later"] if is_later else list(badges_of(top)),
+        "gist": gist_of(top, is_parent=len(trace.spans) > 1),
+        "figures": figures_of(top),
+        "errors": tally_of(trace).errors,
+        "masked": sum(leaving.masked.values()),
+    }
+
+
+def _trace_record(trace: Trace) -> Record:
+    began_ns = min(span.start_ns for span in trace.spans)
+    ended_ns = max(span.end_ns for span in trace.spans)
+    below = by_parent(trace)
+    return {
+        "trace": trace.trace_id.hex(),
+        "ms": (ended_ns - began_ns) / 1e6,
+        "spans": [
+            _span_record(span, depth, began_ns, is_parent=bool(below.get(span.span_id)))
+            for span, depth in _in_order(below.get(None, ()), below, 0)
+        ],
+    }
+
+
+def _in_order(
+    spans: Sequence[Span], below: Mapping[bytes | None, Sequence[Span]], depth: int
+) -> Iterator[tuple[Span, int]]:
+    for span in spans:
+        yield span, depth
+        yield from _in_order(below.get(span.span_id, ()), below, depth + 1)
+
+
+def _span_record(span: Span, depth: int, began_ns: int, *, is_parent: bool) -> Record:
+    return {
+        "kind": span.kind.value,
+        "depth": depth,
+        "is_parent": is_parent,
+        "name": name_of(span),
+        "badges": list(badges_of(span)),
+        "gist": gist_of(span, is_parent=is_parent),
+        "figures": figures_of(span),
+        "error": plain(span.error) if span.error is not None and span.kind is not Kind.TURN else None,
+        "from_ms": (span.start_ns - began_ns) / 1e6,
+        "ms": (span.end_ns - span.start_ns) / 1e6,
+        "first_token_ms": (span.first_token_ns - span.start_ns) / 1e6 if span.first_token_ns is not None else None,
+        "is_inferred": "time.inferred" in span.facts,
+        "facts": {plain(name): plain(str(value)) for name, value in details_of(span).items()},
+        "sections": [[label, plain(text)] for label, text in sections_of(span)],
+    }

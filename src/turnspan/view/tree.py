@@ -1,0 +1,349 @@
+"""Traces as a tree for people: values in, lines out.
+
+Rules:
+
+- A span is one line: what it is, what was said, how long it took, its tokens, its cost. An error has a line of its own.
+- Every figure is measured or says that it is not: `~` inferred, `≥` at least, `?` unknown. The end explains them.
+- Nothing of a transcript reaches a line but through `terminal.plain` or `terminal.one_line`.
+- Children stand in the order of the transcript, and events among them where they happened.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections import Counter
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from turnspan.terminal import broken, cells, count, duration, fit, one_line, paint, plain, tokens, unstyled, usd
+from turnspan.trace.model import Kind
+from turnspan.view.listing import Tally, has_tokens, tally_of
+from turnspan.view.one_liner import flat, gist_of, part_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from datetime import tzinfo
+
+    from turnspan.trace.model import Scalar, Span, Trace, Usage
+    from turnspan.view.preview import Leaving
+
+_SIGNS: Final = {Kind.TURN: "●", Kind.GENERATION: "◆", Kind.TOOL: "▸", Kind.AGENT: "◉", Kind.EVENT: "·"}
+_COLOURS: Final = {
+    Kind.TURN: "yellow", Kind.GENERATION: "blue", Kind.TOOL: "cyan", Kind.AGENT: "magenta", Kind.EVENT: "yellow",
+}  # fmt: skip
+_FAINT: Final = "bright_black"
+_MASK: Final = re.compile(r"(\[redacted:[^\]\s]{1,60}\]|\[withheld: [^\]]{1,60}\])")
+_MODEL_DATE: Final = re.compile(r"-20\d{6}$")
+# The time stands last: whatever has no tokens leaves their room to its content.
+_COLUMNS: Final = (("in", 6), ("out", 6), ("cost", 9), ("time", 7))
+_NARROW: Final = 70  # columns of a terminal below which the tokens are left out
+
+
+class Looks(msgspec.Struct, frozen=True):
+    """How a tree is drawn."""
+
+    width: int
+    zone: tzinfo | None = None  # of the times of day; None: this machine's
+    is_full: bool = False  # all content instead of a line of it
+    is_wrapped: bool = True  # whether full content is broken at the width
+
+
+# ---- around the tree
+
+
+def session_lines(shown: Iterable[Leaving], path: str, looks: Looks) -> Iterator[str]:
+    """A session from its head to its sums, each trace as soon as it is there."""
+    total, masked = Tally(), Counter[str]()
+    session_id = day = None
+    for leaving in shown:
+        trace = leaving.trace
+        if not trace.spans:
+            continue
+        began = _moment(trace.spans[0].start_ns, looks)
+        if trace.session_id != session_id:
+            session_id = trace.session_id
+            yield from head_lines(leaving, path, looks)
+        elif began.date() != day:
+            yield paint(f"{began:%a %Y-%m-%d}", fg=_FAINT)
+        day = began.date()
+        yield "\n".join((*trace_lines(trace, looks), ""))
+        total += tally_of(trace)
+        masked.update(leaving.masked)
+    if session_id is not None:
+        yield from foot_lines(total, masked, looks)
+
+
+def head_lines(leaving: Leaving, path: str, looks: Looks) -> Iterator[str]:
+    """What a person wants to know about a session before its first turn."""
+    yield paint(f"session {one_line(leaving.trace.session_id)}", fg="yellow")
+    for name, value in head_of(leaving, path, looks).items():
+        yield f"{name + ':':9}{value}"
+    yield ""
+    yield paint(_with_figures("", [name for name, _ in _COLUMNS], looks), fg=_FAINT)
+
+
+def head_of(leaving: Leaving, path: str, looks: Looks) -> dict[str, str]:
+    """What is known of a session when its first turn is read."""
+    trace = leaving.trace
+    facts = {name: one_line(str(value)) for name, value in trace.facts.items()}
+    branch = f" ({facts['git_branch']})" if "git_branch" in facts else ""
+    entrypoint = f", {facts['entrypoint']}" if "entrypoint" in facts else ""
+    known = {
+        "Title": facts.get("title", ""),
+        "Project": facts.get("cwd", "") + branch,
+        "Client": f"Claude Code {one_line(trace.client_version) or 'of an unknown version'}{entrypoint}",
+        "Date": f"{_moment(trace.spans[0].start_ns, looks):%a %Y-%m-%d %H:%M:%S %z}",
+        "After": facts.get("previous_session", ""),
+        "File": one_line(path),
+        "Leaves": one_line(leaving.where),
+    }
+    return {name: value for name, value in known.items() if value}
+
+
+def foot_lines(total: Tally, masked: Mapping[str, int], looks: Looks) -> Iterator[str]:
+    """Sums, the meaning of the signs that were used, and what was masked."""
+    used = total.usage
+    counted = (
+        (total.turns, "turn"),
+        (total.generations, "generation"),
+        (total.tools, "tool call"),
+        (total.agents, "agent"),
+    )
+    sums = [count(number, word) for number, word in counted if number]
+    if total.errors:
+        sums.append(paint(count(total.errors, "error"), fg="red"))
+    yield " · ".join(sums)
+    if total.generations:
+        asked = _asked(used)
+        cached = f" ({used.cache_read / asked:.0%} from the cache)" if used.cache_read else ""
+        cost = ("at least " if total.is_cost_partial else "") + usd(total.cost_usd)
+        yield f"{tokens(asked)} tokens in{cached} · {_output(used)} out · " + paint(cost, is_bold=True)
+    for note in _notes(total):
+        yield from (paint(line, fg=_FAINT) for line in textwrap.wrap(note, looks.width, subsequent_indent="  "))
+    rules = [f"{number:,} {one_line(rule)}" for rule, number in sorted(masked.items())]
+    yield paint("masked: " + (" · ".join(rules) or "nothing"), fg="magenta" if rules else _FAINT)
+
+
+def _notes(total: Tally) -> Iterator[str]:
+    if total.inferred:
+        whose = count(total.inferred, "response")
+        yield f"~ inferred: when the request was sent is not recorded for {whose}"
+    if total.incomplete:
+        whose = count(total.incomplete, "response")
+        yield f"≥ at least: the client did not count the output of {whose} to the end"
+    if total.unpriced:
+        yield f"? unknown: there is no price for {', '.join(sorted(map(one_line, total.unpriced)))}"
+    if total.cut_off:
+        yield f"? unknown: what {count(total.cut_off, 'interrupted response')} cost is not recorded"
+
+
+# ---- the tree
+
+
+def trace_lines(trace: Trace, looks: Looks) -> Iterator[str]:
+    """One trace as a tree. What came later to a turn stands below a line that names the turn."""
+    below = by_parent(trace)
+    tops = below.pop(None, [])
+    if looks.is_full:
+        about = {"trace": trace.trace_id.hex(), **trace.facts, **({"tags": ",".join(trace.tags)} if trace.tags else {})}
+        yield from _wrapped(_pairs(about), looks, looks.width, fg=_FAINT)
+    if all(span.parent_id is None for span in tops):
+        for span in tops:
+            yield from _span_lines(span, below, "", "", looks)
+        return
+    when = f" {time_of_day(tops[0], looks)} later, in the same trace"
+    yield paint(f"○ {one_line(trace.name)}", fg="yellow", is_bold=True) + paint(when, fg=_FAINT)
+    yield from _branches(tops, below, "", looks)
+
+
+def by_parent(trace: Trace) -> dict[bytes | None, list[Span]]:
+    """Spans by their parent; None for those whose parent is not here."""
+    present = {span.span_id for span in trace.spans}
+    below: dict[bytes | None, list[Span]] = {}
+    for span in trace.spans:
+        siblings = below.setdefault(span.parent_id if span.parent_id in present else None, [])
+        place = len(siblings)
+        if span.kind is Kind.EVENT:
+            place = next((n for n, other in enumerate(siblings) if other.start_ns > span.start_ns), place)
+        siblings.insert(place, span)
+    return below
+
+
+def _branches(
+    spans: Sequence[Span], below: Mapping[bytes | None, Sequence[Span]], stem: str, looks: Looks
+) -> Iterator[str]:
+    for span in spans:
+        is_last = span is spans[-1]
+        yield from _span_lines(
+            span, below, stem + ("└─" if is_last else "├─"), stem + ("  " if is_last else "│ "), looks
+        )
+
+
+def _span_lines(
+    span: Span, below: Mapping[bytes | None, Sequence[Span]], branch: str, stem: str, looks: Looks
+) -> Iterator[str]:
+    """A span and all below it: `branch` leads to its line, `stem` stands before every other."""
+    children = below.get(span.span_id, ())
+    yield _line(span, branch, looks, is_parent=bool(children))
+    inner = stem + ("│ " if children else "  ")
+    room = max(looks.width - cells(inner), 20)
+    guide = paint(inner, fg=_FAINT)
+    if span.error is not None and span.kind is not Kind.TURN:  # a turn fails by a response, which says why
+        why = ": ".join(filter(None, (one_line(span.error), one_line(span.error_message))))
+        yield guide + paint(fit(f"✗ {why}", room), fg="red")
+    if looks.is_full:
+        yield from (guide + line for line in _wrapped(_pairs(details_of(span)), looks, room, fg=_FAINT))
+        for line in _content_lines(span):
+            yield from (guide + piece for piece in _wrapped(line, looks, room))
+    yield from _branches(children, below, stem, looks)
+
+
+def _line(span: Span, branch: str, looks: Looks, *, is_parent: bool) -> str:
+    colour = "red" if span.error is not None else _COLOURS[span.kind]
+    figures = figures_of(span)
+    room = _left(figures, looks) - cells(branch) - 2
+    name = fit(name_of(span), room)
+    room -= cells(name)
+    line = paint(branch, fg=_FAINT) + paint(_SIGNS[span.kind], fg=colour) + " "
+    line += paint(name, fg=colour, is_bold=span.kind is Kind.TURN)
+    for gap, text, style in (
+        (1, time_of_day(span, looks) if span.kind is Kind.TURN else "", _FAINT),
+        (1, " ".join(f"[{badge}]" for badge in badges_of(span)), "yellow"),
+        (2, gist_of(span, is_parent=is_parent), None),
+    ):
+        if text and room > gap + 2:
+            shown = fit(text, room - gap)
+            room -= cells(shown) + gap
+            line += " " * gap + _highlighted(shown, fg=style)
+    return _with_figures(line, figures, looks)
+
+
+def _highlighted(text: str, fg: str | None) -> str:
+    """Text with what was masked standing out."""
+    pieces = _MASK.split(text)
+    return "".join(paint(piece, fg="magenta" if n % 2 else fg) for n, piece in enumerate(pieces) if piece)
+
+
+def name_of(span: Span) -> str:
+    """What a span is called."""
+    name = one_line(span.name)
+    if span.kind is Kind.GENERATION:
+        return _MODEL_DATE.sub("", name).removeprefix("claude-")
+    return name
+
+
+def badges_of(span: Span) -> Iterator[str]:
+    """What is unusual about a span, a word or two each."""
+    facts = span.facts
+    origin = str(facts.get("origin", "human"))
+    if origin not in {"human", "sdk"}:
+        yield one_line(origin).replace("_", " ")
+    if facts.get("background"):
+        yield "background"
+    if facts.get("interrupted") or facts.get("aborted"):
+        yield "interrupted"
+    if facts.get("incomplete"):
+        yield "no result" if span.kind is Kind.TOOL else "no answer"
+
+
+# ---- all content
+
+
+def details_of(span: Span) -> dict[str, Scalar]:
+    """The small things that are known of a span."""
+    facts = {"id": span.span_id.hex(), **({"model": span.model} if span.model is not None else {}), **span.facts}
+    if span.first_token_ns is not None:
+        facts["first_token"] = duration(span.first_token_ns - span.start_ns)
+    for link in span.links:
+        facts[link.relation] = f"{link.trace_id.hex()}/{link.span_id.hex()}"
+    return facts
+
+
+def _pairs(facts: Mapping[str, object]) -> str:
+    return " ".join(one_line(f"{name}={value}") for name, value in facts.items())
+
+
+def _content_lines(span: Span) -> Iterator[str]:
+    return (line for label, text in sections_of(span) for line in _labelled(label, text))
+
+
+def sections_of(span: Span) -> Iterator[tuple[str, str]]:
+    """All that a span holds, each text under a word that says what it is."""
+    if span.error_message:
+        yield "error", span.error_message
+    for label, content in (("in", span.input), ("out", span.output)):
+        if isinstance(content, tuple):
+            for message in content:
+                for part in message.parts:
+                    yield f"{label} {one_line(message.role)}", part_text(part)
+        elif content is not None:
+            yield label, flat(content)
+
+
+def _labelled(label: str, text: str) -> Iterator[str]:
+    first, *rest = plain(text).expandtabs(4).rstrip().split("\n")
+    yield f"{label}: {first}"
+    yield from (f"  {line}" for line in rest)
+
+
+def _wrapped(line: str, looks: Looks, width: int, fg: str | None = None) -> Iterator[str]:
+    pieces = broken(line, width) if looks.is_wrapped else [line]
+    return (_highlighted(piece, fg) for piece in pieces)
+
+
+# ---- figures
+
+
+def figures_of(span: Span) -> list[str]:
+    """Tokens in, tokens out, cost and time of a span, as far as it has them."""
+    if span.kind is Kind.EVENT:
+        return []
+    inferred = "~" if "time.inferred" in span.facts else ""
+    time = inferred + duration(span.end_ns - span.start_ns)
+    if span.kind is Kind.TOOL and "incomplete" in span.facts:
+        time = "?"
+    used = span.usage or span.totals
+    if used is None or not has_tokens(used):
+        return ["", "", "", time]
+    cost = span.cost_usd if span.usage is not None else span.totals_cost_usd
+    at_least = "≥" if used.is_incomplete else ""
+    return [tokens(_asked(used)), _output(used), "?" if cost is None else at_least + usd(cost), time]
+
+
+def _asked(usage: Usage) -> int:
+    """All tokens that went in, from the cache or not."""
+    return usage.input + usage.cache_read + usage.cache_write
+
+
+def _output(usage: Usage) -> str:
+    return ("≥" if usage.is_incomplete else "") + tokens(usage.output)
+
+
+def _columns(figures: Sequence[str], looks: Looks) -> str:
+    """Figures in their columns, from the first one that is there."""
+    cells = [f" {figure:>{width}}" for figure, (_, width) in zip(figures, _COLUMNS, strict=False)]
+    if looks.width < _NARROW:
+        cells = cells[2:]
+    return "".join(cells).rstrip() if any(figures) else ""
+
+
+def _left(figures: Sequence[str], looks: Looks) -> int:
+    """How much the figures leave for the tree."""
+    return max(looks.width - len(_columns(figures, looks).lstrip()) - 2, 20)
+
+
+def _with_figures(line: str, figures: Sequence[str], looks: Looks) -> str:
+    right = _columns(figures, looks).lstrip()
+    return line + " " * max(looks.width - len(right) - cells(unstyled(line)), 1) + right if right else line
+
+
+def _moment(at_ns: int, looks: Looks) -> datetime:
+    return datetime.fromtimestamp(at_ns / 1e9, looks.zone).astimezone(looks.zone)
+
+
+def time_of_day(span: Span, looks: Looks) -> str:
+    """When a span began; empty where that is not known."""
+    return f"{_moment(span.start_ns, looks):%H:%M}" if span.start_ns else ""
