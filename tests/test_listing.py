@@ -5,9 +5,10 @@ import os
 from reads import read
 from rows import Writer, agent_writer, save_agent, tool_id
 
-from turnspan.source.sessions import SessionFile
+from turnspan.source.sessions import SessionFile, newest_sessions
 from turnspan.terminal import cells
-from turnspan.view.listing import newest_sessions, summarise, table_head, table_row, tally_of
+from turnspan.trace.tally import tally_of
+from turnspan.view.sessions_table import summarise, table_head, table_row
 
 DAY_NS = 86400 * 10**9
 

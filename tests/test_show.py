@@ -25,7 +25,7 @@ from turnspan.trace.model import (
     Trace,
     Usage,
 )  # fmt: skip
-from turnspan.view.listing import tally_of
+from turnspan.trace.tally import tally_of
 from turnspan.view.preview import Leaving
 from turnspan.view.records import line_of, trace_record
 from turnspan.view.tree import Looks, foot_lines, session_lines, trace_lines

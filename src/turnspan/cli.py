@@ -172,8 +172,10 @@ def show_command(session: str | None, turn: int | None, is_full: bool, is_json: 
     """
     from turnspan.commands.printing import answer, remark, settings_in_force, width, working_directory
     from turnspan.delivery import state
+    from turnspan.delivery.destinations import destination_named
     from turnspan.source.sessions import find_session, is_safe_id, projects_dir
-    from turnspan.view.preview import Preview, destination_named, require_transcript
+    from turnspan.source.validate import require_transcript
+    from turnspan.view.preview import Preview
     from turnspan.view.records import line_of, trace_record
     from turnspan.view.tree import Looks, session_lines
 
@@ -241,9 +243,9 @@ def sessions_command(ctx: click.Context, project: str | None, limit: int, is_jso
       usage cost_usd is_cost_partial sent
     """
     from turnspan.commands.printing import answer, remark, settings_in_force, width
-    from turnspan.view.listing import table_head, table_row
     from turnspan.view.overview import overview
     from turnspan.view.records import line_of, summary_record
+    from turnspan.view.sessions_table import table_head, table_row
 
     config = settings_in_force()
     now_ns, columns = time.time_ns(), width()

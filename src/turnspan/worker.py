@@ -34,6 +34,7 @@ from turnspan.settings.config import OFF, load_config
 from turnspan.ship import ship
 from turnspan.source import sessions
 from turnspan.source.progress import Ending
+from turnspan.source.scan import modified_ns, size_of
 from turnspan.transcript.resume import words_digest
 
 if TYPE_CHECKING:
@@ -352,7 +353,7 @@ def _recover(shift: Shift, session: SessionFile, patience: _Patience, stopped: s
     config, now_s = shift.config, shift.clock()
     turns = 0
     for target in list(shift.targets):
-        if sessions.mtime(session.path) < since(config, target.identity, now_s):
+        if modified_ns(session.path) < 1e9 * since(config, target.identity, now_s):
             continue
         shipped = _ship(shift, session, target, Ending(now_ns=int(now_s * 1e9), stopped_session=stopped), patience)
         if shipped is None:
@@ -368,7 +369,7 @@ def _left_behind(shift: Shift, current: SessionFile) -> Iterator[SessionFile]:
     config = shift.config
     others = [s for s in sessions.sessions_in(current.path.parent) if s.session_id != current.session_id]
     root = sessions.projects_dir(config.claude_home)
-    for session in sorted(others, key=lambda session: sessions.mtime(session.path), reverse=True):
+    for session in sorted(others, key=lambda session: modified_ns(session.path), reverse=True):
         if not sessions.is_below(session.path, root):
             continue
         try:
@@ -377,18 +378,11 @@ def _left_behind(shift: Shift, current: SessionFile) -> Iterator[SessionFile]:
             continue
         if found.kept_as:
             log.log_line(config.home, "WARN", "state corrupt", session=session.session_id, kept_as=found.kept_as)
-        known, size = found.checkpoint, _size(session)
+        known, size = found.checkpoint, size_of(session.path)
         cursors = [known.destinations.get(target.identity) for target in shift.targets]
         if known.is_off or all(cursor is not None and cursor.seen_bytes == size for cursor in cursors):
             continue
         yield session
-
-
-def _size(session: SessionFile) -> int:
-    try:
-        return session.path.stat().st_size
-    except OSError:
-        return 0
 
 
 if __name__ == "__main__":

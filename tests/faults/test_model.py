@@ -41,7 +41,7 @@ from turnspan.hook_event import Event
 from turnspan.settings.config import load_config
 from turnspan.source import tail
 from turnspan.source.progress import Ending, Progress
-from turnspan.source.reader import Reading, read_traces
+from turnspan.source.reader import Reading, all_traces
 from turnspan.source.sessions import SessionFile
 from turnspan.worker import serve
 
@@ -420,7 +420,7 @@ class Loom(RuleBasedStateMachine):
         for transcript in self.transcripts:
             if not transcript.path.exists():
                 continue
-            traces = [mask(trace).trace for trace in read_traces(transcript.path)]
+            traces = [mask(trace).trace for trace in all_traces(transcript)]
             rows = rows_of(traces)
             if transcript.is_tampered:
                 loose.add(transcript.writer.session)

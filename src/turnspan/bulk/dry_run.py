@@ -19,7 +19,7 @@ from turnspan.delivery.destinations import Target
 from turnspan.errors import TurnspanError
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
-from turnspan.view.listing import Tally, tally_of
+from turnspan.trace.tally import Tally, tally_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from turnspan.errors import StateError, TurnspanError
 from turnspan.private_files import read_private
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
-from turnspan.view.listing import written_ns
+from turnspan.source.scan import modified_ns, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,10 +67,10 @@ def count_pending(
         if checkpoint is not None and checkpoint.is_off:
             continue
         cursor = checkpoint.destinations.get(identity) if checkpoint is not None else None
-        if cursor is None and (since_s is None or written_ns(session.path) < since_s * 1e9):
+        if cursor is None and (since_s is None or modified_ns(session.path) < since_s * 1e9):
             history += 1
             continue
-        if cursor is not None and cursor.seen_bytes == _size(session.path):
+        if cursor is not None and cursor.seen_bytes == size_of(session.path):
             continue
         if checkpoint is not None and is_outdated_copy(session, checkpoint, cursor):
             continue
@@ -97,13 +97,6 @@ def _unsent(session: SessionFile, cursor: Cursor | None, config: Config, now_ns:
     except TurnspanError:  # it cannot be read, so it cannot leave
         return None, False
     return (turns if traces else None), reading.has_unsealed
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return -1
 
 
 def sent_word(checkpoint: Checkpoint | None, identities: Sequence[str], turns: int, *, is_off: bool) -> str:

@@ -26,8 +26,7 @@ from turnspan.private_files import read_private
 from turnspan.source import sessions, tail
 from turnspan.source.progress import Ending
 from turnspan.source.reader import Reading
-from turnspan.source.scan import first_time_ns, last_time_ns
-from turnspan.view.listing import written_ns
+from turnspan.source.scan import first_time_ns, last_time_ns, modified_ns, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -138,12 +137,12 @@ def _is_selected(session: SessionFile, selection: Selection) -> bool:
         return False
     if selection.since_ns is None:
         return True
-    return (last_time_ns(session.path) or written_ns(session.path)) >= selection.since_ns
+    return (last_time_ns(session.path) or modified_ns(session.path)) >= selection.since_ns
 
 
 def began_ns(path: Path) -> int:
     """When a session began: the first time in its file, or else the file's own."""
-    return first_time_ns(path) or written_ns(path)
+    return first_time_ns(path) or modified_ns(path)
 
 
 # ---- what is left
@@ -242,11 +241,3 @@ def age_warning(destination: Destination, oldest_ns: int, now_ns: int) -> str | 
 
 
 # ---- files
-
-
-def size_of(path: Path) -> int:
-    """How long a file is; 0 if it is gone."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from turnspan.bulk.dry_run import Share, Survey
     from turnspan.bulk.retention import Expiring, Period
     from turnspan.bulk.verify import Checked
-    from turnspan.view.listing import Tally
+    from turnspan.trace.tally import Tally
 
 _NAMED: Final = 20  # sessions with a line of their own
 _NAME_WIDTH: Final = 36
@@ -323,7 +323,7 @@ def retention_record(found: Sequence[Expiring], period: Period, failed: Mapping[
 
 
 def _nothing() -> Tally:
-    from turnspan.view.listing import Tally  # noqa: PLC0415 - it is only needed to begin a sum
+    from turnspan.trace.tally import Tally  # noqa: PLC0415 - it is only needed to begin a sum
 
     return Tally()
 

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.bulk.plan import is_outdated_copy, peek, size_of
+from turnspan.bulk.plan import is_outdated_copy, peek
 from turnspan.claude.hooks import managed_settings
 from turnspan.delivery.destinations import identity_of
 from turnspan.errors import TranscriptError
 from turnspan.source import sessions
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
-from turnspan.source.scan import ends
-from turnspan.view.listing import Tally, tally_of, written_ns
+from turnspan.source.scan import ends, modified_ns, size_of
+from turnspan.trace.tally import Tally, tally_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -93,7 +93,7 @@ def expiring(
     """
     days = cleanup_period(config.claude_home).days
     found = sessions.all_sessions(sessions.projects_dir(config.claude_home), unread)
-    dated = sorted(((written_ns(session.path), session) for session in found), key=lambda pair: pair[0])
+    dated = sorted(((modified_ns(session.path), session) for session in found), key=lambda pair: pair[0])
     for written, session in dated:
         if not written:
             continue  # gone already

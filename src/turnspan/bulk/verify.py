@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.bulk.plan import peek, size_of
+from turnspan.bulk.plan import peek
 from turnspan.delivery import state
 from turnspan.ship import ship
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
-from turnspan.view.listing import Tally, tally_of
+from turnspan.source.scan import size_of
+from turnspan.trace.tally import Tally, tally_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

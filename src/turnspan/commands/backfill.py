@@ -405,7 +405,7 @@ def _config() -> Config:
 
 
 def _destinations(config: Config, names: tuple[str, ...]) -> tuple[Destination, ...]:
-    from turnspan.view.preview import destination_named
+    from turnspan.delivery.destinations import destination_named
 
     if not names:
         return config.destinations

@@ -116,10 +116,10 @@ def doctor(ctx: click.Context, *, to: str | None, is_sending: bool, is_json: boo
     good, doubt or bad.
     """
     from turnspan.commands.printing import answer, working_directory
+    from turnspan.delivery.destinations import destination_named
     from turnspan.health.checks import Mark
     from turnspan.health.doctor import doctor_lines, doctor_record, examine
     from turnspan.settings.config import load_config
-    from turnspan.view.preview import destination_named
     from turnspan.view.records import line_of
 
     if to is not None:

@@ -50,8 +50,9 @@ def view(*, session: str | None, port: int, project: str | None, limit: int, to:
     goes back, / filters, r reads again.
     """
     from turnspan.commands.printing import answer, remark, settings_in_force, working_directory
+    from turnspan.delivery.destinations import destination_named
     from turnspan.source.sessions import find_session, projects_dir
-    from turnspan.view.preview import destination_named, require_transcript
+    from turnspan.source.validate import require_transcript
     from turnspan.view.server import Viewer
 
     config = settings_in_force()

@@ -85,6 +85,15 @@ def targets_of(config: Config, only: str | None = None) -> list[Target]:
     return [Target(each, config) for each in config.destinations if only in {None, each.name}]
 
 
+def destination_named(config: Config, name: str | None) -> Destination:
+    """A destination by its name; the first one without."""
+    for destination in config.destinations:
+        if name in {None, destination.name}:
+            return destination
+    names = ", ".join(destination.name for destination in config.destinations)
+    raise ConfigError(f"there is no destination {name!r}", hint=f"there are: {names}")
+
+
 def _opener(kind: str) -> Callable[..., Backend]:
     if kind in OURS:
         opener: Callable[..., Backend] = importlib.import_module(f"turnspan.backends.{kind}").open_backend

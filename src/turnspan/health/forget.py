@@ -23,8 +23,8 @@ from turnspan.errors import BackendError, StateError, TranscriptError, TurnspanE
 from turnspan.health.status import where_of
 from turnspan.private_files import Busy
 from turnspan.source import sessions
+from turnspan.source.reader import all_traces
 from turnspan.terminal import count
-from turnspan.view.preview import all_traces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ import msgspec
 from turnspan.claude.settings_json import mentions_us
 from turnspan.errors import TranscriptError
 from turnspan.source import tail
-from turnspan.view.listing import newest_sessions
+from turnspan.source.sessions import newest_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

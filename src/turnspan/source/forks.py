@@ -15,8 +15,17 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.source.scan import first_time_ns, lines, row_as, stamp_of, stands_in, time_range, written_ns
-from turnspan.source.sessions import SessionFile, is_safe_id, mtime, session_names, sessions_in
+from turnspan.source.scan import (
+    first_row_time_ns,
+    first_time_ns,
+    lines,
+    modified_ns,
+    row_as,
+    stamp_of,
+    stands_in,
+    time_range,
+)
+from turnspan.source.sessions import SessionFile, is_safe_id, session_names, sessions_in
 from turnspan.transcript.classify import copies_anew
 from turnspan.transcript.entries import ForkedFrom  # noqa: TC001  msgspec resolves field types when a struct is made
 from turnspan.transcript.resume import TurnRef
@@ -68,7 +77,7 @@ def _is_retold(turn: Turn, session: SessionFile) -> bool:
     if not needles and turn.prompt is not None and turn.prompt.text:
         words = msgspec.json.encode(turn.prompt.text)
         needles = [b'"content":' + words, b'"text":' + words]
-    written = (written_ns(other.path, *needles) for other in _others(session))
+    written = (first_row_time_ns(other.path, *needles) for other in _others(session))
     return any(first_ns is not None and first_ns < min(turn.times, default=0) for first_ns in written)
 
 
@@ -159,7 +168,7 @@ def _is_origin(one: SessionFile, other: SessionFile, uuid: str) -> bool:
     extra, other_extra = _rows_between(one.path, other.path)
     if extra != other_extra:
         return extra > other_extra  # only the conversation is copied: more than that stands in the origin
-    return (mtime(one.path), one.path.name) < (mtime(other.path), other.path.name)
+    return (modified_ns(one.path), one.path.name) < (modified_ns(other.path), other.path.name)
 
 
 def _rows_between(*paths: Path) -> list[int]:

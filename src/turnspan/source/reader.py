@@ -17,7 +17,6 @@ from turnspan.source import forks, tail
 from turnspan.source.decode import entries_from, found_again, recall_from
 from turnspan.source.draft import begun
 from turnspan.source.progress import IDLE_NS, IDLE_WHILE_PENDING_NS, Ending, Progress
-from turnspan.source.sessions import SessionFile
 from turnspan.source.subagents import Agents, started_ns
 from turnspan.trace import ids
 from turnspan.trace.build import build_turn
@@ -26,9 +25,9 @@ from turnspan.transcript.lines import Noticed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from turnspan.source.progress import Piece
+    from turnspan.source.sessions import SessionFile
     from turnspan.trace.cost import Prices
     from turnspan.trace.model import Trace
     from turnspan.transcript.assembly import Sealed
@@ -170,8 +169,7 @@ class Reading:
         draft.is_half = False
 
 
-def read_traces(path: Path, prices: Prices | None = None) -> Iterator[Trace]:
-    """All traces of a transcript, as if its session were over."""
-    session = SessionFile(path.stem, path)
+def all_traces(session: SessionFile, prices: Prices | None = None) -> Iterator[Trace]:
+    """All traces of a session, as they were built: nothing is masked."""
     for piece in Reading(session, Progress(), Ending(is_over=True), prices).pieces():
         yield from piece.traces

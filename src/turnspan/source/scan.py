@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import stat
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -72,6 +73,23 @@ def stamp_of(path: str) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
+def size_of(path: Path) -> int:
+    """The size of a file; 0 if it does not exist or cannot be looked at."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def modified_ns(path: Path) -> int:
+    """When a regular file was last written; 0 if it does not exist or is not a regular file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0
+    return status.st_mtime_ns if stat.S_ISREG(status.st_mode) else 0
+
+
 @lru_cache(maxsize=1 << 11)  # a backfill asks with every session next to which it lies
 def head_of(path: str, _size: int, _written_ns: int) -> bytes:
     """How a file begins."""
@@ -109,7 +127,7 @@ def stands_in(path: Path, needle: str, *, key: bytes = b'"uuid":"', before: int 
     return False
 
 
-def written_ns(path: Path, *needles: bytes) -> int | None:
+def first_row_time_ns(path: Path, *needles: bytes) -> int | None:
     """When a transcript's first row was written that holds one of these; None if there is none."""
     with _mapped(path) as data:
         found = [at for needle in needles if (at := data.find(needle)) >= 0]

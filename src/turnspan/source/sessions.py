@@ -19,7 +19,7 @@ import msgspec
 
 from turnspan import lazy
 from turnspan.errors import TranscriptError
-from turnspan.source.scan import END_BYTES, ends, first_in, head_of, last_time_ns, lines, row_as, stamp_of
+from turnspan.source.scan import END_BYTES, ends, first_in, head_of, last_time_ns, lines, modified_ns, row_as, stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -187,6 +187,19 @@ def each_once(found: Iterable[SessionFile]) -> list[SessionFile]:
     return [session for _, session in once.values()]
 
 
+def newest_sessions(
+    projects: Path, *, limit: int, project: str | None = None, unread: dict[str, str] | None = None
+) -> list[SessionFile]:
+    """The sessions written to last, newest first; those of one project if one is named."""
+    found = each_once(all_sessions(projects, unread))
+    dated = [(modified_ns(session.path), session) for session in found]
+    dated.sort(key=lambda pair: pair[0], reverse=True)
+    wanted = (session for when, session in dated if when and (project is None or is_of(session, project)))
+    newest = [session for _, session in zip(range(limit), wanted, strict=False)]
+    # Files that were copied have a new date: among the few that are shown, the transcript's own times decide.
+    return sorted(newest, key=lambda s: last_time_ns(s.path) or modified_ns(s.path), reverse=True)
+
+
 def is_below(path: Path, root: Path) -> bool:
     """Whether a path, its links resolved, lies below a directory."""
     try:
@@ -321,7 +334,7 @@ def session_of(path: Path) -> SessionFile:
 
 
 def _latest(projects: Path, cwd: Path | None, unread: dict[str, str] | None) -> SessionFile:
-    candidates = sorted(all_sessions(projects, unread), key=lambda s: mtime(s.path), reverse=True)
+    candidates = sorted(all_sessions(projects, unread), key=lambda s: modified_ns(s.path), reverse=True)
     if not candidates:
         raise TranscriptError(f"there are no transcripts below {projects}", hint="name a transcript's path")
     if cwd is not None:
@@ -334,14 +347,6 @@ def _latest(projects: Path, cwd: Path | None, unread: dict[str, str] | None) -> 
 def _head_names(path: Path, cwd: Path) -> bool:
     needle = b'"cwd":' + msgspec.json.encode(str(cwd))
     return any(needle in line for line in lines(path, END_BYTES))
-
-
-def mtime(path: Path) -> float:
-    """When a file was last written; 0 where that cannot be told."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 class _IndexEntry(msgspec.Struct, rename="camel"):

@@ -17,7 +17,7 @@ from turnspan.errors import TranscriptError
 from turnspan.source import sessions, tail
 from turnspan.source.decode import entries_from, first_prompt, found_again, position_behind, recall_from
 from turnspan.source.progress import Launched, Position
-from turnspan.source.scan import last_time_ns, written_ns
+from turnspan.source.scan import first_row_time_ns, last_time_ns
 from turnspan.trace import ids
 from turnspan.trace.build import Agent, Launch, build_agent, trace_of_agent
 from turnspan.trace.facts import agent_arguments
@@ -257,7 +257,7 @@ class Agents:
             return len(turns) == 1 and turn.prompt is not None and turn.prompt.text.strip() == WARMUP
         if not turn.version.startswith("2.0.") or file.agent_id in self._draft.launched:
             return False
-        called_ns = written_ns(self._session.path, *(b'"name":"%b"' % name.encode() for name in AGENT_TOOLS))
+        called_ns = first_row_time_ns(self._session.path, *(b'"name":"%b"' % name.encode() for name in AGENT_TOOLS))
         return called_ns is None or max(turn.times, default=0) < called_ns
 
     def _is_idle(self, path: Path) -> bool:

@@ -18,12 +18,14 @@ import msgspec
 from turnspan.delivery import state
 from turnspan.errors import TranscriptError
 from turnspan.source.sessions import is_safe_id
+from turnspan.source.validate import require_transcript
 from turnspan.terminal import plain, unstyled
 from turnspan.trace.model import Kind
-from turnspan.view.listing import Tally, columns_of, tally_of
-from turnspan.view.one_liner import gist_of
+from turnspan.trace.one_liner import gist_of
+from turnspan.trace.tally import Tally, tally_of
 from turnspan.view.overview import overview
-from turnspan.view.preview import Preview, require_transcript
+from turnspan.view.preview import Preview
+from turnspan.view.sessions_table import columns_of
 from turnspan.view.tree import (
     Looks,
     badges_of,

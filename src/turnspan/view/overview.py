@@ -16,15 +16,16 @@ from turnspan.delivery.destinations import identity_of, prices_of
 from turnspan.delivery.policy import rules_of
 from turnspan.errors import TranscriptError
 from turnspan.secrets.replace import mask
-from turnspan.source.sessions import indexed_titles, projects_dir
-from turnspan.view.listing import newest_sessions, summarise, written_ns
-from turnspan.view.preview import all_traces
+from turnspan.source.reader import all_traces
+from turnspan.source.scan import modified_ns
+from turnspan.source.sessions import indexed_titles, newest_sessions, projects_dir
+from turnspan.view.sessions_table import summarise
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from turnspan.settings.config import Config
-    from turnspan.view.listing import Summary
+    from turnspan.view.sessions_table import Summary
 
 
 def overview(
@@ -40,7 +41,7 @@ def overview(
     for session in newest_sessions(projects_dir(config.claude_home), limit=limit, project=project, unread=unread):
         title = titles(session.path.parent).get(session.session_id, "")
         try:
-            summary = summarise(session, all_traces(session, prices), title=title, written_ns=written_ns(session.path))
+            summary = summarise(session, all_traces(session, prices), title=title, written_ns=modified_ns(session.path))
         except TranscriptError as error:
             unread[session.session_id] = str(error)
             continue

@@ -2,42 +2,31 @@
 
 Rules:
 
-- A file that is not a transcript is refused with one sentence, before anything is shown.
 - Traces come one by one, as they are read: a long session is not waited for and not held.
 - What is switched off is shown too, masked like everything else, and said to stay here.
 """
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from turnspan.delivery.destinations import prices_of
 from turnspan.delivery.policy import policy_of, rules_of
-from turnspan.errors import ConfigError, TranscriptError
 from turnspan.settings.config import narrowed
-from turnspan.source import tail
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
 from turnspan.terminal import count
 from turnspan.trace.redact import redact
-from turnspan.transcript.lines import Noticed, is_record, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from turnspan.settings.config import Config, Destination
     from turnspan.source.sessions import SessionFile
-    from turnspan.trace.cost import Prices
     from turnspan.trace.model import Trace
     from turnspan.trace.redact import Policy
-
-_LOOKED_AT_BYTES: Final = 64 * 1024 * 1024  # a transcript shows itself in its first lines, and no damage is that long
-_HEAD_BYTES: Final = 8192
-_WHERE: Final = "transcripts are the .jsonl files below ~/.claude/projects; `turnspan sessions` lists them"
 
 
 class Leaving(msgspec.Struct, frozen=True):
@@ -102,53 +91,3 @@ class Preview:
             yield f"passed over: {count(noticed.oversized, 'line')} too long to hold"
         if noticed.unknown:
             yield f"passed over: entries of unknown types ({', '.join(sorted({kind for kind, _ in noticed.unknown}))})"
-
-
-def destination_named(config: Config, name: str | None) -> Destination:
-    """A destination by its name; the first one without."""
-    for destination in config.destinations:
-        if name in {None, destination.name}:
-            return destination
-    names = ", ".join(destination.name for destination in config.destinations)
-    raise ConfigError(f"there is no destination {name!r}", hint=f"there are: {names}")
-
-
-def require_transcript(path: Path) -> None:
-    """Raise one sentence if a file is anything but a session's transcript."""
-    descriptor = tail.open_regular(path)
-    try:
-        size = os.fstat(descriptor).st_size
-        lines = tail.complete_lines(descriptor, until=min(size, _LOOKED_AT_BYTES), is_whole=is_record)
-        if not any(line.data is not None and _is_entry(line.data) for line in lines):
-            head = tail.read_line_at(descriptor, 0, _HEAD_BYTES)
-            raise TranscriptError(f"{str(path)!r} {_what_it_is(size, head)}", hint=_WHERE)
-    finally:
-        os.close(descriptor)
-    if path.name.startswith("agent-"):
-        raise TranscriptError(
-            f"{str(path)!r} is the transcript of a subagent", hint="show the session that launched it"
-        )
-
-
-def _is_entry(line: bytes) -> bool:
-    """Whether a line is of a type that Claude Code writes, also one that no trace needs."""
-    noticed = Noticed()
-    if parse(line, noticed):
-        return True
-    return line.lstrip().startswith(b"{") and noticed.is_clean and not noticed.unknown
-
-
-def _what_it_is(size: int, head: bytes) -> str:
-    if size == 0:
-        return "is empty"
-    if b"\0" in head:
-        return "is not a transcript: it holds binary data"
-    if size < _HEAD_BYTES and b"\n" not in head:
-        return "is not a transcript: it holds no complete line"
-    return "is not a transcript: no line of it is an entry of Claude Code's"
-
-
-def all_traces(session: SessionFile, prices: Prices | None) -> Iterator[Trace]:
-    """All traces of a session, as they were built: nothing is masked."""
-    for piece in Reading(session, Progress(), Ending(is_over=True), prices).pieces():
-        yield from piece.traces

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from turnspan.trace.model import Content, Part, Span, Trace
-    from turnspan.view.listing import Summary
+    from turnspan.view.sessions_table import Summary
 
 
 def line_of(record: Mapping[str, object]) -> str:

@@ -20,8 +20,8 @@ import msgspec
 
 from turnspan.terminal import broken, cells, count, duration, fit, one_line, paint, plain, tokens, unstyled, usd
 from turnspan.trace.model import Kind
-from turnspan.view.listing import Tally, has_tokens, tally_of
-from turnspan.view.one_liner import flat, gist_of, part_text
+from turnspan.trace.one_liner import flat, gist_of, part_text
+from turnspan.trace.tally import Tally, has_tokens, tally_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

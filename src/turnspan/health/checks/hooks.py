@@ -23,8 +23,8 @@ from turnspan.health.checks import Group
 from turnspan.health.log_lines import read_log
 from turnspan.hook import PACKAGE_ROOT
 from turnspan.private_files import claude_home, turnspan_home
-from turnspan.source.sessions import projects_dir
-from turnspan.view.listing import newest_sessions, written_ns
+from turnspan.source.scan import modified_ns
+from turnspan.source.sessions import newest_sessions, projects_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -241,9 +241,9 @@ def _arrivals(env: Mapping[str, str], ours: Sequence[Registration]) -> Iterator[
     """Whether any event has reached us, if there must have been one since the hooks were registered."""
     if not ours or next(state.checkpoints(turnspan_home(env)), None) or next(read_log(turnspan_home(env)), None):
         return
-    registered_ns = min((written_ns(hook.path) for hook in ours), default=0)
+    registered_ns = min((modified_ns(hook.path) for hook in ours), default=0)
     for session in newest_sessions(projects_dir(claude_home(env)), limit=1, unread={}):
-        if written_ns(session.path) > registered_ns + _SETTLED_NS:
+        if modified_ns(session.path) > registered_ns + _SETTLED_NS:
             yield GROUP.doubt(
                 "Claude Code was used since the hooks were registered, but no event has reached turnspan",
                 "start a new session, for one that runs keeps the hooks it began with; `/hooks` lists what it calls",

@@ -15,9 +15,9 @@ from turnspan.bulk.retention import cleanup_period, expiring
 from turnspan.errors import TranscriptError
 from turnspan.health.checks import Group
 from turnspan.source import sessions, tail
+from turnspan.source.sessions import newest_sessions
 from turnspan.terminal import count
 from turnspan.transcript import lines
-from turnspan.view.listing import newest_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,92 @@
+"""What some traces amount to: turns, tokens, cost and errors.
+
+Rules:
+
+- A sum says what it leaves out: responses without a known price, and output that the client did not count to its end.
+- Usage and cost are added up from generations, each of which is in exactly one trace.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from turnspan.trace.model import Kind, Usage
+
+if TYPE_CHECKING:
+    from turnspan.trace.model import Trace
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """What some traces amount to."""
+
+    turns: int = 0
+    generations: int = 0
+    tools: int = 0
+    agents: int = 0
+    errors: int = 0
+    usage: Usage = Usage()
+    cost_usd: float = 0.0  # of the responses whose cost is known
+    cut_off: int = 0  # responses that were interrupted: what they cost is not recorded
+    unpriced: frozenset[str] = frozenset()  # models without a known price
+    inferred: int = 0  # spans with an inferred time
+    incomplete: int = 0  # responses whose output was not counted to its end
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.turns + other.turns,
+            self.generations + other.generations,
+            self.tools + other.tools,
+            self.agents + other.agents,
+            self.errors + other.errors,
+            self.usage + other.usage,
+            self.cost_usd + other.cost_usd,
+            self.cut_off + other.cut_off,
+            self.unpriced | other.unpriced,
+            self.inferred + other.inferred,
+            self.incomplete + other.incomplete,
+        )
+
+    @property
+    def is_cost_partial(self) -> bool:
+        """Whether the real cost is higher than what could be added up."""
+        return bool(self.cut_off or self.unpriced or self.incomplete)
+
+
+def tally_of(trace: Trace) -> Tally:
+    """What one trace amounts to."""
+    kinds = Counter(span.kind for span in trace.spans)
+    usage, cost_usd, cut_off, incomplete = Usage(), 0.0, 0, 0
+    unpriced = set()
+    for span in trace.spans:
+        if span.usage is None:
+            continue
+        usage += span.usage
+        incomplete += span.usage.is_incomplete
+        if span.cost_usd is not None:
+            cost_usd += span.cost_usd
+        elif "aborted" in span.facts:
+            cut_off += 1
+        elif has_tokens(span.usage):
+            unpriced.add(span.model or span.name)
+    return Tally(
+        turns=kinds[Kind.TURN],
+        generations=kinds[Kind.GENERATION],
+        tools=kinds[Kind.TOOL],
+        agents=kinds[Kind.AGENT],
+        # A turn or an agent fails by one of its responses, which is counted.
+        errors=sum(span.error is not None for span in trace.spans if span.kind in {Kind.GENERATION, Kind.TOOL}),
+        usage=usage,
+        cost_usd=cost_usd,
+        cut_off=cut_off,
+        unpriced=frozenset(unpriced),
+        inferred=sum("time.inferred" in span.facts for span in trace.spans),
+        incomplete=incomplete,
+    )
+
+
+def has_tokens(usage: Usage) -> bool:
+    """Whether anything was counted."""
+    return bool(usage.input or usage.output or usage.cache_read or usage.cache_write)
