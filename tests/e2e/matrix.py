@@ -41,9 +41,9 @@ BEGIN, END = "<!-- matrix: begin -->", "<!-- matrix: end -->"
 HEAD = "# Compatibility\n\nClaude Code versions that were run end to end, each through the stories of `tests/e2e`.\n\n"
 
 EXCUSED = {
-    "usage the client wrote wrongly": "responses have an output count that the client wrote down wrongly: exported as it stands",
-    "unrecorded": "responses stand in no transcript (the client was killed or interrupted first)",
-    "prompts the client never wrote down": "prompts stand in no transcript: their turns have an answer and no words",
+    "usage the client wrote wrongly": "responses have an output count that the client recorded wrongly: exported unchanged",
+    "unrecorded": "responses are in no transcript (the client was killed or interrupted first)",
+    "prompts the client never wrote down": "prompts are in no transcript: their turns have an answer and no prompt",
     "responses that the client filed with another agent": (
         "answers stand in the file of the agent that suggests prompts: exported as a part of that agent"
     ),
@@ -121,9 +121,9 @@ def table(kept: list[Kept], unavailable: dict[str, str]) -> str:
     lines += ["", f"{right} of {len(outcomes)} runs without any difference; compared: {told}."]
     later = sum(k.tries > 1 for k in kept)
     lines += [
-        f"{later} of them did not go right at the first try: a busy machine, or something that was put right since."
+        f"{later} of them passed on the second try: a busy machine, or an error that has since been fixed."
     ]
-    lines += [f"States of turnspan's sources that were played with: {', '.join(sorted({k.sources for k in kept}))}."]
+    lines += [f"Revisions of turnspan's sources that were tested: {', '.join(sorted({k.sources for k in kept}))}."]
     lines += [f"{sums[key]} {what}." for key, what in EXCUSED.items() if sums[key]]
     lines += [f"\n{version}: {why}" for version, why in unavailable.items()]
     return "\n".join(lines) + "\n"
