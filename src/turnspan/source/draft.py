@@ -11,8 +11,8 @@ from turnspan.source.progress import Launched, Piece, Position, Progress
 
 if TYPE_CHECKING:
     from turnspan.trace.model import Trace
-    from turnspan.transcript.assembly import Sealed
     from turnspan.transcript.resume import Carry
+    from turnspan.transcript.sealing import Sealed
 
 
 class Draft(msgspec.Struct):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from turnspan.source.sessions import SessionFile
     from turnspan.trace.cost import Prices
     from turnspan.trace.model import Trace
-    from turnspan.transcript.assembly import Sealed
+    from turnspan.transcript.sealing import Sealed
 
 PIECE_SPANS: Final = 400  # what makes a request worth its while
 _REMEMBERED_LEFT_OUT: Final = 8

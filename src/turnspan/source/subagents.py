@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from turnspan.source.progress import Ending
     from turnspan.source.sessions import AgentFile, SessionFile
     from turnspan.trace.cost import Prices
-    from turnspan.transcript.assembly import Sealed
+    from turnspan.transcript.sealing import Sealed
     from turnspan.transcript.turns import Call, Turn
 
 _MAX_DEPTH: Final = 12

@@ -22,6 +22,7 @@ LOCAL: Final = (
     "<bash-stdout>", "<bash-stderr>",
 )  # fmt: skip
 WARMUP: Final = "Warmup"
+SYNTHETIC: Final = "<synthetic>"  # the model of messages that the client wrote itself
 HOOKS: Final = ("<session-start-hook>", "<user-prompt-submit-hook>", "<pre-tool-use-hook>", "<post-tool-use-hook>")
 _QUIET: Final = (*LOCAL, *HOOKS, FEEDBACK, BASH)
 _INTERRUPTED: Final = "[Request interrupted by user"
@@ -57,15 +58,19 @@ def key_of(entry: Entry) -> str:
 def response_key(entry: Entry) -> str:
     """What identifies the response that a row is a line of."""
     message = entry.message or e.Message()
-    if message.model == "<synthetic>":
+    if message.model == SYNTHETIC:
         return key_of(entry)  # these ids are made up anew by every copy
     return known_as(message.id) or known_as(entry.request_id) or key_of(entry)
 
 
 def is_placeholder(entry: Entry) -> bool:
     """Whether a row stands where no model answered ("No response requested."): it says nothing and ends no gap."""
-    is_synthetic = entry.type == "assistant" and entry.message is not None and entry.message.model == "<synthetic>"
-    return is_synthetic and not entry.is_api_error_message
+    return entry.type == "assistant" and is_synthetic(entry) and not entry.is_api_error_message
+
+
+def is_synthetic(entry: Entry) -> bool:
+    """Whether the client wrote the message itself, in place of a model."""
+    return entry.message is not None and entry.message.model == SYNTHETIC
 
 
 def results_of(entry: Entry) -> list[e.Block]:

@@ -11,9 +11,8 @@ from turnspan.transcript.turns import InlineAgent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from turnspan.transcript.entries import Entry
     from turnspan.transcript.grouping import Grouper
-    from turnspan.transcript.turns import Place, Turn
+    from turnspan.transcript.turns import Row, Turn
 
 
 class InlineAgents:
@@ -24,8 +23,9 @@ class InlineAgents:
         self._agents: dict[str, tuple[InlineAgent, Grouper]] = {}  # by their root
         self._roots: dict[str, str] = {}  # of each row
 
-    def take(self, entry: Entry, place: Place, turn: Turn) -> None:
+    def take(self, row: Row, turn: Turn) -> None:
         """A row of an agent that works for this turn: one that hangs on no other begins a new agent."""
+        entry = row.entry
         root = self._roots.get(entry.parent_uuid or "")
         if root is None or root not in self._agents:
             text = e.plain_text(e.blocks(entry.message)) if entry.message is not None else ""
@@ -36,9 +36,9 @@ class InlineAgents:
         if entry.uuid is not None:
             self._roots[entry.uuid] = root
         agent, grouper = self._agents[root]
-        for sealed in grouper.feed(entry, place):
+        for sealed in grouper.feed(entry, row.place):
             agent.turns += sealed.turns
-        turn.end = place
+        turn.end = row.place
 
     def finish(self, turn: Turn) -> None:
         """The turn has ended, and with it its agents."""

@@ -25,6 +25,14 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     end: int
 
 
+class Row(msgspec.Struct, frozen=True):
+    """An entry and its place in the file."""
+
+    entry: e.Entry
+    place: Place
+    time_ns: int | None
+
+
 class Result(msgspec.Struct, frozen=True):
     """What a tool call gave back."""
 
