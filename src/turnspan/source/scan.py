@@ -119,7 +119,7 @@ def ends(path: Path, count: int, *, from_end: bool = False) -> bytes:
     return b""
 
 
-def stands_in(path: Path, needle: str, *, key: bytes = b'"uuid":"', before: int | None = None) -> bool:
+def contains_id(path: Path, needle: str, *, key: bytes = b'"uuid":"', before: int | None = None) -> bool:
     """Whether a row of a transcript has this uuid, or another id, before some offset."""
     with _mapped(path) as data:
         end = len(data) if before is None else min(before, len(data))
