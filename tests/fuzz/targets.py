@@ -73,8 +73,8 @@ def check_lines(data: bytes) -> None:
 
 def check_line(line: bytes) -> None:
     """One line."""
-    found = lines.parse(line, lines.Noticed())
-    assert msgspec.json.encode(found) == msgspec.json.encode(lines.parse(line, lines.Noticed()))
+    found = lines.parse(line, lines.Anomalies())
+    assert msgspec.json.encode(found) == msgspec.json.encode(lines.parse(line, lines.Anomalies()))
     lines.is_record(line)
     at = 0
     for start, end in lines.records(line):

@@ -12,7 +12,7 @@ from turnspan.source import tail
 from turnspan.source.decode import entries_from, found_again, position_behind, recall_from
 from turnspan.source.progress import Position
 from turnspan.transcript.grouping import Grouper
-from turnspan.transcript.lines import Noticed
+from turnspan.transcript.lines import Anomalies
 
 if TYPE_CHECKING:
     from turnspan.source.sessions import AgentFile
@@ -32,7 +32,7 @@ def read_runs(
     file: AgentFile,
     position: Position,
     session_id: str,
-    noticed: Noticed,
+    anomalies: Anomalies,
     *,
     is_over: bool,
     since_ns: int = 0,
@@ -50,7 +50,7 @@ def read_runs(
         position = found_again(descriptor, position)
         grouper = _grouper(descriptor, position, session_id)
         sealed: list[Sealed] = []
-        for place, entry in entries_from(descriptor, position, noticed):
+        for place, entry in entries_from(descriptor, position, anomalies):
             sealed += grouper.feed(entry, place)
         is_over = is_over and all(started_ns(turn) >= since_ns for turn in grouper.unsealed)
         last = grouper.seal() if is_over or grouper.is_answered else None
@@ -76,7 +76,7 @@ def _grouper(descriptor: int, position: Position, session_id: str) -> Grouper:
     carry = position.carry
     if position.offset and not carry.turns:
         earlier = Grouper(session_id, None, recall_from(descriptor), is_agent=True)
-        for place, entry in entries_from(descriptor, Position(), Noticed(), until=position.offset):
+        for place, entry in entries_from(descriptor, Position(), Anomalies(), until=position.offset):
             earlier.feed(entry, place)
         sealed = earlier.seal()
         carry = sealed.carry if sealed is not None else carry

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 def entries_from(
-    descriptor: int, position: Position, noticed: lines.Noticed, until: int | None = None
+    descriptor: int, position: Position, anomalies: lines.Anomalies, until: int | None = None
 ) -> Iterator[tuple[Place, entries.Entry]]:
     """The entries of a file from a position on, each with its place."""
     place = position.offset, position.line
     for line in tail.complete_lines(descriptor, *place, until=until, is_whole=lines.is_record):
         if line.data is None:
-            noticed.oversized += 1
+            anomalies.oversized += 1
             continue
-        found = lines.parse(line.data, noticed)
+        found = lines.parse(line.data, anomalies)
         if len(found) > 1:
             yield from _glued(line, line.data)
         elif found:
@@ -40,7 +40,7 @@ def _glued(line: tail.Line, data: bytes) -> Iterator[tuple[Place, entries.Entry]
     for start, end in found:
         is_last = (start, end) == found[-1]
         place = Place(line.number, line.offset + start, line.end if is_last else line.offset + end)
-        for entry in lines.parse(data[start:end], lines.Noticed()):
+        for entry in lines.parse(data[start:end], lines.Anomalies()):
             yield place, entry
 
 
@@ -48,7 +48,7 @@ def recall_from(descriptor: int) -> Callable[[int, int], entries.Entry | None]:
     """How a grouper reads an entry of this file again."""
 
     def recall(offset: int, length: int) -> entries.Entry | None:
-        found = lines.parse(tail.read_line_at(descriptor, offset, length).rstrip(b"\r\n"), lines.Noticed())
+        found = lines.parse(tail.read_line_at(descriptor, offset, length).rstrip(b"\r\n"), lines.Anomalies())
         return found[0] if found else None
 
     return recall
@@ -71,14 +71,14 @@ def found_again(descriptor: int, position: Position) -> Position:
 
 def first_prompt(path: Path) -> str:
     """The words that a file begins with; empty if none of its first rows has any."""
-    noticed = lines.Noticed()
+    anomalies = lines.Anomalies()
     try:
         descriptor = tail.open_regular(path)
     except TranscriptError:
         return ""
     try:
         for line in tail.complete_lines(descriptor, is_whole=lines.is_record):
-            for entry in lines.parse(line.data or b"", noticed):
+            for entry in lines.parse(line.data or b"", anomalies):
                 if entry.type == "user" and entry.message is not None:
                     return entries.plain_text(entries.blocks(entry.message)).strip()
             if line.number > 50:

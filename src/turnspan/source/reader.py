@@ -25,7 +25,7 @@ from turnspan.source.subagents import Agents
 from turnspan.trace import ids
 from turnspan.trace.build import build_turn
 from turnspan.transcript.grouping import Grouper
-from turnspan.transcript.lines import Noticed
+from turnspan.transcript.lines import Anomalies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +88,7 @@ class Reading:
 
     def __init__(self, session: SessionFile, progress: Progress, ending: Ending, prices: Prices | None = None) -> None:
         self.session = session
-        self.noticed = Noticed()
+        self.anomalies = Anomalies()
         self.is_rewritten = False
         self.is_finished = False
         self.size = 0  # of the session's file, when it was read
@@ -101,7 +101,7 @@ class Reading:
 
     def _begin(self, progress: Progress) -> None:
         self._draft = _Draft(progress.main, progress.is_own, progress.left_out)
-        self._agents = Agents(self.session, progress, self._ending, self.noticed, self._prices)
+        self._agents = Agents(self.session, progress, self._ending, self.anomalies, self._prices)
 
     @property
     def has_unsealed(self) -> bool:
@@ -154,7 +154,7 @@ class Reading:
             self.is_rewritten = True
             self._begin(Progress())
         grouper = Grouper(self.session.session_id, position.carry, recall_from(descriptor))
-        for place, entry in entries_from(descriptor, position, self.noticed):
+        for place, entry in entries_from(descriptor, position, self.anomalies):
             for sealed in grouper.feed(entry, place):
                 self._add(sealed)
                 yield

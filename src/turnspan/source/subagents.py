@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from turnspan.source.sessions import AgentFile, SessionFile
     from turnspan.trace.cost import Prices
     from turnspan.trace.model import Trace
-    from turnspan.transcript.lines import Noticed
+    from turnspan.transcript.lines import Anomalies
     from turnspan.transcript.turns import Turn
 
 _MAX_DEPTH: Final = 12
@@ -74,11 +74,11 @@ class Agents:
     """Reads the subagents of one session. After it: whether one is still running, or its answer is missing."""
 
     def __init__(
-        self, session: SessionFile, progress: Progress, ending: Ending, noticed: Noticed, prices: Prices | None
+        self, session: SessionFile, progress: Progress, ending: Ending, anomalies: Anomalies, prices: Prices | None
     ) -> None:
         self._session = session
         self._ending = ending
-        self._noticed = noticed
+        self._noticed = anomalies
         self._prices = prices
         self.links = Links(session, progress)
         self.has_unsealed = False  # a turn of the session or an agent is still running

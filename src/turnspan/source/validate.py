@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from turnspan.errors import TranscriptError
 from turnspan.source import tail
-from turnspan.transcript.lines import Noticed, is_record, parse
+from turnspan.transcript.lines import Anomalies, is_record, parse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,10 +36,10 @@ def require_transcript(path: Path) -> None:
 
 def _is_entry(line: bytes) -> bool:
     """Whether a line is of a type that Claude Code writes, also one that no trace needs."""
-    noticed = Noticed()
-    if parse(line, noticed):
+    anomalies = Anomalies()
+    if parse(line, anomalies):
         return True
-    return line.lstrip().startswith(b"{") and noticed.is_clean and not noticed.unknown
+    return line.lstrip().startswith(b"{") and anomalies.is_clean and not anomalies.unknown
 
 
 def _what_it_is(size: int, head: bytes) -> str:

@@ -39,7 +39,7 @@ _MAX_DEPTH: Final = 200  # deeper JSON is nobody's conversation, and our own dec
 _SURROGATE: Final = lazy.pattern("[\ud800-\udfff]")
 
 
-class Noticed(msgspec.Struct):
+class Anomalies(msgspec.Struct):
     """What was passed over while reading, for people to see: `doctor` shows it."""
 
     unreadable: int = 0  # lines, or parts of lines, that are not JSON
@@ -67,7 +67,7 @@ _WANTED: Final = KNOWN - SKIPPED
 _PROGRESS: Final = b'"type":"progress"'
 
 
-def parse(line: bytes, noticed: Noticed) -> tuple[Entry, ...]:
+def parse(line: bytes, anomalies: Anomalies) -> tuple[Entry, ...]:
     """The entries on one complete line: mostly one, sometimes none or several."""
     if line.startswith(_HEAD) and line[len(_HEAD) : line.find(b'"', len(_HEAD))] in _SKIPPED_NAMES:
         if b'}{"' not in line and b"\0" not in line:
@@ -82,8 +82,8 @@ def parse(line: bytes, noticed: Noticed) -> tuple[Entry, ...]:
     try:
         entry = _decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return tuple(_salvage(line, noticed))
-    return (entry,) if entry.type in _WANTED or _is_wanted(entry, noticed) else ()
+        return tuple(_salvage(line, anomalies))
+    return (entry,) if entry.type in _WANTED or _is_wanted(entry, anomalies) else ()
 
 
 def records(line: bytes) -> list[tuple[int, int]]:
@@ -121,7 +121,7 @@ def is_record(line: bytes) -> bool:
         return False
 
 
-def _is_wanted(entry: Entry, noticed: Noticed) -> bool:
+def _is_wanted(entry: Entry, anomalies: Anomalies) -> bool:
     kind = entry.type
     if kind in SKIPPED:
         return False
@@ -129,7 +129,7 @@ def _is_wanted(entry: Entry, noticed: Noticed) -> bool:
         if kind is None and entry.message is not None and entry.message.role in {"user", "assistant"}:
             entry.type = entry.message.role  # seed 002: early lines had only the message's role
             return True
-        noticed.unknown[kind or "(none)", entry.version or "?"] += 1
+        anomalies.unknown[kind or "(none)", entry.version or "?"] += 1
         return False
     return True
 
@@ -137,13 +137,13 @@ def _is_wanted(entry: Entry, noticed: Noticed) -> bool:
 # ---- lines that do not fit
 
 
-def _salvage(line: bytes, noticed: Noticed) -> list[Entry]:
+def _salvage(line: bytes, anomalies: Anomalies) -> list[Entry]:
     """What can be read of a line that is torn, glued, binary or of wrong types."""
     text = line.replace(b"\0", b"").decode("utf-8", "replace").strip().lstrip("\ufeff")
     if not text:
         return []
     if _is_too_deep(text):
-        noticed.unreadable += 1
+        anomalies.unreadable += 1
         return []
     entries: list[Entry] = []
     decoder = _lenient_decoder(strict=True)
@@ -153,17 +153,17 @@ def _salvage(line: bytes, noticed: Noticed) -> list[Entry]:
             value, end = decoder.raw_decode(text, at)
             value = _clean(value)
         except (ValueError, RecursionError):
-            noticed.unreadable += 1
+            anomalies.unreadable += 1
             at = _next_record(text, at)
             continue
         if entries:
-            noticed.glued += 1
+            anomalies.glued += 1
         if isinstance(value, dict):
-            entry = _coerced(value, noticed)
-            if entry is not None and _is_wanted(entry, noticed):
+            entry = _coerced(value, anomalies)
+            if entry is not None and _is_wanted(entry, anomalies):
                 entries.append(entry)
         else:
-            noticed.misshapen += 1
+            anomalies.misshapen += 1
         at = end
         while at < len(text) and text[at].isspace():
             at += 1
@@ -194,13 +194,13 @@ def _bounded_int(digits: str) -> int | None:
     return int(digits) if len(digits) <= 18 else None
 
 
-def _coerced(value: dict[str, Any], noticed: Noticed) -> Entry | None:
+def _coerced(value: dict[str, Any], anomalies: Anomalies) -> Entry | None:
     """The entry that is left when fields of the wrong type are dropped, one by one."""
     for _ in range(64):
         try:
             return _decode(msgspec.json.encode(value))
         except msgspec.ValidationError as error:
-            noticed.misshapen += 1
+            anomalies.misshapen += 1
             if not _drop_at(value, str(error)):
                 return None
     return None
