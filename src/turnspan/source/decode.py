@@ -1,4 +1,4 @@
-"""The rows of one file, decoded, each in its place; and places that are found again, or found to be gone."""
+"""Decodes the rows of one file, each with its place, and finds positions again in files that have changed."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 def entries_from(
     descriptor: int, position: Position, anomalies: lines.Anomalies, until: int | None = None
 ) -> Iterator[tuple[Place, entries.Entry]]:
-    """The entries of a file from a position on, each with its place."""
-    place = position.offset, position.line
-    for line in tail.complete_lines(descriptor, *place, until=until, is_whole=lines.is_record):
+    """Yield the entries of a file from a position on, each with its place."""
+    for line in tail.complete_lines(
+        descriptor, position.offset, position.line, until=until, is_complete=lines.is_record
+    ):
         if line.data is None:
             anomalies.oversized += 1
             continue
@@ -35,7 +36,7 @@ def entries_from(
 
 
 def _glued(line: tail.Line, data: bytes) -> Iterator[tuple[Place, entries.Entry]]:
-    """The records of a line that lost its newline, each in its own place: a turn may end between them."""
+    """Yield the records of a line that lost its newline, each with its own place: a turn can end between them."""
     found = lines.records(data)
     for start, end in found:
         is_last = (start, end) == found[-1]
@@ -45,7 +46,7 @@ def _glued(line: tail.Line, data: bytes) -> Iterator[tuple[Place, entries.Entry]
 
 
 def recall_from(descriptor: int) -> Callable[[int, int], entries.Entry | None]:
-    """How a grouper reads an entry of this file again."""
+    """Return a function that decodes the entry at a given place again."""
 
     def recall(offset: int, length: int) -> entries.Entry | None:
         found = lines.parse(tail.read_line_at(descriptor, offset, length).rstrip(b"\r\n"), lines.Anomalies())
@@ -55,13 +56,13 @@ def recall_from(descriptor: int) -> Callable[[int, int], entries.Entry | None]:
 
 
 def position_behind(descriptor: int, sealed: Sealed) -> Position:
-    """The place behind what was sealed, with what has to be remembered there."""
+    """Return the position after what was sealed, with its carry."""
     end = sealed.end
     return Position(end.line + 1, end.end, tail.fingerprint(descriptor, end.end), sealed.carry)
 
 
 def found_again(descriptor: int, position: Position) -> Position:
-    """The position, if the file still is the one it was taken in; else its beginning."""
+    """Return the position if the file before it is unchanged, else the beginning of the file."""
     if position.offset == 0:
         return position
     if position.offset > os.fstat(descriptor).st_size:
@@ -70,14 +71,14 @@ def found_again(descriptor: int, position: Position) -> Position:
 
 
 def first_prompt(path: Path) -> str:
-    """The words that a file begins with; empty if none of its first rows has any."""
+    """Return the text of the first user row; empty if there is none among the first rows."""
     anomalies = lines.Anomalies()
     try:
         descriptor = tail.open_regular(path)
     except TranscriptError:
         return ""
     try:
-        for line in tail.complete_lines(descriptor, is_whole=lines.is_record):
+        for line in tail.complete_lines(descriptor, is_complete=lines.is_record):
             for entry in lines.parse(line.data or b"", anomalies):
                 if entry.type == "user" and entry.message is not None:
                     return entries.plain_text(entries.blocks(entry.message)).strip()

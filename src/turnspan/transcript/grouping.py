@@ -102,30 +102,37 @@ class Grouper:
     # ---- the order of rows
 
     def _feed(self, row: Row) -> Sequence[Sealed]:
-        entry = row.entry
         self._untaken.append(row)
-        if self._is_known(entry):
+        if self._is_known(row.entry) or self._put_aside(row):
             return _NONE_SEALED
-        if not is_conversation(entry, is_agent=self._is_agent):
+        if self._early:
+            return self._take_all(self._in_order(row))
+        sealed = self._take(row)
+        if sealed is not None:
+            return self._feed_again(sealed)
+        self._untaken.clear()
+        return _NONE_SEALED
+
+    def _put_aside(self, row: Row) -> bool:
+        """Keep a row that is read with a later one, and ignore a repeated answer; return False if it is to be taken."""
+        entry = row.entry
+        if not self._is_conversation(row):
             (self._early or self._between).append(row)
-            return _NONE_SEALED
-        if entry.request_id is None and self._is_repeated_answer(entry):
+        elif entry.request_id is None and self._is_repeated_answer(entry):
             self._memory.rows.own(key_of(entry), NO_TURN)
-            return _NONE_SEALED
-        if entry.parent_uuid not in self._memory.rows.owner and self._is_early(entry) and len(self._early) < _MAX_EARLY:
+        elif len(self._early) < _MAX_EARLY and self._is_early(entry):
             self._early.append(row)
-            return _NONE_SEALED
-        if not self._early:
-            sealed = self._take(row)
-            if sealed is not None:
-                return self._feed_again(sealed)
-            self._untaken.clear()
-            return _NONE_SEALED
-        if self._is_late_prompt(row):
-            answers = [early for early in self._early if self._is_conversation(early)]
-            rest = [early for early in self._early if not self._is_conversation(early)]
-            return self._take_all([*rest, row, *answers])
-        return self._take_all([*self._early, row])
+        else:
+            return False
+        return True
+
+    def _in_order(self, row: Row) -> list[Row]:
+        """Return the rows that waited and the one that ends the waiting; if it is their prompt, before the answers."""
+        if not self._is_late_prompt(row):
+            return [*self._early, row]
+        answers = [early for early in self._early if self._is_conversation(early)]
+        rest = [early for early in self._early if not self._is_conversation(early)]
+        return [*rest, row, *answers]
 
     def _take(self, row: Row) -> Sealed | None:
         """Take a row with the rows before it; or return what it seals, and take nothing."""
@@ -179,11 +186,11 @@ class Grouper:
     def _is_early(self, entry: Entry) -> bool:
         """Whether a response precedes its own prompt (2.1.45, 2.1.128), or a result follows such a response."""
         parent = entry.parent_uuid
-        if self._is_agent or parent is None or parent in self._memory.rows.owner or entry.is_sidechain:
+        if parent is None or parent in self._memory.rows.owner or self._is_agent or entry.is_sidechain:
             return False
         if entry.type == "user":
             return bool(results_of(entry)) and any(row.entry.uuid == parent for row in self._early)
-        if entry.type != "assistant" or any(not turn.has_answer for turn in self.unsealed):
+        if any(not turn.has_answer for turn in self.unsealed):
             return False  # a turn is running: it belongs there
         others = (row.entry for row in (*self._between, *self._early))
         return all(other.uuid != parent for other in others if other.type != "assistant")
@@ -194,12 +201,17 @@ class Grouper:
         With several responses, the second could seal the turn, and reading would continue after the prompt, past it.
         """
         entry = row.entry
-        if entry.type != "user" or entry.is_sidechain or entry.message is None or results_of(entry):
-            return False
-        if is_interruption(e.plain_text(e.blocks(entry.message))):
+        if not _is_prompt(entry):
             return False
         answers = [early for early in self._early if early.entry.type == "assistant"]
         if len({response_key(answer.entry) for answer in answers}) > 1:
             return False
         first = answers[0]
         return entry.uuid == first.entry.parent_uuid or (row.time_ns or 0) <= (first.time_ns or 0)
+
+
+def _is_prompt(entry: Entry) -> bool:
+    """Whether a conversation row is a prompt of the session's own."""
+    if entry.type != "user" or entry.is_sidechain or entry.message is None or results_of(entry):
+        return False
+    return not is_interruption(e.plain_text(e.blocks(entry.message)))
