@@ -6,7 +6,7 @@ from reads import project_dirs, read
 
 from turnspan.source.sessions import sessions_in
 from turnspan.transcript.grouping import Grouper
-from turnspan.transcript.lines import Noticed, parse
+from turnspan.transcript.lines import Anomalies, parse
 from turnspan.transcript.times import parse_time
 from turnspan.transcript.turns import Place
 
@@ -74,9 +74,9 @@ class Life:
 
 def answered_places(data):
     """Return where a Stop can come: from the end of each turn, up to the next row of the conversation."""
-    grouper, noticed, places, ends, at = Grouper("x"), Noticed(), [], [], 0
+    grouper, anomalies, places, ends, at = Grouper("x"), Anomalies(), [], [], 0
     for number, line in enumerate(data.splitlines(keepends=True)):
-        for entry in parse(line.rstrip(b"\r\n"), noticed):
+        for entry in parse(line.rstrip(b"\r\n"), anomalies):
             if entry.type in {"user", "assistant"}:
                 places.append(at)
             ends += [sealed.end.end for sealed in grouper.feed(entry, Place(number, at, at + len(line)))]

@@ -816,7 +816,7 @@ def test_transcripts_that_nobody_can_read():
             closed.chmod(0o755)
     assert [check.mark for check in said[:3]] == ["bad", "bad", "good"]
     assert f"cannot list {str(projects / '-closed')!r}: " in said[0].says
-    assert "000000000001.jsonl': this user may not read it" in said[1].says
+    assert "000000000001.jsonl': permission denied" in said[1].says
     assert "wrote the 1 newest session" in said[2].says
 
 

@@ -341,7 +341,7 @@ def test_a_line_of_a_hundred_megabytes_costs_only_itself(project):
     reading, pieces = walk(path, is_over=True)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert reading.noticed.oversized == 1
+    assert reading.anomalies.oversized == 1
     assert outline([t for piece in pieces for t in piece.traces]) == [
         "Turn 1",
         "  said First.",
@@ -642,5 +642,5 @@ def test_what_holds_no_turns_gives_nothing(tmp_path, content):
     path.write_bytes(content)
     reading, pieces = walk(path, is_over=True)
     assert pieces == []
-    noticed = reading.noticed
-    assert bool(content.strip()) == bool(noticed.unreadable or noticed.misshapen or noticed.unknown)
+    anomalies = reading.anomalies
+    assert bool(content.strip()) == bool(anomalies.unreadable or anomalies.misshapen or anomalies.unknown)

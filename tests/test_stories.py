@@ -84,10 +84,10 @@ def render(projects):
         for session in sessions_in(project):
             reading = Reading(session, Progress(), Ending(is_over=True))
             traces = [trace for piece in reading.pieces() for trace in piece.traces]
-            noticed = msgspec.structs.asdict(reading.noticed)
-            noticed["unknown"] = {" ".join(key): count for key, count in reading.noticed.unknown.items()}
+            anomalies = msgspec.structs.asdict(reading.anomalies)
+            anomalies["unknown"] = {" ".join(key): count for key, count in reading.anomalies.unknown.items()}
             told[f"{project.name}/{session.session_id}"] = {
-                "noticed": {key: value for key, value in noticed.items() if value},
+                "noticed": {key: value for key, value in anomalies.items() if value},
                 "warmups": reading.warmups,
                 "traces": [
                     {

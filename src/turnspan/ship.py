@@ -123,7 +123,7 @@ def ship(
     shipped.is_rewritten = reading.is_rewritten
     shipped.is_answer_missing = reading.is_answer_missing
     shipped.has_unsealed = reading.has_unsealed
-    noticed = reading.noticed
+    noticed = reading.anomalies
     shipped.noticed = {
         name: count for name in ("unreadable", "misshapen", "oversized", "glued") if (count := getattr(noticed, name))
     }

@@ -57,7 +57,7 @@ def check_lines(data: bytes) -> None:
     """Any bytes are lines; each line is some entries or none, whose text is Unicode, wherever the reading broke off."""
     descriptor = _in_memory(data)
     try:
-        found = list(tail.complete_lines(descriptor, is_whole=lines.is_record))
+        found = list(tail.complete_lines(descriptor, is_complete=lines.is_record))
         assert b"".join(_with_end(line, data) for line in found) == data[: found[-1].end if found else 0]
         assert [line.number for line in found] == list(range(len(found)))
         strict = list(tail.complete_lines(descriptor))
@@ -73,8 +73,8 @@ def check_lines(data: bytes) -> None:
 
 def check_line(line: bytes) -> None:
     """One line."""
-    found = lines.parse(line, lines.Noticed())
-    assert msgspec.json.encode(found) == msgspec.json.encode(lines.parse(line, lines.Noticed()))
+    found = lines.parse(line, lines.Anomalies())
+    assert msgspec.json.encode(found) == msgspec.json.encode(lines.parse(line, lines.Anomalies()))
     lines.is_record(line)
     at = 0
     for start, end in lines.records(line):

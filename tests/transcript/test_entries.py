@@ -10,14 +10,14 @@ from rows import Writer
 
 from turnspan.transcript import entries, lines
 from turnspan.transcript.entries import Block, Entry, Inner, Source
-from turnspan.transcript.lines import Noticed, parse
+from turnspan.transcript.lines import Anomalies, parse
 from turnspan.transcript.times import parse_time
 
 
 def read(line):
-    """Return the entries of a line, and what was noticed."""
-    noticed = Noticed()
-    return parse(line if isinstance(line, bytes) else json.dumps(line).encode(), noticed), noticed
+    """Return the entries of a line, and what was anomalies."""
+    anomalies = Anomalies()
+    return parse(line if isinstance(line, bytes) else json.dumps(line).encode(), anomalies), anomalies
 
 
 PROMPT = {"type": "user", "uuid": "u1", "sessionId": "s1", "message": {"role": "user", "content": "Weave."}}
@@ -28,17 +28,17 @@ PROMPT = {"type": "user", "uuid": "u1", "sessionId": "s1", "message": {"role": "
 
 def test_a_line_is_decoded_into_typed_fields():
     """A line of any client becomes one entry with the fields we know; the others cost nothing."""
-    (entry,), noticed = read({**PROMPT, "gitBranch": "main", "todos": [], "thinkingMetadata": {"level": "high"}})
+    (entry,), anomalies = read({**PROMPT, "gitBranch": "main", "todos": [], "thinkingMetadata": {"level": "high"}})
     assert (entry.type, entry.uuid, entry.session_id, entry.git_branch) == ("user", "u1", "s1", "main")
     assert entry.message.content == "Weave."
-    assert noticed.is_clean
+    assert anomalies.is_clean
 
 
 @pytest.mark.parametrize("kind", sorted(lines.SKIPPED))
 def test_lines_that_carry_nothing_are_skipped(kind):
     """Snapshots, progress and recorded request bodies are passed over, wherever the type stands in the line."""
-    assert read({"type": kind, "data": {"message": {"role": "user"}}}) == ((), Noticed())
-    assert read({"data": {"message": {"role": "user"}}, "type": kind}) == ((), Noticed())
+    assert read({"type": kind, "data": {"message": {"role": "user"}}}) == ((), Anomalies())
+    assert read({"data": {"message": {"role": "user"}}, "type": kind}) == ((), Anomalies())
 
 
 def test_a_progress_line_is_known_by_its_own_type():
@@ -51,11 +51,11 @@ def test_a_progress_line_is_known_by_its_own_type():
 
 def test_an_unknown_type_is_counted_with_its_version():
     """A type that a newer client invents is counted by type and version, never an error."""
-    found, noticed = read({"type": "sparkle", "version": "3.0.0"})
+    found, anomalies = read({"type": "sparkle", "version": "3.0.0"})
     assert found == ()
-    assert dict(noticed.unknown) == {("sparkle", "3.0.0"): 1}
+    assert dict(anomalies.unknown) == {("sparkle", "3.0.0"): 1}
     assert read({"hello": "world"})[1].unknown == {("(none)", "?"): 1}
-    assert noticed.is_clean
+    assert anomalies.is_clean
 
 
 def test_early_lines_had_only_the_role():
@@ -70,9 +70,9 @@ def test_early_lines_had_only_the_role():
 def test_two_objects_on_one_line_are_both_read():
     """A restored file may have lost a newline: both records are there."""
     line = json.dumps(PROMPT).encode()
-    found, noticed = read(line + b" " + line.replace(b"u1", b"u2"))
+    found, anomalies = read(line + b" " + line.replace(b"u1", b"u2"))
     assert [entry.uuid for entry in found] == ["u1", "u2"]
-    assert (noticed.glued, noticed.unreadable) == (1, 0)
+    assert (anomalies.glued, anomalies.unreadable) == (1, 0)
 
 
 def test_a_record_glued_to_one_that_is_skipped_is_read():
@@ -82,7 +82,7 @@ def test_a_record_glued_to_one_that_is_skipped_is_read():
         for between in (b"", b"\0\0\0"):
             assert [entry.uuid for entry in read(skipped + between + wanted)[0]] == ["u1"]
             assert [entry.uuid for entry in read(wanted + between + skipped)[0]] == ["u1"]
-    assert read(b'{"type":"last-prompt","x":"}{"}') == ((), Noticed())
+    assert read(b'{"type":"last-prompt","x":"}{"}') == ((), Anomalies())
 
 
 def test_the_records_of_a_glued_line_have_places():
@@ -111,17 +111,17 @@ def test_a_torn_record_does_not_cost_the_next_one():
     """Half a record, then a whole one on the same line: the whole one is read."""
     line = json.dumps(PROMPT).encode()
     for begin in (b'{"type": "user", "mess', b'{"parentUuid":"x","message":{"content":"a'):
-        found, noticed = read(begin + line)
+        found, anomalies = read(begin + line)
         assert [entry.uuid for entry in found] == ["u1"]
-        assert noticed.unreadable == 1
+        assert anomalies.unreadable == 1
 
 
 @pytest.mark.parametrize("noise", [b"\0" * 4096, b"\xef\xbb\xbf", b"\r", b"  "])
 def test_noise_around_a_record_is_taken_off(noise):
     """NUL blocks of a crashed disk, byte order marks and carriage returns do not hide a record."""
-    found, noticed = read(noise + json.dumps(PROMPT).encode() + noise.replace(b"\xef\xbb\xbf", b""))
+    found, anomalies = read(noise + json.dumps(PROMPT).encode() + noise.replace(b"\xef\xbb\xbf", b""))
     assert [entry.uuid for entry in found] == ["u1"]
-    assert noticed.is_clean
+    assert anomalies.is_clean
 
 
 def test_bad_bytes_become_replacement_characters():
@@ -136,23 +136,23 @@ def test_bad_bytes_become_replacement_characters():
 @pytest.mark.parametrize("line", [b"", b"\0\0\0", b"   "])
 def test_an_empty_line_is_nothing(line):
     """An empty line is neither a record nor a complaint."""
-    assert read(line) == ((), Noticed())
+    assert read(line) == ((), Anomalies())
 
 
 @pytest.mark.parametrize("line", [b"hello", b"{", b"]", b'{"type":', b"\xff" * 50, b"[" * 100_000, b'{"a":' * 100_000])
 def test_what_is_not_json_is_counted(line):
     """What cannot be read is counted once, and costs nothing else."""
-    found, noticed = read(line)
+    found, anomalies = read(line)
     assert found == ()
-    assert noticed.unreadable == 1
+    assert anomalies.unreadable == 1
 
 
 @pytest.mark.parametrize("line", [b"[]", b"1", b'"text"', b"null", b"NaN", b"1e999"])
 def test_json_that_is_no_record_is_counted(line):
     """A value that is no object is counted."""
-    found, noticed = read(line)
+    found, anomalies = read(line)
     assert found == ()
-    assert noticed.misshapen == 1
+    assert anomalies.misshapen == 1
 
 
 @pytest.mark.parametrize("depth", [100, 190, 500, 520, 1000, 10_000, 200_000])
@@ -168,8 +168,8 @@ def test_deep_nesting_is_survived(depth, bracket, inside):
         + bracket[1] * depth
         + b"}"
     )
-    found, noticed = read(line)
-    assert len(found) + noticed.unreadable == 1
+    found, anomalies = read(line)
+    assert len(found) + anomalies.unreadable == 1
 
 
 def test_a_field_of_the_wrong_type_is_dropped_alone():
@@ -185,10 +185,10 @@ def test_a_field_of_the_wrong_type_is_dropped_alone():
             "usage": [],
         },
     }
-    (entry,), noticed = read(row)
+    (entry,), anomalies = read(row)
     assert (entry.uuid, entry.git_branch, entry.is_meta, entry.timestamp) == ("u1", None, None, None)
     assert entries.plain_text(entries.blocks(entry.message)) == "Weave."
-    assert noticed.misshapen >= 5
+    assert anomalies.misshapen >= 5
 
 
 @pytest.mark.parametrize(

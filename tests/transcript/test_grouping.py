@@ -4,7 +4,7 @@ import pytest
 from rows import Writer, tool_id
 
 from turnspan.transcript.grouping import Grouper
-from turnspan.transcript.lines import Noticed, parse
+from turnspan.transcript.lines import Anomalies, parse
 from turnspan.transcript.resume import Carry
 from turnspan.transcript.turns import Place
 
@@ -14,7 +14,7 @@ def entries_of(writer):
     at, found = 0, []
     for number, line in enumerate(writer.lines()):
         place = Place(number, at, at + len(line))
-        found += [(entry, place) for entry in parse(line.rstrip(b"\n"), Noticed())]
+        found += [(entry, place) for entry in parse(line.rstrip(b"\n"), Anomalies())]
         at += len(line)
     return found
 
@@ -24,7 +24,7 @@ def grouped(writer, **options):
     data = b"".join(writer.lines())
 
     def recall(offset, length):
-        return parse(data[offset : offset + length].rstrip(b"\n"), Noticed())[0]
+        return parse(data[offset : offset + length].rstrip(b"\n"), Anomalies())[0]
 
     grouper = Grouper(writer.session, None, recall, **options)
     turns = [
@@ -570,7 +570,7 @@ def test_a_grouper_goes_on_from_what_was_remembered():
     found = entries_of(writer)
 
     def recall(offset, length):
-        return parse(data[offset : offset + length].rstrip(b"\n"), Noticed())[0]
+        return parse(data[offset : offset + length].rstrip(b"\n"), Anomalies())[0]
 
     whole = Grouper(writer.session, None, recall)
     sealed = [group for entry, place in found for group in whole.feed(entry, place)]

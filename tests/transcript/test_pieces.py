@@ -6,7 +6,7 @@ import random
 import msgspec
 
 from turnspan.transcript.grouping import Grouper
-from turnspan.transcript.lines import Noticed, parse
+from turnspan.transcript.lines import Anomalies, parse
 from turnspan.transcript.resume import Carry
 from turnspan.transcript.turns import Place
 
@@ -59,12 +59,12 @@ def read(rows, cuts, *, is_agent):
     by_offset = {place.offset: data for place, data in lines}
     found, offset, carry = [], 0, Carry()
     for cut in (*cuts, len(rows)):
-        grouper = Grouper("s", carry, lambda at, _: parse(by_offset[at], Noticed())[0], is_agent=is_agent)
+        grouper = Grouper("s", carry, lambda at, _: parse(by_offset[at], Anomalies())[0], is_agent=is_agent)
         new = [
             sealed
             for place, data in lines[:cut]
             if place.offset >= offset
-            for entry in parse(data, Noticed())
+            for entry in parse(data, Anomalies())
             for sealed in grouper.feed(entry, place)
         ]
         if cut == len(rows):

@@ -1,4 +1,4 @@
-"""The rows of one file, decoded, each in its place; and places that are found again, or found to be gone."""
+"""Decodes the rows of one file, each with its place, and finds positions again in files that have changed."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from turnspan.transcript.assembly import Sealed
+    from turnspan.transcript.sealing import Sealed
 
 
 def entries_from(
-    descriptor: int, position: Position, noticed: lines.Noticed, until: int | None = None
+    descriptor: int, position: Position, anomalies: lines.Anomalies, until: int | None = None
 ) -> Iterator[tuple[Place, entries.Entry]]:
-    """The entries of a file from a position on, each with its place."""
-    place = position.offset, position.line
-    for line in tail.complete_lines(descriptor, *place, until=until, is_whole=lines.is_record):
+    """Yield the entries of a file from a position on, each with its place."""
+    for line in tail.complete_lines(
+        descriptor, position.offset, position.line, until=until, is_complete=lines.is_record
+    ):
         if line.data is None:
-            noticed.oversized += 1
+            anomalies.oversized += 1
             continue
-        found = lines.parse(line.data, noticed)
+        found = lines.parse(line.data, anomalies)
         if len(found) > 1:
             yield from _glued(line, line.data)
         elif found:
@@ -35,33 +36,33 @@ def entries_from(
 
 
 def _glued(line: tail.Line, data: bytes) -> Iterator[tuple[Place, entries.Entry]]:
-    """The records of a line that lost its newline, each in its own place: a turn may end between them."""
+    """Yield the records of a line that lost its newline, each with its own place: a turn can end between them."""
     found = lines.records(data)
     for start, end in found:
         is_last = (start, end) == found[-1]
         place = Place(line.number, line.offset + start, line.end if is_last else line.offset + end)
-        for entry in lines.parse(data[start:end], lines.Noticed()):
+        for entry in lines.parse(data[start:end], lines.Anomalies()):
             yield place, entry
 
 
 def recall_from(descriptor: int) -> Callable[[int, int], entries.Entry | None]:
-    """How a grouper reads an entry of this file again."""
+    """Return a function that decodes the entry at a given place again."""
 
     def recall(offset: int, length: int) -> entries.Entry | None:
-        found = lines.parse(tail.read_line_at(descriptor, offset, length).rstrip(b"\r\n"), lines.Noticed())
+        found = lines.parse(tail.read_line_at(descriptor, offset, length).rstrip(b"\r\n"), lines.Anomalies())
         return found[0] if found else None
 
     return recall
 
 
 def position_behind(descriptor: int, sealed: Sealed) -> Position:
-    """The place behind what was sealed, with what has to be remembered there."""
+    """Return the position after what was sealed, with its carry."""
     end = sealed.end
     return Position(end.line + 1, end.end, tail.fingerprint(descriptor, end.end), sealed.carry)
 
 
 def found_again(descriptor: int, position: Position) -> Position:
-    """The position, if the file still is the one it was taken in; else its beginning."""
+    """Return the position if the file before it is unchanged, else the beginning of the file."""
     if position.offset == 0:
         return position
     if position.offset > os.fstat(descriptor).st_size:
@@ -70,15 +71,15 @@ def found_again(descriptor: int, position: Position) -> Position:
 
 
 def first_prompt(path: Path) -> str:
-    """The words that a file begins with; empty if none of its first rows has any."""
-    noticed = lines.Noticed()
+    """Return the text of the first user row; empty if there is none among the first rows."""
+    anomalies = lines.Anomalies()
     try:
         descriptor = tail.open_regular(path)
     except TranscriptError:
         return ""
     try:
-        for line in tail.complete_lines(descriptor, is_whole=lines.is_record):
-            for entry in lines.parse(line.data or b"", noticed):
+        for line in tail.complete_lines(descriptor, is_complete=lines.is_record):
+            for entry in lines.parse(line.data or b"", anomalies):
                 if entry.type == "user" and entry.message is not None:
                     return entries.plain_text(entries.blocks(entry.message)).strip()
             if line.number > 50:

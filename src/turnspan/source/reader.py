@@ -1,10 +1,11 @@
-"""A session's new lines become traces: from a place in the files to the traces that may leave, and the next place.
+"""Turns a session's new lines into traces: from a position in its files to the traces that can be exported.
 
 Rules:
 
-- A `Reading` reads and builds; it sends nothing and writes nothing. `ship` walks over its pieces and commits each once
-  it is acknowledged; `show` only looks at them.
-- The place never passes an unsealed turn. Reading from any committed place gives what one reading from the start gives.
+- A `Reading` reads and builds; it sends nothing and writes nothing. `ship` goes through its pieces and commits each one
+  when it is acknowledged; `show` only displays them.
+- A position never passes an unsealed turn. Reading from any committed position gives what one reading from the start
+  gives.
 """
 
 from __future__ import annotations
@@ -12,67 +13,115 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from turnspan.errors import TranscriptError
 from turnspan.source import forks, tail
-from turnspan.source.decode import entries_from, found_again, recall_from
-from turnspan.source.draft import begun
-from turnspan.source.progress import IDLE_NS, IDLE_WHILE_PENDING_NS, Ending, Progress
-from turnspan.source.subagents import Agents, started_ns
+from turnspan.source.agent_links import Parent
+from turnspan.source.agent_runs import started_ns
+from turnspan.source.decode import entries_from, found_again, position_behind, recall_from
+from turnspan.source.progress import IDLE_NS, IDLE_WHILE_PENDING_NS, Ending, Piece, Position, Progress
+from turnspan.source.subagents import Agents
 from turnspan.trace import ids
 from turnspan.trace.build import build_turn
 from turnspan.transcript.grouping import Grouper
-from turnspan.transcript.lines import Noticed
+from turnspan.transcript.lines import Anomalies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from turnspan.source.progress import Piece
+    from turnspan.source.agent_links import Links
     from turnspan.source.sessions import SessionFile
     from turnspan.trace.cost import Prices
     from turnspan.trace.model import Trace
-    from turnspan.transcript.assembly import Sealed
+    from turnspan.transcript.resume import Carry
+    from turnspan.transcript.sealing import Sealed
+    from turnspan.transcript.turns import Turn
 
-PIECE_SPANS: Final = 400  # what makes a request worth its while
+PIECE_SPANS: Final = 400  # enough to make a request worthwhile
 _REMEMBERED_LEFT_OUT: Final = 8
 
 
+class _Draft(msgspec.Struct):
+    """The next piece in the making: its traces, and how far the session's file was read for them."""
+
+    main: Position
+    is_own: bool
+    left_out: tuple[int, ...]
+    last: Sealed | None = None  # the last turns that were sealed since `main`
+    is_changed: bool = False  # there is progress to commit
+    is_adding: bool = False  # a turn is being added: progress made with it must not be stored
+    traces: list[Trace] = []
+    spans: int = 0
+    turns: int = 0
+    copied: int = 0
+
+    @property
+    def carry(self) -> Carry:
+        """What is remembered after the last turn that was sealed."""
+        return self.last.carry if self.last is not None else self.main.carry
+
+    def add(self, *traces: Trace) -> None:
+        """Add traces to the piece."""
+        self.traces += traces
+        self.spans += sum(len(trace.spans) for trace in traces)
+
+    def leave_out(self, turn: Turn) -> None:
+        """Count a copied turn; its later parts are skipped as well."""
+        self.copied += turn.part == 0
+        self.left_out = (*self.left_out, turn.number)[-_REMEMBERED_LEFT_OUT:]
+
+    def finish(self, descriptor: int, links: Links) -> Piece:
+        """Return the piece; the next one begins where it ends."""
+        if self.last is not None:
+            self.main = position_behind(descriptor, self.last)
+        positions, launched = links.snapshot()
+        progress = Progress(self.main, self.is_own, positions, launched, self.left_out)
+        piece = Piece(self.traces, progress, self.turns, self.copied)
+        self.last, self.is_changed = None, False
+        self.traces, self.spans, self.turns, self.copied = [], 0, 0, 0
+        return piece
+
+
 class Reading:
-    """One walk over a session. After it: what was noticed, and whether the file was rewritten or an answer misses."""
+    """One pass over a session. After it: what was skipped, whether the file was rewritten, or an answer is missing."""
 
     def __init__(self, session: SessionFile, progress: Progress, ending: Ending, prices: Prices | None = None) -> None:
         self.session = session
-        self.noticed = Noticed()
+        self.anomalies = Anomalies()
         self.is_rewritten = False
         self.is_finished = False
         self.size = 0  # of the session's file, when it was read
         self._ending = ending
         self._prices = prices
-        self._is_cut = False  # the file ends in half a line: somebody may be at work there
+        self._is_cut = False  # the file ends in an incomplete line: the client may be writing it
+        self._has_unsealed = False
+        self._is_answer_missing = False
         self._begin(progress)
 
     def _begin(self, progress: Progress) -> None:
-        self._draft = begun(progress)
-        self._agents = Agents(self.session, self._draft, self._ending, self.noticed, self._prices)
+        self._draft = _Draft(progress.main, progress.is_own, progress.left_out)
+        self._agents = Agents(self.session, progress, self._ending, self.anomalies, self._prices)
 
     @property
     def has_unsealed(self) -> bool:
-        """Whether a turn or an agent has not come to its end."""
-        return self._draft.has_unsealed
+        """Whether a turn or an agent is still running."""
+        return self._has_unsealed or self._agents.has_unsealed
 
     @property
     def is_answer_missing(self) -> bool:
         """Whether the client says that something has ended, and the files do not show it yet."""
-        return self._draft.is_answer_missing
+        return self._is_answer_missing or self._agents.is_answer_missing
 
     @property
     def warmups(self) -> int:
-        """How many agents were left out that nobody asked for."""
-        return self._draft.warmups
+        """How many warm-up agents were skipped (2.0.x)."""
+        return self._agents.warmups
 
     def pieces(self) -> Iterator[Piece]:
-        """The traces that may leave, in the order of the transcript, then those of agents that have finished.
+        """Yield the traces that can be exported, in the order of the transcript, then those of finished agents.
 
-        Raises TranscriptError, also when the disk fails in the middle: what was not read is not concluded about.
+        Raises TranscriptError, also if the disk fails midway: nothing is assumed about what was not read.
         """
         try:
             yield from self._pieces()
@@ -84,19 +133,20 @@ class Reading:
         try:
             for _ in self._steps(descriptor):
                 if self._draft.spans >= PIECE_SPANS:
-                    yield self._draft.piece(descriptor)
+                    yield self._draft.finish(descriptor, self._agents.links)
             self.is_finished = True
             if self._draft.is_changed:
-                yield self._draft.piece(descriptor)
+                yield self._draft.finish(descriptor, self._agents.links)
         except OSError:
-            if self._draft.is_changed and not self._draft.is_half:  # what stands before the spot that cannot be read
-                yield self._draft.piece(descriptor)
+            is_adding = self._draft.is_adding or self._agents.is_adding
+            if self._draft.is_changed and not is_adding:  # what precedes the spot that cannot be read
+                yield self._draft.finish(descriptor, self._agents.links)
             raise
         finally:
             os.close(descriptor)
 
     def _steps(self, descriptor: int) -> Iterator[None]:
-        """Draft what may leave, a turn or an agent at a time."""
+        """Add what can be exported to the draft, one turn or agent at a time."""
         self.size = os.fstat(descriptor).st_size
         self._is_cut = self.size > 0 and tail.read_at(descriptor, 1, self.size - 1) != b"\n"
         position = found_again(descriptor, self._draft.main)
@@ -104,72 +154,82 @@ class Reading:
             self.is_rewritten = True
             self._begin(Progress())
         grouper = Grouper(self.session.session_id, position.carry, recall_from(descriptor))
-        for place, entry in entries_from(descriptor, position, self.noticed):
+        for place, entry in entries_from(descriptor, position, self.anomalies):
             for sealed in grouper.feed(entry, place):
                 self._add(sealed)
                 yield
+        open_ns = self._end(grouper)
+        yield
+        for traces in self._agents.remaining(open_ns=open_ns, has_unsealed=self._has_unsealed):
+            self._draft.is_changed = True
+            self._draft.add(*traces)
+            yield
+
+    def _end(self, grouper: Grouper) -> int | None:
+        """Add what is open at the end of the file if it has ended; else return when it began."""
         if grouper.early_ns is not None:
-            self._draft.has_unsealed = True
+            self._has_unsealed = True
             patience_ns = IDLE_WHILE_PENDING_NS if self._is_cut else IDLE_NS
             if self._ending.is_over or self._ending.is_idle(grouper.early_ns, patience_ns):
                 for sealed in grouper.flush():
                     self._add(sealed)
-        if grouper.unsealed:
-            last = grouper.seal() if self._may_leave(grouper) else None
-            if last is not None:
-                self._add(last)
-            else:
-                self._draft.has_unsealed = True
-                self._draft.open_ns = min(map(started_ns, grouper.unsealed))
-        yield
-        yield from self._agents.left()
+        if not grouper.unsealed:
+            return None
+        last = grouper.seal() if self._has_ended(grouper) else None
+        if last is not None:
+            self._add(last)
+            return None
+        self._has_unsealed = True
+        return min(map(started_ns, grouper.unsealed))
 
-    def _may_leave(self, grouper: Grouper) -> bool:
-        ending = self._ending
+    def _has_ended(self, grouper: Grouper) -> bool:
+        """Whether what is open can be exported."""
+        ending, turns = self._ending, grouper.unsealed
         if ending.is_over:
             return True
-        if ending.is_stopped and not self._began_later(grouper):
+        if ending.is_stopped and not self._began_later(turns):
             words = ending.last_words
-            if grouper.is_answered and (words is None or words in grouper.unsealed[-1].last_words):
+            if grouper.is_answered and (words is None or words in turns[-1].last_words):
                 return True
-            # The stop may have been an earlier turn's: then its words have left already.
-            self._draft.is_answer_missing = words not in self._draft.carry.words
-        if grouper.is_answered and all(turn.session_id == ending.stopped_session for turn in grouper.unsealed):
-            return True  # 1.0.128 `--continue`: the stop names the old file, the turn stands in a new one
-        if ending.now_ns is None:
-            return False
-        last_ns = max([self._agents.last_write_ns(), *(time for turn in grouper.unsealed for time in turn.times)])
-        is_waiting = self._is_cut or any(turn.pending_calls for turn in grouper.unsealed)
-        return ending.is_idle(last_ns, IDLE_WHILE_PENDING_NS if is_waiting else IDLE_NS)
+            # The stop may belong to an earlier turn, whose last message was exported already.
+            self._is_answer_missing = words not in self._draft.carry.words
+        if grouper.is_answered and all(turn.session_id == ending.stopped_session for turn in turns):
+            return True  # 1.0.128 `--continue`: the stop names the old file, the turn is in a new one
+        return ending.now_ns is not None and self._is_idle(turns)
 
-    def _began_later(self, grouper: Grouper) -> bool:
-        """Whether what is open began after the stop: clients before 2.1.47 do not say what the last words were."""
+    def _is_idle(self, turns: list[Turn]) -> bool:
+        """Whether nothing was written for so long that the client must have ended."""
+        last_ns = max([self._agents.last_write_ns(), *(time_ns for turn in turns for time_ns in turn.times)])
+        is_waiting = self._is_cut or any(turn.pending_calls for turn in turns)
+        return self._ending.is_idle(last_ns, IDLE_WHILE_PENDING_NS if is_waiting else IDLE_NS)
+
+    def _began_later(self, turns: list[Turn]) -> bool:
+        """Whether what is open began after the stop: clients before 2.1.47 do not name the last message."""
         stopped_ns = self._ending.stopped_ns
-        return stopped_ns is not None and min(map(started_ns, grouper.unsealed)) > stopped_ns
+        return stopped_ns is not None and min(map(started_ns, turns)) > stopped_ns
 
     def _add(self, sealed: Sealed) -> None:
-        """Build what was sealed, less what was copied."""
+        """Build the turns that were sealed, except copies."""
         draft = self._draft
-        draft.last, draft.is_changed, draft.is_half = sealed, True, True
+        draft.last, draft.is_changed, draft.is_adding = sealed, True, True
         for turn in sealed.turns:
             if turn.part > 0 and turn.number in draft.left_out:
                 continue
             is_copied = not draft.is_own and forks.is_copied(turn, self.session)
             if is_copied or forks.repeats_itself(turn, self.session):
-                draft.copied += turn.part == 0
-                draft.left_out = (*draft.left_out, turn.number)[-_REMEMBERED_LEFT_OUT:]
+                draft.leave_out(turn)
                 continue
             if turn.previous is not None and turn.previous.number in draft.left_out:
                 turn.previous = forks.original_ref(turn.previous, self.session)
             draft.is_own = True
             draft.turns += turn.part == 0
-            trace_id = ids.trace_id(turn.session_id, turn.key)
-            found = self._agents.launched_by(turn, trace_id, f"Turn {turn.number}")
-            draft.add(build_turn(turn, found, prices=self._prices))
-        draft.is_half = False
+            parent = Parent(ids.trace_id(turn.session_id, turn.key), f"Turn {turn.number}")
+            collected = self._agents.collect(turn, parent)
+            draft.add(*collected.earlier, build_turn(turn, collected.agents, prices=self._prices))
+        draft.is_adding = False
 
 
 def all_traces(session: SessionFile, prices: Prices | None = None) -> Iterator[Trace]:
-    """All traces of a session, as they were built: nothing is masked."""
+    """Yield all traces of a session as they were built: nothing is masked."""
     for piece in Reading(session, Progress(), Ending(is_over=True), prices).pieces():
         yield from piece.traces

@@ -1,7 +1,7 @@
-"""A look at a file without reading all of it: its ends, its times, whether something stands in it.
+"""Looks into files without decoding all of them: their ends, their times, whether they contain something.
 
-A file that is not there, or nobody's to read, has no times and holds nothing. One that could not be read for the moment
-is an error: nothing is concluded about what was not read.
+A file that does not exist or is not readable has no times and contains nothing. A transient failure is an error:
+nothing is assumed about what was not read.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ T = TypeVar("T")
 
 END_BYTES: Final = 65536
 _AGENT_HEAD_BYTES: Final = 4096
-_PASSING: Final = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EINTR, errno.EAGAIN}
+_TRANSIENT: Final = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EINTR, errno.EAGAIN}
 _STAMP: Final = lazy.pattern(rb'"timestamp":"([^"]{10,40})"')
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int | None]:
-    """A descriptor on a regular file; None where there is none for us. What fails for the moment is an error."""
+    """Yield a descriptor of a regular file; None if it cannot be opened. A transient failure is an error."""
     try:
         descriptor = open_regular(path)
     except TranscriptError as error:
-        if _is_passing(error.__cause__):
+        if _is_transient(error.__cause__):
             raise
         yield None
         return
     try:
         yield descriptor
     except OSError as error:
-        if _is_passing(error):
+        if _is_transient(error):
             raise _unread(path, error) from error
     finally:
-        with suppress(OSError):  # it was only read
+        with suppress(OSError):  # opened for reading only
             os.close(descriptor)
 
 
-def _is_passing(cause: BaseException | None) -> bool:
-    return isinstance(cause, OSError) and cause.errno in _PASSING
+def _is_transient(cause: BaseException | None) -> bool:
+    return isinstance(cause, OSError) and cause.errno in _TRANSIENT
 
 
 def _unread(path: Path | str, error: OSError) -> TranscriptError:
@@ -63,18 +63,18 @@ def _unread(path: Path | str, error: OSError) -> TranscriptError:
 
 
 def stamp_of(path: str) -> tuple[int, int]:
-    """Size and time of a file: what was read of it is right as long as they are the same."""
+    """Return the size and modification time of a file; as long as they are the same, cached content is valid."""
     try:
         found = os.stat(path)  # noqa: PTH116
     except OSError as error:
-        if _is_passing(error):
+        if _is_transient(error):
             raise _unread(path, error) from error
         return 0, 0
     return found.st_size, found.st_mtime_ns
 
 
 def size_of(path: Path) -> int:
-    """The size of a file; 0 if it does not exist or cannot be looked at."""
+    """Return the size of a file; 0 if it does not exist or cannot be accessed."""
     try:
         return path.stat().st_size
     except OSError:
@@ -82,7 +82,7 @@ def size_of(path: Path) -> int:
 
 
 def modified_ns(path: Path) -> int:
-    """When a regular file was last written; 0 if it does not exist or is not a regular file."""
+    """Return when a regular file was last written; 0 if it does not exist or is not a regular file."""
     try:
         status = path.stat()
     except OSError:
@@ -90,19 +90,19 @@ def modified_ns(path: Path) -> int:
     return status.st_mtime_ns if stat.S_ISREG(status.st_mode) else 0
 
 
-@lru_cache(maxsize=1 << 11)  # a backfill asks with every session next to which it lies
+@lru_cache(maxsize=1 << 11)  # a backfill asks for the same files with every session
 def head_of(path: str, _size: int, _written_ns: int) -> bytes:
-    """How a file begins."""
+    """Return the beginning of a file."""
     return ends(Path(path), _AGENT_HEAD_BYTES)
 
 
 def time_range(path: Path) -> tuple[int | None, int | None]:
-    """The first and the last time that a transcript's ends show. A long line may hide either: then it is not known."""
+    """Return the first and last time in the ends of a transcript; None where a long line hides it."""
     return min(_times(ends(path, END_BYTES)), default=None), last_time_ns(path)
 
 
 def last_time_ns(path: Path) -> int | None:
-    """The last time that the end of a transcript shows."""
+    """Return the last time in the end of a transcript."""
     return max(_times(ends(path, END_BYTES, from_end=True)), default=None)
 
 
@@ -112,15 +112,15 @@ def _times(data: bytes) -> list[int]:
 
 
 def ends(path: Path, count: int, *, from_end: bool = False) -> bytes:
-    """The first or last bytes of a regular file; nothing of what is not one."""
+    """Return the first or last bytes of a regular file; empty if it is not one."""
     with _opened(path) as descriptor:
         if descriptor is not None:
             return read_at(descriptor, count, max(0, os.fstat(descriptor).st_size - count) if from_end else 0)
     return b""
 
 
-def stands_in(path: Path, needle: str, *, key: bytes = b'"uuid":"', before: int | None = None) -> bool:
-    """Whether a row of a transcript has this uuid, or another id, before some offset."""
+def contains_id(path: Path, needle: str, *, key: bytes = b'"uuid":"', before: int | None = None) -> bool:
+    """Whether a transcript contains this uuid, or another id, before an offset."""
     with _mapped(path) as data:
         end = len(data) if before is None else min(before, len(data))
         return data.find(key + needle.encode() + b'"', 0, end) >= 0
@@ -128,7 +128,7 @@ def stands_in(path: Path, needle: str, *, key: bytes = b'"uuid":"', before: int 
 
 
 def first_row_time_ns(path: Path, *needles: bytes) -> int | None:
-    """When a transcript's first row was written that holds one of these; None if there is none."""
+    """Return the time of the first row that contains one of these; None if there is none."""
     with _mapped(path) as data:
         found = [at for needle in needles if (at := data.find(needle)) >= 0]
         if found:
@@ -139,7 +139,7 @@ def first_row_time_ns(path: Path, *needles: bytes) -> int | None:
 
 @contextmanager
 def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
-    """All of a file, to look for something in it."""
+    """Yield all bytes of a file, without copying them."""
     with _opened(path) as descriptor:
         size = os.fstat(descriptor).st_size if descriptor is not None else 0
         if descriptor is None or not size:
@@ -147,7 +147,7 @@ def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
             return
         try:
             data = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
-        except ValueError:  # it was truncated since
+        except ValueError:  # truncated since
             yield b""
             return
         with data:
@@ -155,13 +155,13 @@ def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
 
 
 def first_time_ns(path: Path) -> int | None:
-    """The first time that a transcript tells."""
+    """Return the first time in a transcript."""
     stamp = first_in(path, _STAMP)
     return parse_time(stamp.decode("ascii", "replace")) if stamp is not None else None
 
 
 def first_in(path: Path, pattern: re.Pattern[bytes]) -> bytes | None:
-    """The first thing of a kind in a file. A pasted text or an image of megabytes may stand before it."""
+    """Return the first match in a file; megabytes of pasted text or images can precede it."""
     with _mapped(path) as data:
         found = pattern.search(data)
         return bytes(found[1]) if found is not None else None
@@ -169,7 +169,7 @@ def first_in(path: Path, pattern: re.Pattern[bytes]) -> bytes | None:
 
 
 def row_as(line: bytes, kind: type[T]) -> T:
-    """A few fields of a row; nothing but their defaults where it cannot be read."""
+    """Return a few fields of a row; their defaults if it cannot be decoded."""
     try:
         return msgspec.json.decode(line, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -177,7 +177,7 @@ def row_as(line: bytes, kind: type[T]) -> T:
 
 
 def lines(path: Path, limit: int) -> Iterator[bytes]:
-    """The lines in the first bytes of a regular file."""
+    """Yield the lines in the first bytes of a regular file."""
     with _opened(path) as descriptor:
         if descriptor is not None:
             with os.fdopen(descriptor, "rb", closefd=False) as file:

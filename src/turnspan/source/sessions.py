@@ -1,11 +1,11 @@
-"""Where transcripts lie: sessions and their subagents.
+"""Finds transcripts: sessions and their subagents.
 
 Rules:
 
-- Ids that become paths are checked; only regular files below the projects directory are opened, links resolved.
+- Ids that become paths are checked; only regular files below the projects directory are opened, symlinks resolved.
 - The slug of a project is never computed: directories are listed.
-- A file that a person gave another name is still its session's, as its rows say, for whoever asks for all sessions.
-- One project that cannot be listed hides no other: whoever asks for all of them hears of it (`unread`).
+- A renamed file still belongs to the session that its rows name, wherever all sessions are listed.
+- A project that cannot be listed hides no other: the caller gets the reason in `unread`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 _LONGEST_ID: Final = 128
 _PORTS: Final = {f"{port}{number}" for port in ("com", "lpt") for number in range(10)}
-_NO_FILES: Final = {"con", "prn", "aux", "nul", *_PORTS}  # on Windows
-_NO_DIRECTORIES: Final = frozenset({"jsonl", ".json"})  # how names end that are files: transcripts, and `meta.json`
+_RESERVED: Final = {"con", "prn", "aux", "nul", *_PORTS}  # on Windows
+_FILE_ENDS: Final = frozenset({"jsonl", ".json"})  # the ends of file names: transcripts, and `meta.json`
 _CWD: Final = lazy.pattern(rb'"cwd":("(?:[^"\\]|\\.)*")')
-_CLIENTS_NAME: Final = lazy.pattern(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
+_UUID: Final = lazy.pattern(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 
 class SessionFile(msgspec.Struct, frozen=True):
@@ -40,44 +40,44 @@ class SessionFile(msgspec.Struct, frozen=True):
 
     @property
     def project(self) -> str:
-        """The name of the project directory it lies in."""
+        """The name of its project directory."""
         return self.path.parent.name
 
 
 def is_safe_id(text: str) -> bool:
-    """Whether an id can be the name of a file, on Windows too, and can be nothing but that."""
+    """Whether an id is safe as a file name, on Windows too."""
     if not text.isalnum() and not (text[:1].isalnum() and text.replace("-", "").replace("_", "").isalnum()):
         return False
-    return text.isascii() and len(text) <= _LONGEST_ID and (len(text) > 4 or text.lower() not in _NO_FILES)
+    return text.isascii() and len(text) <= _LONGEST_ID and (len(text) > 4 or text.lower() not in _RESERVED)
 
 
 class AgentFile(msgspec.Struct, frozen=True, dict=True):
-    """A subagent's transcript on disk, and what its `meta.json` says.
+    """A subagent's transcript on disk, and its `meta.json`.
 
-    That is read when it is asked for: a long session has a thousand agents, and an event is about one of them.
+    `meta.json` is read when needed: a long session has a thousand agents, and an event concerns one of them.
     """
 
     agent_id: str
-    name: str  # the whole path
+    name: str  # the full path
 
     @cached_property
     def path(self) -> Path:
-        """Where it lies."""
+        """The path of its transcript."""
         return Path(self.name)
 
     @property
     def size(self) -> int:
-        """How many bytes it has now."""
+        """Its current size in bytes."""
         return stamp_of(self.name)[0]
 
     @property
     def head(self) -> bytes:
-        """How it begins."""
+        """The beginning of its transcript."""
         return head_of(self.name, *stamp_of(self.name))
 
     @property
     def type(self) -> str:
-        """What kind of agent it is; empty where that is not said."""
+        """The type of agent; empty if it is not recorded."""
         return self._meta.agent_type or ""
 
     @property
@@ -92,12 +92,12 @@ class AgentFile(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def depth(self) -> int | None:
-        """How many agents stand between it and the session."""
+        """Its nesting depth."""
         return self._meta.spawn_depth
 
     @property
     def is_finished(self) -> bool:
-        """Whether the client says that it has come to its end."""
+        """Whether the client says that it has finished."""
         return bool(self._meta.finished)
 
     @cached_property
@@ -114,25 +114,25 @@ class _Meta(msgspec.Struct, rename="camel"):
 
 
 def projects_dir(claude_home: Path) -> Path:
-    """Where Claude Code keeps its transcripts."""
+    """Return the directory of Claude Code's transcripts."""
     return claude_home / "projects"
 
 
 def session_at(path: Path) -> SessionFile:
-    """The session that a transcript's path names."""
+    """Return the session that a transcript's path names."""
     if not is_safe_id(path.stem):
-        raise TranscriptError(f"{path.name!r} is not named after a session", hint="name a file that ends in .jsonl")
+        raise TranscriptError(f"{path.name!r} is not named after a session", hint="give the path of a .jsonl file")
     return SessionFile(path.stem, path)
 
 
 def sessions_in(directory: Path) -> Iterator[SessionFile]:
-    """The sessions directly inside one project directory, in the order of their names."""
+    """Yield the sessions of one project directory, ordered by name."""
     for name in session_names(directory):
         yield SessionFile(name[:-6], directory / name)
 
 
 def session_names(directory: Path) -> tuple[str, ...]:
-    """What a project holds. A directory that cannot be listed is an error: "there is no other" would be a guess."""
+    """Return the file names of a project's sessions. If they cannot be listed, that is an error, not an empty list."""
     try:
         return _listed(directory)[0]
     except (FileNotFoundError, NotADirectoryError):
@@ -142,11 +142,11 @@ def session_names(directory: Path) -> tuple[str, ...]:
 
 
 def _listed(directory: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The transcripts in a directory, of sessions and of agents. It is read anew when it has changed."""
+    """Return the names of session and agent transcripts in a directory, cached until it changes."""
     return _listing(str(directory), directory.stat().st_mtime_ns)
 
 
-@lru_cache(maxsize=1 << 9)  # a backfill asks with every session for all that lies next to it
+@lru_cache(maxsize=1 << 9)  # a backfill asks for the same directories with every session
 def _listing(directory: str, _changed_ns: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     names = sorted(name for name in os.listdir(directory) if name.endswith(".jsonl"))  # noqa: PTH208
     agents = tuple(name for name in names if name.startswith("agent-") and is_safe_id(name[6:-6]))
@@ -154,7 +154,7 @@ def _listing(directory: str, _changed_ns: int) -> tuple[tuple[str, ...], tuple[s
 
 
 def all_sessions(projects: Path, unread: dict[str, str] | None = None) -> Iterator[SessionFile]:
-    """The sessions of every project; `unread` hears which could not be listed, and why. Without it that is an error."""
+    """Yield the sessions of all projects; `unread` gets those that cannot be listed. Without it that is an error."""
     try:
         names = sorted(entry.name for entry in os.scandir(projects) if _may_be_project(entry))
     except (FileNotFoundError, NotADirectoryError):
@@ -173,12 +173,12 @@ def all_sessions(projects: Path, unread: dict[str, str] | None = None) -> Iterat
 def _may_be_project(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link that goes in a circle, or where nobody may look: listing it will say so
+    except OSError:  # a symlink loop, or no permission: listing it will raise the error
         return True
 
 
 def each_once(found: Iterable[SessionFile]) -> list[SessionFile]:
-    """One file for each session: of several the longest, and of equals the one that bears its name."""
+    """Return one file for each session: the longest, and of equals the one named after the session."""
     once: dict[str, tuple[tuple[int, bool], SessionFile]] = {}
     for session in found:
         rank = stamp_of(str(session.path))[0], session.path.stem == session.session_id
@@ -190,21 +190,21 @@ def each_once(found: Iterable[SessionFile]) -> list[SessionFile]:
 def newest_sessions(
     projects: Path, *, limit: int, project: str | None = None, unread: dict[str, str] | None = None
 ) -> list[SessionFile]:
-    """The sessions written to last, newest first; those of one project if one is named."""
+    """Return the most recently written sessions, newest first; of one project if given."""
     found = each_once(all_sessions(projects, unread))
     dated = [(modified_ns(session.path), session) for session in found]
     dated.sort(key=lambda pair: pair[0], reverse=True)
     wanted = (session for when, session in dated if when and (project is None or is_of(session, project)))
     newest = [session for _, session in zip(range(limit), wanted, strict=False)]
-    # Files that were copied have a new date: among the few that are shown, the transcript's own times decide.
+    # Copied files have a new modification time: the few that are shown are ordered by the transcript's own times.
     return sorted(newest, key=lambda s: last_time_ns(s.path) or modified_ns(s.path), reverse=True)
 
 
 def is_below(path: Path, root: Path) -> bool:
-    """Whether a path, its links resolved, lies below a directory."""
+    """Whether a path, with symlinks resolved, is below a directory."""
     try:
         target = path.resolve()
-        # Links that go in a circle raise an error up to Python 3.12, and after that lead to one of them.
+        # A symlink loop raises an error up to Python 3.12; later versions return one of the links.
         return target.is_relative_to(root.resolve()) and not target.is_symlink()
     except (OSError, RuntimeError, ValueError):
         return False
@@ -214,29 +214,29 @@ def is_below(path: Path, root: Path) -> bool:
 
 
 def agent_files(session: SessionFile) -> dict[str, AgentFile]:
-    """The subagents that lie in the session's own directory (since 2.1.2), workflows included.
+    """Return the subagents in the session's own directory (since 2.1.2), workflows included.
 
-    Every event asks for them, and there may be a thousand: a name is looked at twice, and as little as possible.
+    Every event needs them, and there can be a thousand: so no `Path` objects, and no system call per file.
     """
     found: dict[str, AgentFile] = {}
     waiting = [str(session.path.parent / session.session_id / "subagents")]
     while waiting:
         directory = waiting.pop()
         try:
-            names = os.listdir(directory)  # noqa: PTH208  a path for each would take longer than all the rest
-        except OSError:  # not there, or no directory
+            names = os.listdir(directory)  # noqa: PTH208  Path objects would take longer than everything else
+        except OSError:  # missing, or not a directory
             continue
         for name in sorted([name for name in names if name[-6:] == ".jsonl" and name[:6] == "agent-"]):
             agent_id = name[6:-6]
             if is_safe_id(agent_id):
                 found[agent_id] = AgentFile(agent_id, directory + os.sep + name)
-        inner = [directory + os.sep + name for name in names if name[-5:] not in _NO_DIRECTORIES]
+        inner = [directory + os.sep + name for name in names if name[-5:] not in _FILE_ENDS]
         waiting += [path for path in sorted(inner, reverse=True) if not os.path.islink(path)]  # noqa: PTH114
     return found
 
 
 def flat_agent_file(session: SessionFile, agent_id: str) -> AgentFile | None:
-    """A subagent that lies next to its session (2.0.28 to 2.1.1)."""
+    """Return a subagent's file next to its session (2.0.28 to 2.1.1)."""
     if not is_safe_id(agent_id):
         return None
     path = session.path.parent / f"agent-{agent_id}.jsonl"
@@ -244,7 +244,7 @@ def flat_agent_file(session: SessionFile, agent_id: str) -> AgentFile | None:
 
 
 def flat_agent_files(session: SessionFile, since_ns: int = 0) -> Iterator[AgentFile]:
-    """The subagents next to a session that name it and were written to since a time."""
+    """Yield the subagents next to a session that name it and were written to since a time."""
     try:
         names = _listed(session.path.parent)[1]
     except OSError:
@@ -257,7 +257,7 @@ def flat_agent_files(session: SessionFile, since_ns: int = 0) -> Iterator[AgentF
 
 
 def _meta(raw: bytes) -> _Meta:
-    """What `meta.json` says (since 2.1.2). It is written anew when the agent ends: of half of it, the whole fields."""
+    """Decode `meta.json` (since 2.1.2); if it is being rewritten, take the complete fields of the first half."""
     for text in (raw, raw[: max(0, raw.rfind(b","))] + b"}"):
         try:
             return msgspec.json.decode(text, type=_Meta)
@@ -267,31 +267,31 @@ def _meta(raw: bytes) -> _Meta:
 
 
 def label_of(agent_id: str) -> str:
-    """What an agent that no call launched is for, from its id (`acompact-…`, `aprompt_suggestion-…`); else empty."""
+    """Return the purpose in the id of an agent that no call launched (`acompact-…`, `aprompt_suggestion-…`)."""
     label, dash, _ = agent_id.rpartition("-")
     return label.removeprefix("a").replace("_", " ") if dash else ""
 
 
-# ---- what people call a session
+# ---- sessions by name
 
 
 def path_named(text: str) -> Path:
-    """A path as people write it. A `~` that is nobody's home stays one, as in a shell."""
-    return Path(os.path.expanduser(text))  # noqa: PTH111  Path's own fails where there is no such user
+    """Return a path as typed by a user. `~name` without such a user is not expanded, as in a shell."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111  Path.expanduser raises if there is no such user
 
 
 def is_of(session: SessionFile, project: str) -> bool:
-    """Whether a session belongs to a project, named by a directory, or by a part of its path."""
+    """Whether a session belongs to a project, given as a directory or as part of its path."""
     cwd = cwd_of(session.path)
     directory = path_named(project)
     if directory.is_dir():
         return bool(cwd) and Path(cwd).is_relative_to(directory.resolve())
-    part = project.rstrip("/\\").lower()  # a shell completes a directory with a slash behind it
+    part = project.rstrip("/\\").lower()  # shell completion adds a slash to directories
     return part in cwd.lower() or part in session.project.lower()
 
 
 def cwd_of(path: Path) -> str:
-    """Where a session began to work, as its file tells; empty if it does not."""
+    """Return the working directory in which a session began; empty if it is not recorded."""
     found = first_in(path, _CWD)
     try:
         return msgspec.json.decode(found, type=str) if found is not None else ""
@@ -302,13 +302,13 @@ def cwd_of(path: Path) -> str:
 def find_session(
     projects: Path, name: str | None, cwd: Path | None = None, unread: dict[str, str] | None = None
 ) -> SessionFile:
-    """A session by path, id or prefix of an id; without a name the latest one of the project in `cwd`, or of all."""
+    """Return a session by path, id or id prefix; without a name the latest one of the project in `cwd`, or of all."""
     if name is None:
         return _latest(projects, cwd, unread)
     path = path_named(name)
     if name.endswith(".jsonl") or os.sep in name or path.exists():
         if path.is_dir():
-            raise TranscriptError(f"{name!r} is a directory", hint="name a transcript, a file that ends in .jsonl")
+            raise TranscriptError(f"{name!r} is a directory", hint="give the path of a transcript, a .jsonl file")
         return session_of(path)
     matches = each_once(s for s in all_sessions(projects, unread) if s.session_id.startswith(name))
     if not matches:
@@ -319,15 +319,15 @@ def find_session(
     return matches[0]
 
 
-class _Whose(msgspec.Struct, rename="camel"):
+class _SessionId(msgspec.Struct, rename="camel"):
     session_id: str = ""
 
 
 def session_of(path: Path) -> SessionFile:
-    """Whose transcript a file is: its name says so, or, where somebody gave it another one, its last row."""
-    if not _CLIENTS_NAME.fullmatch(path.stem):
+    """Return the session of a transcript: from its name, or, if it was renamed, from its last row."""
+    if not _UUID.fullmatch(path.stem):
         for line in reversed(ends(path, END_BYTES, from_end=True).splitlines()):
-            session_id = row_as(line, _Whose).session_id
+            session_id = row_as(line, _SessionId).session_id
             if is_safe_id(session_id):
                 return SessionFile(session_id, path)
     return SessionFile(path.stem, path)
@@ -336,7 +336,7 @@ def session_of(path: Path) -> SessionFile:
 def _latest(projects: Path, cwd: Path | None, unread: dict[str, str] | None) -> SessionFile:
     candidates = sorted(all_sessions(projects, unread), key=lambda s: modified_ns(s.path), reverse=True)
     if not candidates:
-        raise TranscriptError(f"there are no transcripts below {projects}", hint="name a transcript's path")
+        raise TranscriptError(f"no transcripts found in {projects}", hint="give the path of a transcript")
     if cwd is not None:
         for session in candidates:
             if _head_names(session.path, cwd):
@@ -359,7 +359,7 @@ class _Index(msgspec.Struct):
 
 
 def indexed_titles(project: Path) -> Mapping[str, str]:
-    """Titles from `sessions-index.json`, by session."""
+    """Return the titles in `sessions-index.json`, by session."""
     try:
         index = msgspec.json.decode((project / "sessions-index.json").read_bytes(), type=_Index)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,292 +1,241 @@
-"""The agents of a session: the call that each was launched by, and what of them may leave.
+"""The subagents of a session: what each did for which call, and when that is exported.
+
+How an agent is linked to its call is described in `agent_links`. What is exported when:
+
+| agent | exported | as |
+|---|---|---|
+| foreground | with the turn that launched it | spans below the call |
+| background | when it has finished | further spans of the launching turn's trace, below the call |
+| sent on by a later call (a message, a resume) | as if launched by that call | another agent span |
+| launched by an agent | with that agent, to a depth of 12 | spans below that agent's call |
+| linked to no call, with a label in its id (`acompact-…`) | when it has finished | a trace of its own |
+| linked to no call, other | when the session is over or idle, and nothing in it is open | a trace of its own |
+| warm-up (2.0.x) | never; counted | - |
 
 Rules:
 
-- A foreground agent leaves with the turn that launched it. A background agent leaves when it has finished, as new spans
-  of that turn's trace. An agent that nobody launched is a trace of its own.
-- An agent may be sent on by later calls. Each of its runs belongs to the last call before it, whenever it is read.
+- An agent **has finished** when the client says so (SubagentStop, `finished` in `meta.json`), when the session is over,
+  or when its file has been idle. SubagentStop can precede the last rows: then the answer is missing, and the worker
+  waits for it.
+- Each **run** of an agent (a turn of its file) belongs to the last call before it, whenever it is read. A foreground
+  call ends with its result; what the agent does later was asked for by another call. If an agent is sent on before its
+  previous run was exported, that run is exported first.
+- An open turn can contain calls that are not recorded yet. So runs that began after it are not exported before it.
+- An agent that no call has claimed can still be claimed while a turn is open: exporting it as a trace of its own would
+  be wrong, and could not be undone.
+
+Finding and recording are separate: `Links.find` and `read_runs` only look; `collect` and `remaining` record launches
+and positions in `Links`, and return what is to be exported.
 """
 
 from __future__ import annotations
 
-import os
-from functools import cached_property
-from typing import TYPE_CHECKING, Final, TypeGuard
+from typing import TYPE_CHECKING, Final
 
-from turnspan.errors import TranscriptError
-from turnspan.source import sessions, tail
-from turnspan.source.decode import entries_from, first_prompt, found_again, position_behind, recall_from
-from turnspan.source.progress import Launched, Position
+import msgspec
+
+from turnspan.source import sessions
+from turnspan.source.agent_links import Links, Parent
+from turnspan.source.agent_runs import Runs, read_runs, started_ns
 from turnspan.source.scan import first_row_time_ns, last_time_ns
-from turnspan.trace import ids
 from turnspan.trace.build import Agent, Launch, build_agent, trace_of_agent
-from turnspan.trace.facts import agent_arguments
-from turnspan.trace.model import Kind
 from turnspan.transcript.classify import WARMUP
-from turnspan.transcript.grouping import Grouper
-from turnspan.transcript.lines import Noticed
 from turnspan.transcript.turns import AGENT_TOOLS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from turnspan.source.draft import Draft
-    from turnspan.source.progress import Ending
+    from turnspan.source.agent_links import Link
+    from turnspan.source.progress import Ending, Launched, Progress
     from turnspan.source.sessions import AgentFile, SessionFile
     from turnspan.trace.cost import Prices
-    from turnspan.transcript.assembly import Sealed
-    from turnspan.transcript.turns import Call, Turn
+    from turnspan.trace.model import Trace
+    from turnspan.transcript.lines import Anomalies
+    from turnspan.transcript.turns import Turn
 
 _MAX_DEPTH: Final = 12
 _LATEST_AGENTS: Final = 32
 
 
+class Collected(msgspec.Struct):
+    """The foreground agents of a turn, and traces that must be exported before it."""
+
+    agents: dict[str, list[Agent]] = {}  # by the call that launched them
+    earlier: list[Trace] = []  # what they did for earlier calls, not exported yet
+
+    def merge(self, other: Collected) -> None:
+        """Add what was collected for a nested agent."""
+        self.agents |= other.agents
+        self.earlier += other.earlier
+
+
 class Agents:
-    """The agents of one session, as a walk over it meets them."""
+    """Reads the subagents of one session. After it: whether one is still running, or its answer is missing."""
 
     def __init__(
-        self, session: SessionFile, draft: Draft, ending: Ending, noticed: Noticed, prices: Prices | None
+        self, session: SessionFile, progress: Progress, ending: Ending, anomalies: Anomalies, prices: Prices | None
     ) -> None:
         self._session = session
-        self._draft = draft
         self._ending = ending
-        self._noticed = noticed
+        self._noticed = anomalies
         self._prices = prices
-
-    @cached_property
-    def _known(self) -> dict[str, AgentFile]:
-        return sessions.agent_files(self._session)
+        self.links = Links(session, progress)
+        self.has_unsealed = False  # a turn of the session or an agent is still running
+        self.is_answer_missing = False  # the client says that an agent has finished, and its file does not show it yet
+        self.is_adding = False  # an agent is being added: progress made with it must not be stored
+        self.warmups = 0
 
     def last_write_ns(self) -> int:
-        """The last time any of them said something, as far as the ends of their files show."""
-        return max((last_time_ns(agent.path) or 0 for agent in self._known.values()), default=0)
+        """Return the last time at which any agent wrote something, as far as the ends of their files show."""
+        return max((last_time_ns(file.path) or 0 for file in self.links.files.values()), default=0)
 
-    def launched_by(
-        self, turn: Turn, trace_id: bytes, name: str, of: AgentFile | None = None, depth: int = 1
-    ) -> dict[str, list[Agent]]:
-        """The finished foreground agents of a turn, by their call; every launch is noted down.
+    # ---- with their turn
 
-        What such an agent did for an earlier call, and has not left yet, leaves now, as a trace before this one. An
-        agent launches others: a turn `of` one that names itself does not make it its own parent.
-        """
-        found: dict[str, list[Agent]] = {}
-        launched = self._draft.launched
+    def collect(self, turn: Turn, parent: Parent, depth: int = 1) -> Collected:
+        """Return the foreground agents that a turn launched, and record every launch."""
+        collected = Collected()
         if depth > _MAX_DEPTH:
-            return found
+            return collected
         for call in (call for response in turn.responses for call in response.calls):
-            result = call.result
-            named = result.agent_id if result is not None else None
-            if (call.name not in AGENT_TOOLS and named is None) or (of is not None and of.agent_id == named):
+            link = self.links.find(call, turn, parent)
+            if link is not None:
+                self._follow(link, parent, depth, collected)
+        return collected
+
+    def _follow(self, link: Link, parent: Parent, depth: int, collected: Collected) -> None:
+        """Record a link, and add its foreground agents with the agents they launched."""
+        self.links.record_missing(link)
+        launched = link.launched
+        for file in link.files:
+            since_ns = launched.since_ns if file.agent_id in self.links.launched else 0
+            self.links.record(file.agent_id, launched)
+            if launched.is_background:
                 continue
-            launch = _launch(call, trace_id, name)
-            files = [file for file in self._files_of(call, turn) if of is None or file.agent_id != of.agent_id]
-            if not files and launch.is_background and _is_safe(named):
-                # Its file comes a moment after the call has returned (2.1.152); then it must not be nobody's.
-                launched[named] = (*launched.get(named, ()), launch)
-            for file in files:
-                is_sent_on = file.agent_id in launched
-                launched[file.agent_id] = (*launched.get(file.agent_id, ()), launch)
-                if launch.is_background:
-                    continue
-                until_ns = result.time_ns if result is not None else None
-                runs = self._runs_for(file, launch.since_ns if is_sent_on else 0, until_ns)
-                for run in runs:
-                    found |= self.launched_by(run, trace_id, name, file, depth + 1)
-                found.setdefault(call.id, []).append(_agent(file, runs, launch))
-        return found
+            read = self._runs(file, is_over=True, since_ns=since_ns, until_ns=link.until_ns)
+            self.links.positions[file.agent_id] = read.position
+            collected.earlier += self._traces(file, [run for run in read.turns if started_ns(run) < since_ns])
+            runs = [run for run in read.turns if started_ns(run) >= since_ns]
+            below = Parent(parent.trace_id, parent.name, file.agent_id)
+            for run in runs:
+                collected.merge(self.collect(run, below, depth + 1))
+            collected.agents.setdefault(link.call.id, []).append(_agent(file, runs, launched))
 
-    def _runs_for(self, file: AgentFile, since_ns: int, until_ns: int | None) -> list[Turn]:
-        """What an agent did for a call; what it had done before it, and has not left yet, leaves now."""
-        agents = self._draft.agents
-        turns, agents[file.agent_id], _ = self._agent_turns(
-            file, agents.get(file.agent_id, Position()), is_over=True, since_ns=since_ns, until_ns=until_ns
-        )
-        self._make_agent(file, [run for run in turns if started_ns(run) < since_ns])
-        return [run for run in turns if started_ns(run) >= since_ns]
+    # ---- after their turn
 
-    def _files_of(self, call: Call, turn: Turn) -> list[AgentFile]:
-        """The agents a call launched, by the first of the four ways that tells."""
-        known, draft = self._known, self._draft
-        new = [file for file in known.values() if file.agent_id not in draft.launched]
-        named = [file for file in new if file.tool_use_id == call.id]
-        if named:
-            return named
-        agent_id = call.result.agent_id if call.result is not None else None
-        if _is_safe(agent_id):
-            file = known.get(agent_id) or sessions.flat_agent_file(self._session, agent_id)
-            if file is not None:
-                return [file]
-        prompt = agent_arguments(call)[0].strip()
-        if not prompt:
-            return []
-        others = [f for f in new if f.tool_use_id is None and not sessions.label_of(f.agent_id)]
-        if not known and turn.times:
-            others = list(sessions.flat_agent_files(self._session, min(turn.times)))
-        read = draft.agents.keys() | draft.launched.keys()
-        return next(([file] for file in others if file.agent_id not in read and first_prompt(file.path) == prompt), [])
+    def remaining(self, *, open_ns: int | None, has_unsealed: bool) -> Iterator[list[Trace]]:
+        """Yield the traces of agents that were not exported with a turn: background ones, late rows, unclaimed ones.
 
-    def _agent_turns(
-        self, file: AgentFile, position: Position, *, is_over: bool, since_ns: int = 0, until_ns: int | None = None
-    ) -> tuple[list[Turn], Position, bool]:
-        """An agent's new turns, the position behind them, and whether something stays unsealed.
-
-        What began after `until_ns` is left for later; what began before `since_ns` leaves only if it has ended.
+        `open_ns`: when the turn began that is still open; `has_unsealed`: whether there is one.
         """
-        turns: list[Turn] = []
-        try:
-            descriptor = tail.open_regular(file.path)
-        except TranscriptError:
-            return turns, position, False
-        try:
-            position = found_again(descriptor, position)
-            grouper = self._agent_grouper(descriptor, position)
-            sealed: list[Sealed] = []
-            for place, entry in entries_from(descriptor, position, self._noticed):
-                sealed += grouper.feed(entry, place)
-            is_over = is_over and all(started_ns(turn) >= since_ns for turn in grouper.unsealed)
-            last = grouper.seal() if is_over or grouper.is_answered else None
-            sealed += [last] if last is not None else []
-            for group in sealed:
-                if until_ns is not None and min(map(started_ns, group.turns)) > until_ns:
-                    return turns, position, bool(grouper.unsealed)
-                turns += group.turns
-                position = position_behind(descriptor, group)
-            if position.offset == os.fstat(descriptor).st_size:
-                position = Position(position.line, position.offset, position.fingerprint)
-            return turns, position, bool(grouper.unsealed)
-        finally:
-            os.close(descriptor)
-
-    def _agent_grouper(self, descriptor: int, position: Position) -> Grouper:
-        carry = position.carry
-        if position.offset and not carry.turns:
-            earlier = Grouper(self._session.session_id, None, recall_from(descriptor), is_agent=True)
-            for place, entry in entries_from(descriptor, Position(), Noticed(), until=position.offset):
-                earlier.feed(entry, place)
-            sealed = earlier.seal()
-            carry = sealed.carry if sealed is not None else carry
-        return Grouper(self._session.session_id, carry, recall_from(descriptor), is_agent=True)
-
-    def left(self) -> Iterator[None]:
-        """Agents that left their turn behind: background ones, late rows, and those that nobody launched."""
-        known = self._known
+        self.has_unsealed |= has_unsealed
         done: set[str] = set()
-        # Whoever was launched comes first: it may have launched others, which then are not nobody's.
-        while launched := [agent_id for agent_id in self._draft.launched if agent_id not in done]:
+        # Launched agents first: they may have launched others, which then are not unclaimed.
+        while launched := [agent_id for agent_id in self.links.launched if agent_id not in done]:
             done.update(launched)
-            for agent_id in self._worth_a_look(launched):
-                file = known.get(agent_id) or sessions.flat_agent_file(self._session, agent_id)
+            for agent_id in self._possibly_changed(launched):
+                file = self.links.file_of(agent_id)
                 if file is not None:
-                    self._add_agent(file)
-                    yield
-        others = dict(known)
-        if not self._draft.has_unsealed and (self._ending.is_over or self._is_idle(self._session.path)):
-            others |= {file.agent_id: file for file in sessions.flat_agent_files(self._session)}
-        for agent_id, file in others.items():
-            if agent_id not in done and (agent_id in self._draft.agents or self._is_nobodys(file)):
-                self._add_agent(file)
-                yield
+                    yield from self._export(file, open_ns)
+        for agent_id, file in self._other_files().items():
+            if agent_id not in done and (agent_id in self.links.positions or self._is_unclaimed(file)):
+                yield from self._export(file, open_ns)
 
-    def _worth_a_look(self, launched: list[str]) -> list[str]:
-        """Agents that may have said something new.
+    def _possibly_changed(self, launched: list[str]) -> list[str]:
+        """Return the agents that may have written something new.
 
-        One that was read to its end rarely goes on without another call. So an event looks at the latest of what may be
-        a thousand; the end of the session, recovery and backfill look at all.
+        One that was read to its end rarely continues without another call. So an event looks at the latest of what may
+        be a thousand agents; the end of the session, recovery and backfill look at all.
         """
-        ending, read = self._ending, self._draft.agents
+        ending, positions = self._ending, self.links.positions
         if ending.is_over or ending.now_ns is not None:
             return launched
-        settled = {a for a in launched[:-_LATEST_AGENTS] if a in read and not read[a].carry.turns}
+        settled = {a for a in launched[:-_LATEST_AGENTS] if a in positions and not positions[a].carry.turns}
         settled -= {*ending.finished_agents}
         return [agent_id for agent_id in launched if agent_id not in settled]
 
-    def _add_agent(self, file: AgentFile) -> None:
-        """What an agent has done since it was last read, if it has finished."""
-        draft = self._draft
-        position = draft.agents.get(file.agent_id, Position())
-        if file.size <= position.offset:
+    def _other_files(self) -> dict[str, AgentFile]:
+        files = dict(self.links.files)
+        if not self.has_unsealed and (self._ending.is_over or self._is_idle(self._session.path)):
+            files |= {file.agent_id: file for file in sessions.flat_agent_files(self._session)}
+        return files
+
+    def _export(self, file: AgentFile, open_ns: int | None) -> Iterator[list[Trace]]:
+        """Yield the traces of what an agent did since it was last read, if it has finished."""
+        if file.size <= self.links.position_of(file).offset:
             return
         is_over = self._ending.is_over or self._is_idle(file.path)
-        if not is_over and not self._has_finished(file):
-            draft.has_unsealed = True
+        is_reported = file.agent_id in self._ending.finished_agents
+        if not (is_over or is_reported or file.is_finished):
+            self.has_unsealed = True
             return
-        # What began in a turn that is still open may be the doing of one of its calls, which is not noted down yet.
-        turns, after, is_open = self._agent_turns(file, position, is_over=is_over, until_ns=draft.open_ns)
-        if is_open:
-            draft.has_unsealed = True
-            draft.is_answer_missing |= file.agent_id in self._ending.finished_agents
-        if not turns:
+        runs = self._runs(file, is_over=is_over, until_ns=open_ns)
+        if runs.is_open:
+            self.has_unsealed = True
+            self.is_answer_missing |= is_reported
+        if not runs.turns:
             return
-        draft.agents[file.agent_id] = after
-        draft.is_changed = draft.is_half = True
-        if self._is_warmup(file, turns):
-            draft.warmups += 1
-        else:
-            self._make_agent(file, turns)
-        draft.is_half = False
+        self.is_adding = True
+        self.links.positions[file.agent_id] = runs.position
+        is_warmup = self._is_warmup(file, runs.turns)
+        self.warmups += is_warmup
+        traces = [] if is_warmup else self._traces(file, runs.turns)
+        self.is_adding = False
+        yield traces
 
-    def _make_agent(self, file: AgentFile, turns: Sequence[Turn]) -> None:
-        """An agent's turns as traces of their own, each in the trace of the call that it was run for."""
+    def _runs(self, file: AgentFile, *, is_over: bool, since_ns: int = 0, until_ns: int | None = None) -> Runs:
+        """Return what an agent did since it was last read."""
+        return read_runs(
+            file, self.links.position_of(file), self._session.session_id, self._noticed,
+            is_over=is_over, since_ns=since_ns, until_ns=until_ns,
+        )  # fmt: skip
+
+    def _traces(self, file: AgentFile, turns: Sequence[Turn]) -> list[Trace]:
+        """Return an agent's runs as traces, each below the call that it was run for."""
+        traces: list[Trace] = []
         for turn in turns:
-            calls = self._draft.launched.get(file.agent_id, ())
-            call = next((c for c in reversed(calls) if c.since_ns <= started_ns(turn)), calls[0] if calls else None)
+            call = self.links.call_before(file.agent_id, started_ns(turn))
             agent = _agent(file, turns, call, is_late=True)
+            launch: Launch | None = None
             if call is not None:
                 launch = Launch(bytes.fromhex(call.trace_id), bytes.fromhex(call.span_id), call.name)
-                trace_id, name = launch.trace_id, launch.name
+                parent = Parent(launch.trace_id, launch.name, file.agent_id)
             else:
-                launch = None
-                trace_id, name = trace_of_agent(file.agent_id, turn), agent.type or "agent"
-            found = self.launched_by(turn, trace_id, name, file)
-            self._draft.add(build_agent(agent, turn, launch, found, prices=self._prices))
+                parent = Parent(trace_of_agent(file.agent_id, turn), agent.type or "agent", file.agent_id)
+            collected = self.collect(turn, parent)
+            traces += collected.earlier
+            traces.append(build_agent(agent, turn, launch, collected.agents, prices=self._prices))
+        return traces
 
-    def _is_nobodys(self, file: AgentFile) -> bool:
+    # ---- queries
+
+    def _is_unclaimed(self, file: AgentFile) -> bool:
         """Whether no call will ever claim an agent: its id says what it is for, or the session is over."""
         if sessions.label_of(file.agent_id) and file.tool_use_id is None:
             return True
-        return not self._draft.has_unsealed and (self._ending.is_over or self._is_idle(file.path))
+        return not self.has_unsealed and (self._ending.is_over or self._is_idle(file.path))
 
     def _is_warmup(self, file: AgentFile, turns: Sequence[Turn]) -> bool:
-        """2.0.x starts agents that nobody asked for.
+        """Whether the client started an agent by itself, to be ready for others (2.0.x).
 
-        2.0.55 writes no agent's prompt down. There it is one that answered before the session called any agent.
+        2.0.55 records no prompts of agents. There it is one that answered before the session called any agent.
         """
         turn = turns[0]
         if len(turns) > 1 or turn.prompt is not None:
             return len(turns) == 1 and turn.prompt is not None and turn.prompt.text.strip() == WARMUP
-        if not turn.version.startswith("2.0.") or file.agent_id in self._draft.launched:
+        if not turn.version.startswith("2.0.") or file.agent_id in self.links.launched:
             return False
         called_ns = first_row_time_ns(self._session.path, *(b'"name":"%b"' % name.encode() for name in AGENT_TOOLS))
         return called_ns is None or max(turn.times, default=0) < called_ns
 
     def _is_idle(self, path: Path) -> bool:
         if self._ending.now_ns is None:
-            return False  # without a look at the file
+            return False  # without opening the file
         last_ns = last_time_ns(path)
         return last_ns is not None and self._ending.is_idle(last_ns)
 
-    def _has_finished(self, file: AgentFile) -> bool:
-        """Whether the client says that an agent has come to an end; its file may lag behind."""
-        return file.agent_id in self._ending.finished_agents or file.is_finished
-
-
-def _launch(call: Call, trace_id: bytes, name: str) -> Launched:
-    span_id = ids.span_id(trace_id, Kind.TOOL, call.id)
-    is_background = call.result is not None and call.result.is_background
-    return Launched(trace_id.hex(), span_id.hex(), name, agent_arguments(call)[1], is_background, call.time_ns or 0)
-
 
 def _agent(file: AgentFile, turns: Sequence[Turn], call: Launched | None, *, is_late: bool = False) -> Agent:
-    """What is known of an agent; `is_late` if it leaves after the turn that launched it."""
+    """Return an agent; `is_late` if it is exported after the turn that launched it."""
     kind = (call.type if call is not None else "") or file.type or sessions.label_of(file.agent_id)
     return Agent(file.agent_id, kind, tuple(turns), file.description, file.depth, is_late and call is not None)
-
-
-def _is_safe(agent_id: str | None) -> TypeGuard[str]:
-    return agent_id is not None and sessions.is_safe_id(agent_id)
-
-
-def started_ns(turn: Turn) -> int:
-    """When a turn began."""
-    return min(turn.times, default=0)

@@ -1,11 +1,11 @@
-"""The complete lines of a growing file, each with its place.
+"""Reads the complete lines of a growing file, each with its place.
 
 Rules:
 
-- A line is complete when its newline is there. Half a line stays for later, however long it stays. The last line of a
-  restored file may have lost its newline: a caller who can tell a whole record says so (`is_whole`).
+- A line is complete when it ends with a newline. An incomplete line is left for the next reading. The last line of a
+  restored file may have lost its newline: `is_complete` says whether it is a complete record all the same.
 - Only regular files are read: a FIFO, a device or a directory is refused before it can block.
-- A line longer than `MAX_LINE_BYTES` is passed over without being held, and reported as such.
+- A line longer than `MAX_LINE_BYTES` is skipped without keeping it in memory, and reported as such.
 - Memory does not grow with the file.
 """
 
@@ -33,15 +33,15 @@ _FINGERPRINT_BYTES: Final = 4096
 class Line(msgspec.Struct, frozen=True, gc=False):
     """One complete line without its newline."""
 
-    data: bytes | None  # None: too long to hold
+    data: bytes | None  # None: too long
     number: int  # counted from 0
-    offset: int  # where its first byte stands
-    end: int  # where the next line begins
+    offset: int  # of its first byte
+    end: int  # the offset of the next line
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor on a regular file, or one clear sentence why not."""
-    # O_NONBLOCK: opening a FIFO that nobody writes to would otherwise wait for ever.
+    """Return a descriptor of a regular file, or raise TranscriptError."""
+    # O_NONBLOCK: opening a FIFO without a writer would otherwise block.
     flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         descriptor = os.open(path, flags)
@@ -55,17 +55,17 @@ def open_regular(path: Path) -> int:
     if not stat.S_ISREG(mode):
         os.close(descriptor)
         what = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
-        raise TranscriptError(f"{str(path)!r} is {what}", hint="name a transcript, a file that ends in .jsonl")
+        raise TranscriptError(f"{str(path)!r} is {what}", hint="give the path of a transcript, a .jsonl file")
     return descriptor
 
 
 def _why_not(path: Path, error: OSError | ValueError) -> str:
     reasons = {
-        errno.ENOENT: "there is no such file",
-        errno.EACCES: "this user may not read it",
-        errno.EPERM: "this user may not read it",
+        errno.ENOENT: "no such file",
+        errno.EACCES: "permission denied",
+        errno.EPERM: "permission denied",
         errno.ENXIO: "it is not a regular file",
-        errno.ELOOP: "its links go in a circle",
+        errno.ELOOP: "it is a symlink loop",
         errno.ENAMETOOLONG: "its name is too long",
     }
     number = error.errno if isinstance(error, OSError) else None
@@ -78,23 +78,23 @@ def complete_lines(
     number: int = 0,
     *,
     until: int | None = None,
-    is_whole: Callable[[bytes], bool] = lambda _last: False,
+    is_complete: Callable[[bytes], bool] = lambda _last: False,
 ) -> Iterator[Line]:
-    """The complete lines from a byte offset on; `number` is the number of the line that begins there.
+    """Yield the complete lines from a byte offset on; `number` is the number of the line that begins there.
 
-    The size is taken once, at the start: what is written meanwhile is for the next time.
+    The size is read once, at the start: what is written meanwhile is left for the next reading.
     """
     size = os.fstat(descriptor).st_size if until is None else until
-    pending: list[bytes] = []  # the pieces of a line whose newline has not come yet
+    pending: list[bytes] = []  # the chunks of a line whose newline has not been read yet
     pending_bytes = 0
     position = start = offset
     while position < size:
         chunk = read_at(descriptor, min(_CHUNK_BYTES, size - position), position)
         if not chunk:
-            return  # truncated while we read
+            return  # truncated meanwhile
         position += len(chunk)
         begin = 0
-        while (newline := chunk.find(b"\n", begin)) >= 0:  # memchr; bytes.split looks at each byte by itself
+        while (newline := chunk.find(b"\n", begin)) >= 0:  # memchr; bytes.split is slower
             data: bytes | None = chunk[begin:newline]
             end = start + newline - begin + 1
             if pending_bytes:
@@ -110,12 +110,12 @@ def complete_lines(
                 pending = []
             else:
                 pending.append(chunk[begin:])
-    if pending and is_whole(last := b"".join(pending)):
+    if pending and is_complete(last := b"".join(pending)):
         yield Line(last, number, start, position)
 
 
 def read_at(descriptor: int, count: int, position: int) -> bytes:
-    """Bytes from any place of an open file."""
+    """Return bytes from any position of an open file."""
     if hasattr(os, "pread"):
         return os.pread(descriptor, count, position)
     os.lseek(descriptor, position, os.SEEK_SET)
@@ -123,14 +123,14 @@ def read_at(descriptor: int, count: int, position: int) -> bytes:
 
 
 def read_line_at(descriptor: int, offset: int, length: int) -> bytes:
-    """The bytes of one line whose place is known."""
+    """Return the bytes of a line whose place is known."""
     return read_at(descriptor, min(length, MAX_LINE_BYTES), offset)
 
 
 def fingerprint(descriptor: int, offset: int) -> str:
-    """A digest of the bytes that stand before an offset: it tells a grown file from a rewritten one.
+    """Return a digest of the bytes before an offset: it differs if the file was rewritten, not if it has grown.
 
-    The beginning and the last bytes before the offset are enough: an appended file keeps both.
+    The first bytes and the last ones before the offset are enough: an appended file keeps both.
     """
     digest = blake2b(offset.to_bytes(8, "big"), digest_size=12)
     digest.update(read_at(descriptor, min(_FINGERPRINT_BYTES, offset), 0))

@@ -1,13 +1,13 @@
-"""A turn and its subagents become a trace.
+"""Builds a trace from a turn and its subagents.
 
 Rules:
 
 - One turn is one trace: the turn, below it a generation for each response, below that its tool calls, below an Agent
   call the subagent with its own generations, to any depth.
-- A later part of a turn gives the same trace id and only new spans; its generations hang below the turn's span, which
-  was sent before.
+- A further part of a turn has the same trace id and only new spans; their parent is the turn's span, which was sent
+  before.
 - Times are the transcript's own. A start that had to be inferred says so; an end never precedes its start.
-- Background agents are not in their turn's totals: the turn leaves before they have finished.
+- Background agents are not in their turn's totals: the turn is exported before they finish.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ FINISH_REASONS: Final = {
 
 
 class Agent(msgspec.Struct, frozen=True):
-    """A subagent: who launched it, what it is, and what it did."""
+    """A subagent: its type, and what it did."""
 
     agent_id: str
     type: str
@@ -62,7 +62,7 @@ class Agent(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """Where an agent hangs: the trace and the span of the call that launched it."""
+    """The parent of an agent: the trace and the span of the call that launched it."""
 
     trace_id: bytes
     span_id: bytes
@@ -72,14 +72,14 @@ class Launch(msgspec.Struct, frozen=True):
 def build_turn(
     turn: Turn, agents: Mapping[str, Sequence[Agent]] | None = None, *, prices: Prices | None = None
 ) -> Trace:
-    """The spans of a turn, or of a later part of it. `agents` are the finished ones, by the call that launched them."""
+    """Return the trace of a turn, or of a further part of it. `agents`: its finished agents, by their call."""
     builder = _Builder(turn, agents or {}, prices)
     return builder.trace()
 
 
 def build_agent(agent: Agent, turn: Turn, launch: Launch | None, agents: Mapping[str, Sequence[Agent]] | None = None,
                 *, prices: Prices | None = None) -> Trace:  # fmt: skip
-    """An agent's spans on their own: one that ran in the background, or one that no call launched.
+    """Return the trace of an agent that ran in the background, or that no call launched.
 
     `turn` is the agent's own; with a `launch` its spans join that trace, without one they are a trace of their own.
     """
@@ -88,12 +88,12 @@ def build_agent(agent: Agent, turn: Turn, launch: Launch | None, agents: Mapping
 
 
 def trace_of(ref: TurnRef) -> bytes:
-    """The trace id of a turn known only by its identity."""
+    """Return the trace id of a turn known only by its identity."""
     return ids.trace_id(ref.session_id, ref.key)
 
 
 def trace_of_agent(agent_id: str, turn: Turn) -> bytes:
-    """The trace id of an agent that no call launched; another one for each of its runs, so that each has one root."""
+    """Return the trace id of a run of an agent that no call launched; each run has its own, and so one root."""
     return ids.trace_id(turn.session_id, f"agent:{_run_key(agent_id, turn)}")
 
 
@@ -102,7 +102,7 @@ def _run_key(agent_id: str, turn: Turn) -> str:
 
 
 def root_of(trace: bytes) -> bytes:
-    """The span id of a trace's turn."""
+    """Return the span id of a trace's turn."""
     return ids.span_id(trace, Kind.TURN, "")
 
 
@@ -180,10 +180,10 @@ class _Builder:
             links=links,
         )
 
-    # ---- what hangs below a turn or an agent
+    # ---- below a turn or an agent
 
     def _add_below(self, turn: Turn, parent: bytes) -> tuple[Usage, float | None]:
-        """Generations, tools, agents and events of a turn; their usage and cost in sum."""
+        """Add generations, tools, agents and events of a turn; return their total usage and cost."""
         totals, costs = Usage(), Costs()
         asked: list[Message] = list(_prompt_messages(turn) or ()) if turn.part == 0 else []
         for response in turn.responses:
@@ -208,18 +208,9 @@ class _Builder:
         return totals, costs.value
 
     def _generation(self, turn: Turn, response: Response, parent: bytes, asked: tuple[Message, ...]) -> Span:
-        first = response.first_ns if response.first_ns is not None else _bounds(turn)[0]
-        recorded = response.request_ns
-        trigger = response.trigger_ns
-        start = recorded if recorded is not None else trigger if trigger is not None else first
-        end = response.last_ns if response.last_ns is not None else first
-        if recorded is None and start > end:
-            start = min(first, end)
-        end = max(start, end)
+        start, end = _request_times(turn, response)
+        finish = _finish_reason(response)
         used = response.usage
-        finish = FINISH_REASONS.get(response.stop_reason or "", response.stop_reason or "")
-        if not finish:
-            finish = "tool_call" if response.calls else "stop"
         usage = cost = first_token = None
         if response.error is None:
             if used is not None and not response.is_repeat:
@@ -269,14 +260,14 @@ class _Builder:
         return span
 
     def _launched(self, call: Call) -> Sequence[Agent]:
-        """The agents that a call launched, once: in a broken file an agent may hold its own call."""
+        """Return the agents that a call launched, once: in a damaged file an agent can contain its own call."""
         name = f"agents of {call.id}"
         agents = self._agents.get(call.id, ()) if name not in self._built else ()
         self._built.add(name)
         return agents
 
     def _inline(self, call: Call) -> list[Agent]:
-        """Agents inside the parent's file: the root's text is the call's prompt."""
+        """Return the agents of a call inside the parent's file: the text of their first row is the call's prompt."""
         if call.name not in AGENT_TOOLS or not self._turn.agents:
             return []
         found = []
@@ -289,7 +280,7 @@ class _Builder:
         return found
 
     def _add_agent_turns(self, agent: Agent, parent: bytes, costs: Costs) -> Usage:
-        """An agent's spans; its usage, and its cost added to others. One in the background counts for itself."""
+        """Add an agent's spans; return its usage, and add its cost to `costs`, unless it ran in the background."""
         totals, own = Usage(), Costs()
         for turn in agent.turns:
             below, cost = self._add_agent(agent, turn, parent)
@@ -300,7 +291,7 @@ class _Builder:
         return totals
 
     def _add_agent(self, agent: Agent, turn: Turn, parent: bytes | None) -> tuple[Usage, float | None]:
-        # An agent that is written to again later gets another span: what was sent stays as it was.
+        # An agent that continues later gets another span: what was sent does not change.
         key = _run_key(agent.agent_id, turn)
         own_id = ids.span_id(self._trace_id, Kind.AGENT, key)
         if turn.part > 0:
@@ -354,7 +345,7 @@ class _Builder:
         )
 
     def _unique(self, kind: Kind, key: str) -> bytes:
-        """The id of a span; should a broken file hold a key twice in one trace, the second gets another id."""
+        """Return the id of a span; if a damaged file contains a key twice in one trace, the second gets another id."""
         span_id, number = ids.span_id(self._trace_id, kind, key), 1
         while span_id in self._taken:
             number += 1
@@ -364,12 +355,30 @@ class _Builder:
 
 
 def _bounds(turn: Turn) -> tuple[int, int]:
-    """Start and end of a turn: the prompt's time where there is one, else the first; never the clock."""
+    """Return start and end of a turn: the prompt's time if it has one, else the first; never the clock."""
     times = turn.times
     start = turn.prompt.time_ns if turn.prompt is not None and turn.prompt.time_ns is not None else None
     if start is None:
         start = min(times, default=0)
     return start, max([start, *times])
+
+
+def _request_times(turn: Turn, response: Response) -> tuple[int, int]:
+    """Return start and end of a response: the recorded request, else the row that triggered it; its last block."""
+    first = response.first_ns if response.first_ns is not None else _bounds(turn)[0]
+    end = response.last_ns if response.last_ns is not None else first
+    if response.request_ns is not None:
+        return response.request_ns, max(response.request_ns, end)
+    start = response.trigger_ns if response.trigger_ns is not None else first
+    if start > end:
+        start = min(first, end)  # an impossible order
+    return start, end
+
+
+def _finish_reason(response: Response) -> str:
+    """Return why the model stopped, in OpenTelemetry's terms; inferred if the client did not record it."""
+    reason = response.stop_reason or ""
+    return FINISH_REASONS.get(reason, reason) or ("tool_call" if response.calls else "stop")
 
 
 def _prompt_messages(turn: Turn) -> tuple[Message, ...] | None:

@@ -1,14 +1,14 @@
-"""What a response cost in USD: the tokens of a `Usage` times the prices of its model.
+"""The cost of a response in USD: the tokens of a `Usage` times the prices of its model.
 
 Rules:
 
 - The shipped table `prices.json` is genai-prices' list of Anthropic's own prices plus a small measured supplement;
-  `benchmarks/prices.py` writes it, a test holds it equal to its source. A person's file goes over it (`load_prices`).
-- A price we do not know is no cost: an unknown model, tokens of a kind the model has no price for, or a speed it has no
-  price for give None, never a guess. (The client guesses: it charges unknown models like its default model.)
+  `benchmarks/prices.py` writes it, a test compares it with its source. A user's file overrides it (`load_prices`).
+- Without a price there is no cost: an unknown model, tokens of a kind or a speed the model has no price for give None,
+  never a guess. (The client guesses: it charges unknown models like its default model.)
 - A model is looked up as it is written, then by its plain name: no provider, region, date, version or `[1m]`. Bedrock
   and Vertex spellings cost what Anthropic asks, because that is how the client counts them.
-- The arithmetic is the client's, step by step, so that its `cost-state` is matched to the last bit (client 2.1.325):
+- The arithmetic is the client's, step by step, so that its `cost-state` is matched exactly (client 2.1.325):
   each kind is tokens / 1,000,000 x price; input + output + cache read + (5-minute + 1-hour writes); a tenth more when
   inference stays in the US; web searches on top, at one price whatever the model, speed or place.
 - A long-context price holds for all tokens of a request whose prompt, cached parts included, is longer than `over`.
@@ -44,7 +44,7 @@ Usd: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 WEB_SEARCH_USD = 0.01
 US_ONLY_FACTOR = 1.1  # `inference_geo: us`
 NS_PER_DAY = 86_400 * 10**9
-LONGEST_NAME = 300  # no model has a longer one; the pattern below would take its time with a megabyte
+LONGEST_NAME = 300  # no model has a longer one, and the pattern below is slow on a megabyte
 
 _PLAIN_NAME = lazy.pattern(
     r"(?:^|[./])"  # after any provider, region or ARN
@@ -56,7 +56,7 @@ _PLAIN_NAME = lazy.pattern(
 
 
 class Rates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """USD per million tokens, by kind; None where the kind has no price."""
+    """USD per million tokens, by kind; None if the kind has no price."""
 
     input: Usd
     output: Usd
@@ -80,13 +80,13 @@ class ModelRates(Rates, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
 
 class Prices(msgspec.Struct, frozen=True):
-    """Every price we know, oldest first for each model."""
+    """All known prices, oldest first for each model."""
 
     models: dict[str, tuple[ModelRates, ...]]
     aliases: dict[str, str] = {}  # other plain names of the same model
 
     def find(self, model: str) -> tuple[ModelRates, ...] | None:
-        """Return the prices of a model however it is spelled, or None when we do not know it."""
+        """Return the prices of a model, in any spelling; None if it is unknown."""
         written = model.lower()
         if (known := self.models.get(written)) is not None:
             return known
@@ -110,7 +110,7 @@ def cost_usd(
     prices: Prices | None = None,
     at_ns: int | None = None,
 ) -> float | None:
-    """Return what a response cost, or None when a price is not known.
+    """Return the cost of a response; None if a price is not known.
 
     `speed` and `geo` are the response's own `speed` and `inference_geo`; without `at_ns` the newest prices hold.
     """
@@ -139,24 +139,24 @@ def cost_usd(
         if geo == "us":
             tokens_usd *= US_ONLY_FACTOR
         return tokens_usd + usage.web_searches * WEB_SEARCH_USD
-    except (_NoPriceError, OverflowError):  # overflow: a count that is no count of tokens
+    except (_NoPriceError, OverflowError):  # overflow: not a plausible count of tokens
         return None
 
 
 @cache
 def shipped_prices() -> Prices:
-    """Return the table that comes with turnspan."""
+    """Return the table that is shipped with turnspan."""
     return msgspec.json.decode(Path(__file__).with_name("prices.json").read_bytes(), type=Prices)
 
 
 def load_prices(path: Path) -> Prices:
-    """Return the shipped table with a person's file over it."""
+    """Return the shipped table, overridden by a user's file."""
     hint = 'a model\'s prices are USD per million tokens: {"claude-…": {"input": 4, "output": 20, …}}'
     try:
         entries = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw])
     except OSError as exc:
         raise ConfigError(
-            f"the prices in {path} cannot be read: {exc.strerror or exc}", hint="name a readable file"
+            f"the prices in {path} cannot be read: {exc.strerror or exc}", hint="give the path of a readable file"
         ) from exc
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise ConfigError(f"the prices in {path} are not a JSON object of models: {exc}", hint=hint) from exc
@@ -166,12 +166,12 @@ def load_prices(path: Path) -> Prices:
         try:
             models[name.lower()] = _history(entry)
         except (msgspec.DecodeError, ValueError) as exc:
-            raise ConfigError(f"the price of {name!r} in {path} is wrong: {exc}", hint=hint) from exc
+            raise ConfigError(f"invalid price of {name!r} in {path}: {exc}", hint=hint) from exc
     return Prices(models, shipped.aliases)
 
 
 class _NoPriceError(LookupError):
-    """There are tokens of a kind that has no price."""
+    """There are tokens of a kind without a price."""
 
 
 def _usd(tokens: int, rate: float | None, factor: float) -> float:

@@ -1,6 +1,6 @@
-"""What is told of a span beside its content: small details under our own names, and what a call's arguments say.
+"""The facts of a span: small details besides its content, under our own names.
 
-A detail that the transcript does not hold is not there; nothing is made up.
+A detail that the transcript does not contain is omitted, never guessed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ARGUMENT_FACTS: Final = {
 
 
 class _FileArguments(msgspec.Struct):
-    """Raw, because one that is no text must not hide another."""
+    """Raw: a field that is not text must not hide the others."""
 
     file_path: msgspec.Raw = msgspec.Raw()
     notebook_path: msgspec.Raw = msgspec.Raw()
@@ -45,7 +45,7 @@ class _AgentArguments(msgspec.Struct):
 
 
 def agent_arguments(call: Call) -> tuple[str, str, str]:
-    """What an Agent call says: the prompt, the type and the description; empty where it does not."""
+    """Return prompt, type and description of an Agent call; empty where missing."""
     try:
         known = msgspec.json.decode(call.arguments, type=_AgentArguments)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -54,7 +54,7 @@ def agent_arguments(call: Call) -> tuple[str, str, str]:
 
 
 def tool_facts(call: Call) -> Facts:
-    """Of a tool call."""
+    """Return the facts of a tool call."""
     result = call.result
     facts: Facts = {"tool_call_id": call.id}
     if result is None:
@@ -79,7 +79,7 @@ def tool_facts(call: Call) -> Facts:
 
 
 def failure_of(result: Result) -> str | None:
-    """The kind of error that a result is; None if it is none."""
+    """Return the error type of a result; None if it is not an error."""
     if not result.is_error:
         return None
     if result.was_interrupted or result.denial == "interrupted" or _CUT_SHORT in result.text[:400]:
@@ -90,7 +90,7 @@ def failure_of(result: Result) -> str | None:
 
 
 def generation_facts(response: Response, finish: str) -> Facts:
-    """Of a response."""
+    """Return the facts of a response."""
     used = response.usage
     facts: Facts = {
         name: value
@@ -112,7 +112,7 @@ def generation_facts(response: Response, finish: str) -> Facts:
 
 
 def turn_facts(turn: Turn) -> Facts:
-    """Of a turn."""
+    """Return the facts of a turn."""
     facts: Facts = {"turn_number": turn.number, "origin": turn.origin}
     for name, value in (
         ("prompt_id", turn.prompt_id), ("permission_mode", turn.permission_mode),
@@ -129,7 +129,7 @@ def turn_facts(turn: Turn) -> Facts:
 
 
 def session_facts(turn: Turn) -> Facts:
-    """Of the session, as it was when the turn ended."""
+    """Return the facts of the session at the end of the turn."""
     titles = turn.titles
     title = titles.get("custom-title") or titles.get("ai-title") or titles.get("summary")
     facts: Facts = {}

@@ -1,13 +1,13 @@
-"""Traces as plain values, in no vendor's words.
+"""Traces as plain values, independent of any vendor.
 
 Rules:
 
-- A `Trace` is what leaves for one turn at one time. Most turns give one. Material that comes after a turn was sealed (a
-  blocked stop, a background agent) gives another `Trace` with the same `trace_id` that holds only the new spans.
-- Spans are flat, parents before children. A parent may be missing from the list only when an earlier `Trace` of the
-  same id holds it.
-- Everything is derived from the transcript. A span that was built once is never built differently.
-- Content is text or messages; `facts` are small scalar details under our own names, which each backend spells its way.
+- A `Trace` is what is exported for a turn at one time. Most turns give one. What is written after a turn was sealed (a
+  blocked stop, a background agent) gives another `Trace` with the same `trace_id` and only the new spans.
+- Spans are a flat list, parents before children. A parent is missing only if an earlier `Trace` of the same id contains
+  it.
+- Everything is derived from the transcript. The same span is always built the same.
+- Content is text or messages; `facts` are small scalar details under our own names, which each backend translates.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Facts: TypeAlias = "dict[str, Scalar]"
 
 
 class Kind(StrEnum):
-    """What a span stands for."""
+    """What a span represents."""
 
-    TURN = "turn"  # one prompt and all that answered it
+    TURN = "turn"  # one prompt and everything that answered it
     GENERATION = "generation"  # one API response
     TOOL = "tool"  # one tool call
     AGENT = "agent"  # one subagent
-    EVENT = "event"  # something that happened in a turn: a compaction, a retry, words typed meanwhile
+    EVENT = "event"  # a compaction, a retry, words typed while the turn ran, …
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -60,13 +60,13 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Text(msgspec.Struct, frozen=True, tag="text"):
-    """Words."""
+    """Text."""
 
     text: str
 
 
 class Reasoning(msgspec.Struct, frozen=True, tag="reasoning"):
-    """The model's thinking, where the client kept it."""
+    """The model's thinking, if the client recorded it."""
 
     text: str
 
@@ -80,7 +80,7 @@ class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
 
 
 class ToolResult(msgspec.Struct, frozen=True, tag="tool_call_response"):
-    """What a call gave back to the model."""
+    """The result of a call."""
 
     id: str
     result: str
@@ -101,7 +101,7 @@ class Message(msgspec.Struct, frozen=True):
 
     role: str  # "user", "assistant", "tool", "system"
     parts: tuple[Part, ...]
-    finish_reason: str | None = None  # "stop", "length", "tool_call", … on what the model said
+    finish_reason: str | None = None  # "stop", "length", "tool_call", … on output
 
 
 class Json(msgspec.Struct, frozen=True):
@@ -122,7 +122,7 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened, with a start and an end."""
+    """A span, with a start and an end."""
 
     span_id: bytes  # 8 bytes
     parent_id: bytes | None
@@ -145,7 +145,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
-    """The spans that leave for one turn at one time."""
+    """The spans that are exported for one turn at one time."""
 
     trace_id: bytes  # 16 bytes
     name: str  # "Turn 3"

@@ -1,4 +1,4 @@
-"""What one response used and cost, as the client counts it; and what many cost together."""
+"""The tokens and cost of a response, as the client counts them, and sums of costs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 # From this version on a response without a stop reason has a streaming placeholder for its output count; before, any
 # response may have one.
 _PLACEHOLDER_FROM: Final = (2, 1, 20)
-_CHARACTERS_PER_TOKEN: Final = 12  # generous: a response with more text than this a token was not counted to its end
-_PLACEHOLDER_TOKENS: Final = 8  # what a stream announces before it has begun
+_CHARACTERS_PER_TOKEN: Final = 12  # generous: with more text per token, the count is not final
+_PLACEHOLDER_TOKENS: Final = 8  # the initial count of a stream
 
 
 def usage_of(response: Response, used: e.Usage) -> Usage:
-    """The tokens of a response, from what was recorded of them."""
+    """Return the tokens of a response."""
     split = used.cache_creation
     five = _count(split.ephemeral_5m_input_tokens) if split is not None else 0
     hour = _count(split.ephemeral_1h_input_tokens) if split is not None else 0
     written = _count(used.cache_creation_input_tokens)
-    five = max(written, five + hour) - hour  # no split, or half of one: the rest has the default lifetime
+    five = max(written, five + hour) - hour  # no split, or a partial one: the rest has the default lifetime
     return Usage(
         _count(used.input_tokens),
         _count(used.output_tokens),
@@ -55,9 +55,9 @@ def _is_incomplete(response: Response) -> bool:
 
 
 def cost_of(response: Response, used: e.Usage, usage: Usage, prices: Prices | None, end_ns: int) -> float | None:
-    """What a response cost, the way the client counts it: by the model asked for, an advisor's tokens on top."""
+    """Return the cost of a response as the client counts it: by the requested model, plus an advisor's tokens."""
     if response.is_aborted:
-        return None  # the client counts it as nothing, and the count is a placeholder
+        return None  # the client does not charge for it, and the count is a placeholder
     model = response.requested_model or response.model
     cost = cost_usd(model, usage, speed=used.speed, geo=used.inference_geo, prices=prices, at_ns=end_ns)
     for advice in used.iterations or ():
@@ -72,10 +72,10 @@ def cost_of(response: Response, used: e.Usage, usage: Usage, prices: Prices | No
 
 
 class Costs:
-    """A sum that is unknown as soon as one of its parts is.
+    """A sum of costs, unknown if one of them is.
 
-    Added up the way the client does, one after the other in the order the responses ended. Not by `sum`: from Python
-    3.12 on it corrects rounding errors, and the same turn would give other bytes there.
+    Added as the client does, in the order the responses ended. Not with `sum`: from Python 3.12 on it corrects rounding
+    errors, and the same turn would give other bytes there.
     """
 
     def __init__(self) -> None:
@@ -83,14 +83,14 @@ class Costs:
         self.is_known = True
 
     def add(self, cost: float | None, usage: Usage) -> None:
-        """One more; unknown only where there are tokens to pay for."""
+        """Add a cost; an unknown one counts only if there are tokens to pay for."""
         if cost is not None:
             self.total += cost
         elif usage.input or usage.output or usage.cache_read or usage.cache_write:
             self.is_known = False
 
     def merge(self, other: Costs) -> None:
-        """Another sum."""
+        """Add another sum."""
         self.total += other.total
         self.is_known = self.is_known and other.is_known
 

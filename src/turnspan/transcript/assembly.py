@@ -1,13 +1,56 @@
-"""Turns in the making: what a conversation row adds to what is open, and what it seals.
+"""Assembles turns: what each conversation row adds to the turns that are open, and which rows seal them.
 
-Rules:
+A conversation is in one of four states. "Answered" is `Turn.has_answer`: no call is pending and the last response is
+text, or the user interrupted, or the client gave up with an API error.
 
-- A turn starts at a line that asked the model to work: a prompt, a task notification, a plan carried over, or a command
-  or `!` line that got a reply. A later start seals the turn before it.
-- What comes after a sealed turn and belongs to it is a further **part** of the same turn, with new responses only.
-- Responses are merged by message id, even when tool results stand between their lines. Order is position in the file;
-  timestamps only give times.
-- Memory is bounded: what must be remembered of the past is a `Carry`, small and without content.
+    EMPTY       no turn yet
+    RUNNING     a turn is open, and the model is at work
+    ANSWERED    a turn is open, and nothing more is expected
+    SEALED      no turn is open; the last ones can be exported, and are remembered as a `Carry`
+
+`Grouper` hands over conversation rows one by one, each with the rows between it and the one before (its `Gap`). The
+table says what they do. "Seal" means: return the open turns as `Sealed`, and take nothing of the row. `Grouper` then
+feeds all rows after the sealed turn again, and the row arrives in state SEALED. A later process that has only the
+`Carry` does the same, so a file gives the same turns in however many pieces it is read.
+
+    state     prompt     response to        other new          further line of     tool result        interruption
+                         a command          response           a response
+    --------  ---------  -----------------  -----------------  ------------------  -----------------  ----------------
+    EMPTY     open turn  open turn          open turn (1)      -                   open turn (2)      skip
+    RUNNING   seal       seal               add to turn (3)    merge               complete call (6)  mark → ANSWERED
+    ANSWERED  seal       seal               add to turn, or    merge               complete call (6)  mark
+                                            seal (3) (4) (5)
+    SEALED    open turn  open turn          further part, or   further part (7)    further part (6)   further part
+                                            open turn (4)
+
+1.  Its origin is "unknown": the file begins in the middle of a conversation (a truncated or restored file).
+2.  Likewise; it has an empty prompt.
+3.  Unless its parent belongs to a sealed turn that is still remembered: then it is a further part of that turn. Two
+    terminals can write to one file, and their turns alternate.
+4.  Up to 2.1.12, words typed while the model worked were answered after the turn, often without a row for them: a
+    second final answer in a row is a turn of origin "queued". Not after an API error (the client tries again), nor
+    after the feedback of a hook that blocked the stop.
+5.  The gap records a stop, or a hook's feedback: the turn has ended, and the response is a further part of it. An event
+    may have exported the turn at that stop; sealing it here gives the same two parts in one reading.
+6.  A result whose call is not open becomes the event "late_result": in the turn that was sealed while the call was
+    pending, else in the turn of the row's parent.
+7.  The lines of a response can be split by a prompt or by another response (1.0.120). The later lines are a response
+    that `is_repeat`: its usage was exported with the first ones.
+
+A **further part** is a `Turn` with the same key and number, `part` > 0, and only new responses. There can be several at
+a time, of different turns, beside an open turn; all of them are sealed together.
+
+Other rules, and the clients that made them necessary:
+
+    a command or `!` line (`<bash-input>`) starts a turn only if it gets a response     all; `!` from 2.1.207 on
+    a command directly after the result of a Skill call was run by the model            2.0.36
+    sidechain rows are a subagent's, grouped by `InlineAgents`                          before 2.0.28
+    sidechains that begin with "Warmup" belong to no turn                               2.0.x
+    a subagent's file can begin with a copy of the message that launched it             2.1.x, `fork-context-ref`
+    rows that name a copied row of the last turns as their origin are turns of their own   SDK forks
+    typed-ahead words are attachments; a queue operation repeats them                   2.1.98 on
+
+Order is position in the file; timestamps only give times. Memory is bounded: a `Carry` is small and holds no content.
 """
 
 from __future__ import annotations
@@ -18,41 +61,39 @@ import msgspec
 
 from turnspan.transcript import entries as e
 from turnspan.transcript.classify import answers_queued, is_interruption, is_warmup, key_of, origin_of, response_key
-from turnspan.transcript.gaps import NO_GAP, Gap, Request, Surroundings
-from turnspan.transcript.launches import agent_of
+from turnspan.transcript.context import ContextState, SessionContext
+from turnspan.transcript.gaps import NO_GAP, Gap
+from turnspan.transcript.memory import NO_TURN, Memory, OpenCall, OpenResponse, OpenTurns, Request, RowMemory
 from turnspan.transcript.responses import add_line
-from turnspan.transcript.resume import Carry, TurnRef, known_as, words_digest
-from turnspan.transcript.turns import Call, Happening, Place, Prompt, Response, Result, Turn
+from turnspan.transcript.resume import Carry, known_as, words_digest
+from turnspan.transcript.sealing import Sealed, carry_after
+from turnspan.transcript.selection import Choice, choose
+from turnspan.transcript.starts import command_prompt, further_part, new_response, new_result, new_turn
+from turnspan.transcript.turns import Happening, Place, Prompt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from turnspan.transcript.entries import Entry
     from turnspan.transcript.inline import InlineAgents
+    from turnspan.transcript.resume import TurnRef
+    from turnspan.transcript.turns import Row, Turn
 
-NOBODY: Final = 0  # in the place of a turn's number: rows that nobody asked for
-_REMEMBERED_ROWS: Final = 48
-_REMEMBERED_TURNS: Final = 4
-_REMEMBERED_RESPONSES: Final = 8
-_REMEMBERED_CALLS: Final = 32
-_COMMAND_TOOLS: Final = frozenset({"Skill", "SlashCommand"})  # the model's own way to run a command
+_COMMAND_TOOLS: Final = frozenset({"Skill", "SlashCommand"})  # how the model runs a command
+_TITLES: Final = frozenset({"custom-title", "ai-title", "summary"})
 
 
-class Sealed(msgspec.Struct, frozen=True):
-    """Turns that may leave, and what to remember once they have: reading goes on at `end`."""
+class _UserRow(msgspec.Struct, frozen=True):
+    """The content of a user row; without results and interruption it is a prompt."""
 
-    turns: list[Turn]
-    end: Place
-    past: Carry  # all of it but the words, whose digests take time and of which only the last are asked for
-
-    @property
-    def carry(self) -> Carry:
-        """What to remember."""
-        return msgspec.structs.replace(self.past, words=self.turns[-1].last_words)
+    blocks: list[e.Block]
+    results: list[e.Block]
+    text: str
+    is_prompt: bool
 
 
-class Making:
-    """What is open of a conversation, and what is remembered of what was sealed. Rows are taken one by one."""
+class Assembly:
+    """The turns of one conversation in the making."""
 
     def __init__(
         self,
@@ -63,431 +104,64 @@ class Making:
         *,
         is_agent: bool,
     ) -> None:
+        past = carry or Carry()
         self._session_id = session_id
         self._is_agent = is_agent
         self._inline = inline
-        self._past = carry or Carry()
-        self._open: Turn | None = None
-        self._late: dict[int, Turn] = {}
-        self._between: list[tuple[Entry, Place]] = []
-        self._gap = NO_GAP
+        self._context = SessionContext(ContextState(past.context, past.queued, past.taken), recall)
+        self._is_fork = False  # the file says that it begins with a copied message
+        self.memory = Memory(past, RowMemory(past.owners), OpenTurns(), past.input_ns)
         self.end = Place(0, 0, 0)  # of the last row that was taken
-        self._requests: dict[str, Request] = {}
-        self._input_ns = self._past.input_ns
-        self._responses: dict[str, tuple[Turn, Response]] = {}  # in what is open, by message id
-        self._calls: dict[str, tuple[Turn, Call]] = {}  # likewise
-        self._is_fork_context = False
-        self.owners: dict[str, int] = dict(self._past.owners)  # rows, and the number of their turn
-        self._rows: list[tuple[str, int]] = list(self._past.owners)
-        self._around = Surroundings(self._past.context, self._past.queued, self._past.taken, recall)
-        self._marked = (len(self._rows), self._past.context, self._past.queued, self._past.taken)
 
-    @property
-    def unsealed(self) -> list[Turn]:
-        """What is open: at most one turn, and later parts of earlier ones."""
-        turns = [self._open] if self._open is not None else []
-        return sorted([*turns, *self._late.values()], key=_start_offset) if self._late else turns
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether there has been a turn."""
-        return self._open is not None or bool(self._past.recent)
-
-    def take(self, entry: Entry, place: Place, between: list[tuple[Entry, Place]]) -> Sealed | None:
-        """Take a conversation row and what stands before it; or what has to be sealed first, and then nothing of it."""
-        sealed, self._gap, self._between = None, NO_GAP, between
+    def take(self, row: Row, between: list[Row]) -> Sealed | None:
+        """Take a conversation row and the rows before it; or return what it seals, and take nothing."""
+        entry = row.entry
         if entry.is_sidechain and not self._is_agent:
-            if self._between:
-                self._take_gap()
-            self._take_sidechain(entry, place)
+            gap = self._gap_of(between)
+            self._take_sidechain(row)
         elif entry.type == "assistant":
-            if self._between:
-                self._take_gap()
-            sealed = self._take_assistant(entry, place, e.time_ns(entry))
+            gap = self._gap_of(between)
+            if (sealed := self._take_response_line(row, gap)) is not None:
+                return sealed
         else:
-            sealed = self._take_user(entry, place, e.time_ns(entry))
-        if sealed is not None:
-            return sealed
-        gap = self._gap
-        if gap.requests:
-            self._requests.update(gap.requests)
-        if gap.input_ns is not None and self._input_ns is None:
-            self._input_ns = gap.input_ns
-        if place.offset >= self.end.offset:  # a row that was held back may come after a later one
-            self.end = place
-        around = self._around
-        self._marked = (len(self._rows), around.context, around.queued, around.taken)
+            said = self._user_row(entry)
+            if said.is_prompt and (sealed := self.seal()) is not None:
+                return sealed  # the gap is not read yet: it is read again with the row
+            gap = self._gap_of(between)
+            self._take_user(row, said, gap)
+        if gap.input_ns is not None and self.memory.input_ns is None:
+            self.memory.input_ns = gap.input_ns
+        if row.place.offset >= self.end.offset:  # a row that was held back is taken after later ones
+            self.end = row.place
+        self.memory.rows.commit()
+        self._context.commit()
         return None
 
     def seal(self) -> Sealed | None:
-        """What is open, sealed: a later start or an event says that it has ended."""
-        if self._open is None and not self._late:
+        """Seal what is open: a later row or an event shows that it has ended."""
+        memory, turns = self.memory, self.memory.open.turns
+        if not turns:
             return None
-        turns = self.unsealed
+        rows, context = memory.rows.roll_back(), self._context.roll_back()
         for turn in turns:
             self._finish(turn)
-        rows, context, queued, taken = self._marked
-        responses = [response for turn in turns for response in turn.responses]
-        calls = [call.id for response in responses for call in response.calls]
-        pending = [*self._past.pending, *((call.id, turn.number) for turn in turns for call in turn.pending_calls)]
-        past = self._past
         if all(turn.has_answer for turn in turns):
-            self._input_ns = None
-        running = turns if self._open is None else [self._open]  # late parts do not say whether the next answer is new
-        numbers = {turn.number for turn in turns}
-        kept = [ref for ref in past.recent if ref.number not in numbers]
-        self._rows = self._rows[max(0, rows - _REMEMBERED_ROWS) : rows]
-        self._past = Carry(
-            turns=max([past.turns, *numbers]),
-            recent=tuple([*kept, *(turn.ref for turn in turns)][-_REMEMBERED_TURNS:]),
-            owners=tuple(self._rows),
-            responses=tuple([*past.responses, *(response.key for response in responses)][-_REMEMBERED_RESPONSES:]),
-            calls=tuple([*past.calls, *calls][-_REMEMBERED_CALLS:]),
-            pending=tuple(pending[-_REMEMBERED_CALLS:]),
-            is_answered=all(turn.has_answer and not turn.has_failed for turn in running),
-            high_water_ns=max([past.high_water_ns, *(time for turn in turns for time in turn.times)]),
-            input_ns=self._input_ns,
-            context=context,
-            queued=queued,
-            taken=taken,
+            memory.input_ns = None
+        # Further parts of earlier turns do not say whether the next response is a second answer.
+        running = turns if memory.open.turn is None else [memory.open.turn]
+        is_answered = all(turn.has_answer and not turn.has_failed for turn in running)
+        memory.past = carry_after(
+            memory.past, turns, rows=rows, is_answered=is_answered, input_ns=memory.input_ns, context=context
         )
-        self.owners = dict(self._rows)
-        self._around.go_back(context, queued, taken)
-        self._marked = (len(self._rows), context, queued, taken)
-        self._open, self._late = None, {}
+        memory.open = OpenTurns()
         self._inline.forget()
-        self._requests, self._responses, self._calls = {}, {}, {}
-        return Sealed(turns, self.end, self._past)
-
-    # ---- what stands between
-
-    def _take_gap(self) -> None:
-        self._gap = Gap()
-        for entry, place in self._between:
-            self._take_between(entry, place)
-
-    def _take_between(self, entry: Entry, place: Place) -> None:
-        gap = self._gap
-        if self._around.take(entry, place):
-            self._claim_before()
-        elif entry.type == "api-request":
-            gap.take_request(entry)
-        elif entry.type == "attachment":
-            gap.take_attachment(entry)
-        elif entry.type == "system":
-            gap.take_system(entry)
-        elif entry.type == "fork-context-ref":
-            self._is_fork_context = True
-        elif entry.type == "user" and entry.message is not None:
-            gap.take_quiet_user(entry, entry.message, place, is_models_own=self._is_within_turn(entry))
-        if entry.uuid is not None and entry.parent_uuid is not None:
-            if entry.parent_uuid in gap.tentative_rows:
-                gap.tentative_rows[entry.uuid] = None
-            elif entry.uuid not in gap.tentative_rows and entry.parent_uuid in self.owners:
-                self.own(entry.uuid, self.owners[entry.parent_uuid])
-
-    def _claim_before(self) -> None:
-        if self._around.is_unclaimed:
-            before = [uuid for uuid, _ in self._rows[-_REMEMBERED_ROWS:]]
-            self._around.claim(*before, *(other.uuid for other, _ in self._between))
-
-    def own(self, uuid: str, number: int) -> None:
-        """Remember whose row this is."""
-        self.owners[uuid] = number
-        self._rows.append((uuid, number))
-
-    def _is_within_turn(self, entry: Entry) -> bool:
-        """Whether the model ran a command: 2.0.36 writes a skill behind its call as if it had been typed."""
-        turn = self._open
-        if entry.is_meta or turn is None or not turn.responses or turn.has_answer or not self._is_own(entry):
-            return False
-        return any(call.name in _COMMAND_TOOLS and call.result is not None for call in turn.responses[-1].calls)
-
-    # ---- user rows
-
-    def _take_user(self, entry: Entry, place: Place, moment: int | None) -> Sealed | None:
-        assert entry.message is not None
-        found = e.blocks(entry.message)
-        results = [block for block in found if block.type == "tool_result"]
-        text = e.plain_text(found)
-        is_result = bool(results and (self._open is not None or self._late or self._past.recent))
-        is_prompt = not is_result and not is_interruption(text)
-        if is_prompt and (sealed := self.seal()) is not None:
-            return sealed  # whatever stands between: it need not be read twice
-        if self._between:
-            self._take_gap()
-        if is_result:
-            self._take_results(entry, place, moment, results, text)
-            return None
-        if not is_prompt:
-            if self._open is not None or self._past.recent:
-                turn = self._open or self._part_of(self._ref(entry), entry, place)
-                self._settle(turn)
-                self._interrupt(turn, entry, place, moment, text)
-            return None
-        typed, ide = e.without_ide_tags(text)
-        media = tuple(e.media(block.source) for block in found if block.type in {"image", "document"})
-        turn = self._new_turn(entry, place, origin_of(entry, text))
-        turn.prompt = Prompt(typed, moment, media, ide)
-        turn.answers_call = e.tool_notified(text) if turn.origin == "task_notification" else None
-        if entry.plan_content is not None:
-            turn.previous_session = e.session_named_in(text)
-        self._gap.expansion = []  # what came before the prompt is not its expansion
-        self._settle(turn)
-        self._around.taken = ()
-        self._input_ns = moment
-        return None
-
-    def _interrupt(self, turn: Turn, entry: Entry, place: Place, moment: int | None, text: str) -> None:
-        turn.is_interrupted = True
-        self._row(turn, entry, place, moment)
-        turn.happenings.append(Happening("interruption", key_of(entry), moment, text))
-
-    def _take_results(self, entry: Entry, place: Place, moment: int | None, results: list[e.Block], text: str) -> None:
-        known = e.outcome(entry)
-        turn: Turn | None = None
-        for block in results:
-            answer = e.inner_text(block.content)
-            call_id = known_as(block.tool_use_id) or ""
-            turn, call = self._calls.get(call_id, (None, None))
-            if turn is None or call is None:
-                ref = self._waiting(call_id)
-                turn = self._open if ref is None and self._is_own(entry) else None
-                turn = turn or self._part_of(ref or self._ref(entry), entry, place)
-                key = f"{key_of(entry)}/{call_id}"
-                fact = "tool_call_id" if ref is not None else "unknown_call_id"
-                turn.happenings.append(Happening("late_result", key, moment, answer, {fact: call_id}))
-            elif call.result is None:
-                call.result = Result(
-                    answer,
-                    bool(block.is_error),
-                    moment,
-                    entry.tool_denial_kind,
-                    known.duration_ms,
-                    *agent_of(call.name, answer, known),
-                    known.interrupted,
-                )
-            self._row(turn, entry, place, moment)
-        assert turn is not None
-        self._settle(turn)
-        if is_interruption(text):
-            self._interrupt(turn, entry, place, moment, text)
-        elif text.strip() and not text.lstrip().startswith("<system-reminder>"):
-            turn.happenings.append(Happening("steering", key_of(entry), moment, text))
-        self._input_ns = max(moment or 0, self._input_ns or 0) or None
-
-    def _waiting(self, tool_use_id: str) -> TurnRef | None:
-        """The earlier turn that left while this call had no result."""
-        number = dict(self._past.pending).get(tool_use_id)
-        return next((ref for ref in self._past.recent if ref.number == number), None)
-
-    # ---- assistant rows
-
-    def _take_assistant(self, entry: Entry, place: Place, moment: int | None) -> Sealed | None:
-        assert entry.message is not None
-        message = entry.message
-        is_synthetic = message.model == "<synthetic>"
-        key = response_key(entry)
-        turn, response = self._responses.get(key, (None, None))
-        if turn is None or response is None:
-            if self._is_agent and self._is_fork_context and self._open is None and not self._past.recent:
-                return None  # a forked agent begins with a copy of the message that launched it
-            found = self._turn_for(entry, place, is_synthetic=is_synthetic)
-            if isinstance(found, Sealed):
-                return found
-            turn = found
-            self._settle(turn)
-            if turn.has_answer:
-                self._input_ns = None  # what made it go on is not known
-            response = self._new_response(key, entry, message, moment)
-            response.is_repeat = (turn.part > 0 or self._is_agent) and key in self._past.responses
-            turn.responses.append(response)
-            self._responses[key] = (turn, response)
-        self._row(turn, entry, place, moment)
-        told = self._past.calls if turn.part > 0 or self._is_agent else ()  # in the same trace
-        for call in add_line(response, entry, message, moment, told):
-            self._calls[call.id] = (turn, call)
-        return None
-
-    def _turn_for(self, entry: Entry, place: Place, *, is_synthetic: bool) -> Turn | Sealed:
-        """The turn that a new response belongs to, or what its coming seals."""
-        gap, turn = self._gap, self._open
-        is_reply_to_command = entry.parent_uuid in gap.tentative_rows
-        number = self.owners.get(entry.parent_uuid or "")
-        running = turn or self._late.get(number if number is not None else 0)
-
-        def is_ended() -> bool:  # asked only where it matters: it looks through the whole turn
-            return running.has_answer if running is not None else self._past.is_answered
-
-        if gap.tentative is not None and (is_reply_to_command or (number is None and (turn is None or is_ended()))):
-            return self._confirm(*gap.tentative)
-        if turn is None and not self._past.recent:
-            return self._new_turn(entry, place, "unknown")
-        if turn is not None and not self._is_own(entry):
-            return self._part_of(self._ref(entry), entry, place)
-        if is_synthetic:
-            return turn or self._part_of(self._ref(entry), entry, place)
-        is_new = response_key(entry) not in self._past.responses
-        if is_new and answers_queued(entry.version or "") and not self._is_agent and gap.boundary != "feedback":
-            has_failed = running is not None and running.has_failed
-            if not has_failed and is_ended():
-                return self._answer_to_queued(entry, place)
-        if turn is None:
-            return self._part_of(self._ref(entry), entry, place)
-        if gap.boundary and is_ended():
-            return self.seal() or turn
-        return turn
-
-    def _confirm(self, entry: Entry, place: Place) -> Turn | Sealed:
-        """A command or `!` line got a reply: it started a turn."""
-        if (sealed := self.seal()) is not None:
-            return sealed
-        assert entry.message is not None
-        text = e.plain_text(e.blocks(entry.message))
-        command = e.command_of(text)
-        turn = self._new_turn(entry, place, origin_of(entry, text) if command is not None else "bash")
-        words = f"{command[0]} {command[1]}".strip() if command is not None else text
-        turn.prompt = Prompt(words, e.time_ns(entry), command=command[0] if command is not None else "!")
-        for row in self._gap.tentative_rows:
-            self.own(row, turn.number)
-        del self._gap.commands[-1:]
-        self._around.taken = ()
-        return turn
-
-    def _answer_to_queued(self, entry: Entry, place: Place) -> Turn | Sealed:
-        """Old clients answered words typed meanwhile without writing a line for them: a second final answer."""
-        if (sealed := self.seal()) is not None:
-            return sealed
-        trigger = self._gap.stopped_ns or self._past.high_water_ns or None
-        words = self._around.taken[-1:] or self._around.queued[:1]
-        turn = self._new_turn(entry, place, "queued")
-        text = self._around.words(words[0])[0] if words else ""
-        turn.prompt = Prompt(text, trigger) if text else None
-        self._around.taken = ()
-        self._input_ns = trigger
-        return turn
-
-    def _new_response(self, key: str, entry: Entry, message: e.Message, moment: int | None) -> Response:
-        asked = self._gap.requests.get(entry.request_ref or "") or self._requests.get(entry.request_ref or "")
-        params = asked[1] if asked is not None else None
-        return Response(
-            key=key,
-            uuid=key_of(entry),
-            model=message.model or "",
-            version=entry.version or "",
-            request_id=entry.request_id,
-            requested_model=entry.requested_model or (params.model if params is not None else None),
-            effort=entry.effort,
-            max_tokens=params.max_tokens if params is not None else None,
-            trigger_ns=self._gap.input_ns or self._input_ns,
-            request_ns=asked[0] if asked is not None else None,
-            has_request_elsewhere=entry.request_ref is not None and asked is None,
-            first_ns=moment,
-            first_block_ms=entry.thinking_duration_ms or entry.tool_input_stream_ms,
-        )
-
-    # ---- turns and their parts
-
-    def _new_turn(self, entry: Entry, place: Place, origin: str) -> Turn:
-        fork = entry.forked_from or e.ForkedFrom()
-        key = known_as(fork.message_uuid) or entry.uuid or known_as(entry.prompt_id) or key_of(entry)
-        if any(ref.key == key for ref in self._past.recent):
-            key = f"{key}/{key_of(entry)}"  # a row that says it is a copy of one next to it: still a turn of its own
-        self._open = Turn(
-            session_id=known_as(fork.session_id) or known_as(entry.session_id) or self._session_id,
-            key=key,
-            number=self._past.turns + 1,
-            part=0,
-            origin=origin,
-            start=place,
-            end=place,
-            previous=self._ref(entry) if self._past.recent else None,
-            forked_from=fork.session_id,
-            prompt_uuid=entry.uuid or "",
-            prompt_id=entry.prompt_id or "",
-            permission_mode=entry.permission_mode or "",
-        )
-        self._row(self._open, entry, place, e.time_ns(entry))
-        return self._open
-
-    def _is_own(self, entry: Entry) -> bool:
-        """Whether a row belongs to the open turn, as far as its parent tells."""
-        number = self.owners.get(entry.parent_uuid or "")
-        return self._open is not None and (
-            number is None or number == self._open.number or all(ref.number != number for ref in self._past.recent)
-        )
-
-    def _ref(self, entry: Entry) -> TurnRef:
-        """The earlier turn that a late row belongs to: its parent's, else the last one."""
-        number = self.owners.get(entry.parent_uuid or "")
-        return next((ref for ref in self._past.recent if ref.number == number), self._past.recent[-1])
-
-    def _part_of(self, ref: TurnRef, entry: Entry, place: Place) -> Turn:
-        turn = self._late.get(ref.number)
-        if turn is None:
-            turn = Turn(
-                session_id=ref.session_id, key=ref.key, number=ref.number, part=ref.parts, origin="continued",
-                start=place, end=place,
-            )  # fmt: skip
-            self._late[ref.number] = turn
-            self._row(turn, entry, place, e.time_ns(entry))
-        return turn
-
-    def _row(self, turn: Turn, entry: Entry, place: Place, moment: int | None) -> None:
-        """A conversation row belongs to a turn: its place, its time, what it says about the session."""
-        turn.end = place
-        if moment is not None:
-            turn.times.append(moment)
-        turn.version = entry.version or turn.version
-        turn.cwd = entry.cwd or turn.cwd
-        turn.git_branch = entry.git_branch or turn.git_branch
-        turn.slug = entry.slug or turn.slug
-        turn.entrypoint = entry.entrypoint or turn.entrypoint
-        self.own(entry.uuid or key_of(entry), turn.number)
-        if self._around.is_unclaimed:
-            self._around.claim(entry.uuid, entry.parent_uuid)
-
-    def _settle(self, turn: Turn) -> None:
-        """What stood before this row belongs to this turn."""
-        gap = self._gap
-        if gap.happenings:
-            # Words taken from the queue are mostly repeated by an attachment, before or after.
-            said = {happening.text for happening in turn.happenings if happening.kind == "steering"}
-            for happening in gap.happenings:
-                if happening.kind != "steering" or happening.text not in said:
-                    turn.happenings.append(happening)
-                if happening.key not in self.owners:
-                    self.own(happening.key, turn.number)  # should it stand there twice: a compaction has no parent
-        if gap.commands:
-            turn.local_commands += tuple(gap.commands)
-        if gap.expansion and turn.prompt is not None and not turn.responses:
-            turn.prompt.expansion = "\n".join(filter(None, (turn.prompt.expansion, *gap.expansion)))
-        gap.happenings, gap.commands, gap.expansion = [], [], []
-        if self._around.taken and not answers_queued(turn.version):
-            said = {happening.text for happening in turn.happenings if happening.kind == "steering"}
-            for at in self._around.taken:
-                text, moment = self._around.words(at)
-                key = f"queue:{moment}:{words_digest(text)}"
-                if text and text not in said and key not in self.owners:
-                    turn.happenings.append(Happening("steering", key, moment, text))
-                    self.own(key, turn.number)
-            self._around.taken = ()
-
-    # ---- agents inside the file
-
-    def _take_sidechain(self, entry: Entry, place: Place) -> None:
-        if is_warmup(entry) or self.owners.get(entry.parent_uuid or "") == NOBODY:
-            self.own(entry.uuid or key_of(entry), NOBODY)  # remembered: its answer may come in another turn
-        elif self._open is not None:
-            self._inline.take(entry, place, self._open)
-
-    # ---- sealing
+        return Sealed(turns, self.end, memory.past)
 
     def _finish(self, turn: Turn) -> None:
         self._inline.finish(turn)
-        turn.is_repeat_suspect = bool(turn.times) and max(turn.times) <= self._past.high_water_ns
-        for kind, value in self._around.values(self._marked[1]):
-            if kind in {"custom-title", "ai-title", "summary"}:
+        turn.is_repeat_suspect = bool(turn.times) and max(turn.times) <= self.memory.past.high_water_ns
+        for kind, value in self._context.values():
+            if kind in _TITLES:
                 turn.titles[kind] = value
             elif kind == "tag":
                 turn.tag = value
@@ -496,6 +170,270 @@ class Making:
             elif not turn.permission_mode:
                 turn.permission_mode = value
 
+    # ---- the rows between two conversation rows
 
-def _start_offset(turn: Turn) -> int:
-    return turn.start.offset
+    def _gap_of(self, between: list[Row]) -> Gap:
+        if not between:
+            return NO_GAP
+        gap = Gap()
+        for row in between:
+            if self._context.take(row):
+                if self._context.has_unclaimed_summary:
+                    self._context.claim(*self.memory.rows.latest(), *(other.entry.uuid for other in between))
+            else:
+                self._take_between(row, gap)
+            self._own_by_parent(row.entry, gap)
+        return gap
+
+    def _take_between(self, row: Row, gap: Gap) -> None:
+        entry = row.entry
+        if entry.type == "api-request":
+            if entry.id:
+                self.memory.open.requests[entry.id] = Request(row.time_ns, entry.params)
+        elif entry.type == "attachment":
+            gap.take_attachment(row)
+        elif entry.type == "system":
+            gap.take_system(row)
+        elif entry.type == "fork-context-ref":
+            self._is_fork = True
+        elif entry.type == "user" and entry.message is not None:
+            gap.take_user(row, entry.message, is_models_own=self._is_models_own_command(entry))
+
+    def _own_by_parent(self, entry: Entry, gap: Gap) -> None:
+        """Record the turn of a row between others: its parent's, or that of the command before it, if it starts one."""
+        if entry.uuid is None or entry.parent_uuid is None or gap.follow(entry) or entry.uuid in gap.command_rows:
+            return
+        number = self.memory.rows.owner.get(entry.parent_uuid)
+        if number is not None:
+            self.memory.rows.own(entry.uuid, number)
+
+    def _is_models_own_command(self, entry: Entry) -> bool:
+        """Whether the model ran a command: 2.0.36 writes a skill after its call as if the user had typed it."""
+        turn = self.memory.open.turn
+        if entry.is_meta or turn is None or not turn.responses or turn.has_answer:
+            return False
+        if not self.memory.is_of_open_turn(entry):
+            return False
+        return any(call.name in _COMMAND_TOOLS and call.result is not None for call in turn.responses[-1].calls)
+
+    # ---- user rows
+
+    def _user_row(self, entry: Entry) -> _UserRow:
+        assert entry.message is not None
+        blocks = e.blocks(entry.message)
+        text = e.plain_text(blocks)
+        # Without any turn before it, a result begins one: the file has lost its beginning.
+        results = [block for block in blocks if block.type == "tool_result"] if self.memory.has_begun else []
+        return _UserRow(blocks, results, text, is_prompt=not results and not is_interruption(text))
+
+    def _take_user(self, row: Row, said: _UserRow, gap: Gap) -> None:
+        if said.is_prompt:
+            self._take_prompt(row, said, gap)
+        elif said.results:
+            self._take_results(row, said, gap)
+        elif self.memory.has_begun:
+            turn = self.memory.open.turn or self._part_of(self.memory.earlier_turn(row.entry), row)
+            self._settle(turn, gap)
+            self._interrupt(turn, row, said.text)
+
+    def _take_prompt(self, row: Row, said: _UserRow, gap: Gap) -> None:
+        typed, ide = e.without_ide_tags(said.text)
+        media = tuple(e.media(block.source) for block in said.blocks if block.type in {"image", "document"})
+        turn = self._new_turn(row, origin_of(row.entry, said.text))
+        turn.prompt = Prompt(typed, row.time_ns, media, ide)
+        if turn.origin == "task_notification":
+            turn.answers_call = e.tool_notified(said.text)
+        if row.entry.plan_content is not None:
+            turn.previous_session = e.session_named_in(said.text)
+        if gap.expansion:
+            gap.expansion = []  # what is written before the prompt is not its expansion
+        self._settle(turn, gap)
+        self._context.clear_taken()
+        self.memory.input_ns = row.time_ns
+
+    def _take_results(self, row: Row, said: _UserRow, gap: Gap) -> None:
+        outcome = e.outcome(row.entry)
+        for block in said.results:
+            turn = self._take_result(row, block, outcome)
+            self._add_row(turn, row)
+        self._settle(turn, gap)
+        if is_interruption(said.text):
+            self._interrupt(turn, row, said.text)
+        elif said.text.strip() and not said.text.lstrip().startswith("<system-reminder>"):
+            turn.happenings.append(Happening("steering", key_of(row.entry), row.time_ns, said.text))
+        self.memory.input_ns = max(row.time_ns or 0, self.memory.input_ns or 0) or None
+
+    def _take_result(self, row: Row, block: e.Block, outcome: e.Outcome) -> Turn:
+        """Complete the call that a result belongs to, or record a late result; return its turn."""
+        text = e.inner_text(block.content)
+        call_id = known_as(block.tool_use_id) or ""
+        known = self.memory.open.calls.get(call_id)
+        if known is None:
+            return self._take_late_result(row, call_id, text)
+        if known.call.result is None:
+            known.call.result = new_result(known.call.name, text, block, row, outcome)
+        return known.turn
+
+    def _take_late_result(self, row: Row, call_id: str, text: str) -> Turn:
+        memory, entry = self.memory, row.entry
+        ref = memory.turn_waiting_for(call_id)
+        turn = memory.open.turn if ref is None and memory.is_of_open_turn(entry) else None
+        turn = turn or self._part_of(ref or memory.earlier_turn(entry), row)
+        fact = "tool_call_id" if ref is not None else "unknown_call_id"
+        key = f"{key_of(entry)}/{call_id}"
+        turn.happenings.append(Happening("late_result", key, row.time_ns, text, {fact: call_id}))
+        return turn
+
+    def _interrupt(self, turn: Turn, row: Row, text: str) -> None:
+        turn.is_interrupted = True
+        self._add_row(turn, row)
+        turn.happenings.append(Happening("interruption", key_of(row.entry), row.time_ns, text))
+
+    # ---- assistant rows
+
+    def _take_response_line(self, row: Row, gap: Gap) -> Sealed | None:
+        message = row.entry.message
+        assert message is not None
+        memory, key = self.memory, response_key(row.entry)
+        known = memory.open.responses.get(key)
+        if known is None:
+            if self._is_agent and self._is_fork and not memory.has_begun:
+                return None  # a copy of the message that launched the agent
+            turn = self._turn_for(row, gap)
+            if isinstance(turn, Sealed):
+                return turn
+            self._settle(turn, gap)
+            known = self._add_response(key, turn, row, message, gap)
+        turn = known.turn
+        self._add_row(turn, row)
+        for call in add_line(known.response, row, message, memory.past.calls if self._has_past(turn) else ()):
+            memory.open.calls[call.id] = OpenCall(turn, call)
+        return None
+
+    def _has_past(self, turn: Turn) -> bool:
+        """Whether spans of the same trace were sealed before."""
+        return turn.part > 0 or self._is_agent
+
+    def _turn_for(self, row: Row, gap: Gap) -> Turn | Sealed:
+        """Return the turn that a new response belongs to, or what it seals."""
+        memory, entry = self.memory, row.entry
+        choice = choose(memory, entry, gap, is_agent=self._is_agent)
+        if choice is Choice.OPEN_TURN and memory.open.turn is not None:
+            return memory.open.turn
+        if choice is Choice.EARLIER_TURN:
+            return self._part_of(memory.earlier_turn(entry), row)
+        if (sealed := self.seal()) is not None:
+            return sealed
+        if choice is Choice.COMMAND and gap.command is not None:
+            return self._command_turn(gap.command, gap)
+        if choice is Choice.QUEUED_WORDS:
+            return self._queued_turn(row, gap)
+        return self._new_turn(row, "unknown")
+
+    def _add_response(self, key: str, turn: Turn, row: Row, message: e.Message, gap: Gap) -> OpenResponse:
+        memory = self.memory
+        if turn.has_answer:
+            memory.input_ns = None  # nothing says what made the model continue
+        request = memory.open.requests.get(row.entry.request_ref or "")
+        response = new_response(key, row, message, request, gap.input_ns or memory.input_ns)
+        response.is_repeat = self._has_past(turn) and key in memory.past.responses
+        turn.responses.append(response)
+        found = memory.open.responses[key] = OpenResponse(turn, response)
+        return found
+
+    # ---- turns and their parts
+
+    def _new_turn(self, row: Row, origin: str) -> Turn:
+        turn = new_turn(self.memory, row, origin, self._session_id)
+        self.memory.open.turn = turn
+        self._add_row(turn, row)
+        return turn
+
+    def _command_turn(self, row: Row, gap: Gap) -> Turn:
+        """Open the turn of a command or `!` line that got a response."""
+        prompt, origin = command_prompt(row)
+        turn = self._new_turn(row, origin)
+        turn.prompt = prompt
+        for uuid in gap.command_rows:
+            self.memory.rows.own(uuid, turn.number)
+        del gap.local_commands[-1:]  # it is not a local command
+        self._context.clear_taken()
+        return turn
+
+    def _queued_turn(self, row: Row, gap: Gap) -> Turn:
+        """Open the turn of words typed while the last one ran, which have no row of their own."""
+        trigger_ns = gap.stopped_ns or self.memory.past.high_water_ns or None
+        state = self._context.state
+        words = state.taken[-1:] or state.queued[:1]
+        turn = self._new_turn(row, "queued")
+        text = self._context.queued_words(words[0])[0] if words else ""
+        turn.prompt = Prompt(text, trigger_ns) if text else None
+        self._context.clear_taken()
+        self.memory.input_ns = trigger_ns
+        return turn
+
+    def _part_of(self, ref: TurnRef, row: Row) -> Turn:
+        """Return the further part of a sealed turn that is open, or open one."""
+        turn = self.memory.open.parts.get(ref.number)
+        if turn is None:
+            turn = further_part(ref, row)
+            self.memory.open.parts[ref.number] = turn
+            self._add_row(turn, row)
+        return turn
+
+    def _add_row(self, turn: Turn, row: Row) -> None:
+        """Add a conversation row to a turn: its place, its time, what it says about the session."""
+        entry = row.entry
+        turn.end = row.place
+        if row.time_ns is not None:
+            turn.times.append(row.time_ns)
+        turn.version = entry.version or turn.version
+        turn.cwd = entry.cwd or turn.cwd
+        turn.git_branch = entry.git_branch or turn.git_branch
+        turn.slug = entry.slug or turn.slug
+        turn.entrypoint = entry.entrypoint or turn.entrypoint
+        self.memory.rows.own(entry.uuid or key_of(entry), turn.number)
+        if self._context.has_unclaimed_summary:
+            self._context.claim(entry.uuid, entry.parent_uuid)
+
+    def _settle(self, turn: Turn, gap: Gap) -> None:
+        """Add what was written before a row to the row's turn."""
+        rows = self.memory.rows
+        if gap.happenings:
+            # Words taken from the queue are mostly repeated by an attachment, before or after.
+            said = _steering(turn)
+            for happening in gap.happenings:
+                if happening.kind != "steering" or happening.text not in said:
+                    turn.happenings.append(happening)
+                if happening.key not in rows.owner:
+                    rows.own(happening.key, turn.number)  # in case the row is repeated: a compaction has no parent
+        if gap.local_commands:
+            turn.local_commands += tuple(gap.local_commands)
+        if gap.expansion and turn.prompt is not None and not turn.responses:
+            turn.prompt.expansion = "\n".join(filter(None, (turn.prompt.expansion, *gap.expansion)))
+        if self._context.state.taken and not answers_queued(turn.version):
+            self._settle_queue(turn)
+
+    def _settle_queue(self, turn: Turn) -> None:
+        """Add words taken from the queue to a turn, unless another row repeats them."""
+        rows, said = self.memory.rows, _steering(turn)
+        for at in self._context.state.taken:
+            text, time_ns = self._context.queued_words(at)
+            key = f"queue:{time_ns}:{words_digest(text)}"
+            if text and text not in said and key not in rows.owner:
+                turn.happenings.append(Happening("steering", key, time_ns, text))
+                rows.own(key, turn.number)
+        self._context.clear_taken()
+
+    # ---- subagents inside the file
+
+    def _take_sidechain(self, row: Row) -> None:
+        entry, rows = row.entry, self.memory.rows
+        if is_warmup(entry) or rows.owner.get(entry.parent_uuid or "") == NO_TURN:
+            rows.own(entry.uuid or key_of(entry), NO_TURN)  # its answer may come in another turn
+        elif self.memory.open.turn is not None:
+            self._inline.take(row, self.memory.open.turn)
+
+
+def _steering(turn: Turn) -> set[str]:
+    return {happening.text for happening in turn.happenings if happening.kind == "steering"}

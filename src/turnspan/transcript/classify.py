@@ -1,4 +1,4 @@
-"""What kind of row an entry is: part of the conversation or not, a result, an interruption, and who asked for it."""
+"""Classifies rows: conversation or not, result, interruption, notification, and who asked for a turn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from turnspan.transcript.entries import Entry
 
 UUIDS_KEPT_FROM: Final = (1, 0, 86)
-QUEUED_OWN_ANSWER_UNTIL: Final = (2, 1, 12)  # up to this client, words typed meanwhile got an answer of their own
+QUEUED_OWN_ANSWER_UNTIL: Final = (
+    2,
+    1,
+    12,
+)  # up to this client, words typed while a turn ran got an answer of their own
 FEEDBACK: Final = "Stop hook feedback:"
 BASH: Final = "<bash-input>"
 LOCAL: Final = (
@@ -22,6 +26,7 @@ LOCAL: Final = (
     "<bash-stdout>", "<bash-stderr>",
 )  # fmt: skip
 WARMUP: Final = "Warmup"
+SYNTHETIC: Final = "<synthetic>"  # the model of messages that the client wrote itself
 HOOKS: Final = ("<session-start-hook>", "<user-prompt-submit-hook>", "<pre-tool-use-hook>", "<post-tool-use-hook>")
 _QUIET: Final = (*LOCAL, *HOOKS, FEEDBACK, BASH)
 _INTERRUPTED: Final = "[Request interrupted by user"
@@ -30,7 +35,7 @@ _NOTIFICATIONS: Final = ("<task-notification>", "<agent-notification>")
 
 
 def is_conversation(entry: Entry, *, is_agent: bool) -> bool:
-    """Whether a row is one of the person's, the model's or a tool's; anything else stands between such rows."""
+    """Whether a row is a message of the user, the model or a tool; all others are read with the next such row."""
     if entry.type == "assistant":
         return entry.message is not None
     if entry.type != "user" or entry.message is None:
@@ -42,7 +47,7 @@ def is_conversation(entry: Entry, *, is_agent: bool) -> bool:
         if block.type == "tool_result":
             return True
     if is_agent and entry.origin is not None and entry.origin.kind in _SENDS_ON:
-        return True  # meta (2.1.207 on), yet nothing else begins what the agent does then
+        return True  # marked as meta since 2.1.207, but it starts what the agent does next
     if entry.is_meta or entry.is_compact_summary or entry.is_visible_in_transcript_only:
         return False
     text = e.plain_text(found).lstrip()
@@ -50,49 +55,53 @@ def is_conversation(entry: Entry, *, is_agent: bool) -> bool:
 
 
 def key_of(entry: Entry) -> str:
-    """What identifies a row: its uuid, or what it says; never where it stands."""
+    """Return what identifies a row: its uuid, else a digest of its content; never its position."""
     return entry.uuid or "row:" + words_digest(msgspec.json.encode(entry).decode("utf-8", "replace"))
 
 
 def response_key(entry: Entry) -> str:
-    """What identifies the response that a row is a line of."""
+    """Return what identifies the response that a row is a line of."""
     message = entry.message or e.Message()
-    if message.model == "<synthetic>":
-        return key_of(entry)  # these ids are made up anew by every copy
+    if message.model == SYNTHETIC:
+        return key_of(entry)  # every copy invents new ids for these
     return known_as(message.id) or known_as(entry.request_id) or key_of(entry)
 
 
 def is_placeholder(entry: Entry) -> bool:
-    """Whether a row stands where no model answered ("No response requested."): it says nothing and ends no gap."""
-    is_synthetic = entry.type == "assistant" and entry.message is not None and entry.message.model == "<synthetic>"
-    return is_synthetic and not entry.is_api_error_message
+    """Whether the client wrote a row because no model answered ("No response requested."): it is ignored."""
+    return entry.type == "assistant" and is_synthetic(entry) and not entry.is_api_error_message
+
+
+def is_synthetic(entry: Entry) -> bool:
+    """Whether the client wrote the message itself, in place of a model."""
+    return entry.message is not None and entry.message.model == SYNTHETIC
 
 
 def results_of(entry: Entry) -> list[e.Block]:
-    """The results of tools that a row brings."""
+    """Return the tool results in a row."""
     found = e.blocks(entry.message) if entry.message is not None else []
     return [block for block in found if block.type == "tool_result"]
 
 
 def is_interruption(text: str) -> bool:
-    """Whether the client says that the person stopped the model."""
+    """Whether the client says that the user interrupted the model."""
     return text.lstrip().startswith(_INTERRUPTED)
 
 
 def is_warmup(entry: Entry) -> bool:
-    """Whether a row begins an agent that the client starts by itself, to be ready for others (2.0.x)."""
+    """Whether a row begins an agent that the client starts by itself, to warm up (2.0.x)."""
     if entry.type != "user" or entry.message is None or entry.parent_uuid is not None:
         return False
     return e.plain_text(e.blocks(entry.message)).strip() == WARMUP
 
 
 def is_notification(text: str) -> bool:
-    """Whether the client tells the model of a task; these are nobody's words."""
+    """Whether the client notifies the model of a task; the user did not type this."""
     return text.lstrip().startswith(_NOTIFICATIONS)
 
 
 def origin_of(entry: Entry, text: str) -> str:
-    """Who asked: a person, a task notification, a schedule, an SDK, a plan carried over."""
+    """Return who asked for a turn: a user, a task notification, a schedule, an SDK, a plan carried over."""
     kind = (entry.origin.kind if entry.origin is not None else None) or entry.turn_origin
     if kind:
         plain = kind.replace("-", "_")
@@ -103,12 +112,12 @@ def origin_of(entry: Entry, text: str) -> str:
 
 
 def copies_anew(version: str) -> bool:
-    """Whether this client gave what it copied new uuids and times. Ids of responses stay, those of requests do not."""
+    """Whether this client copies rows with new uuids and times; response ids are kept, request ids are dropped."""
     numbers = version_of(version)
     return bool(numbers) and numbers < UUIDS_KEPT_FROM
 
 
 def answers_queued(version: str) -> bool:
-    """Whether this client gave words typed meanwhile an answer of their own."""
+    """Whether this client answers words typed while a turn ran in a turn of their own."""
     numbers = version_of(version)
     return bool(numbers) and numbers <= QUEUED_OWN_ANSWER_UNTIL

@@ -1,12 +1,12 @@
-"""What one line of a transcript says, as typed values; nobody else knows Claude Code's field names.
+"""One line of a transcript as typed values. Only this package knows Claude Code's field names.
 
 Rules:
 
-- The list of types and fields is open. What we know is decoded into typed values; what we do not read is skipped
-  without being built.
-- Every field is optional and may have the wrong type. `lines` decodes, and keeps what fits.
-- Here and wherever else an event decodes, annotations are values and not texts (no `from __future__`): msgspec would
-  evaluate the text of each field's type, with every event.
+- The list of types and fields is open. Known fields are decoded into typed values; all others are skipped without
+  building them.
+- Every field is optional and can have the wrong type. `lines` decodes, and keeps the fields that fit.
+- Here and in other modules that decode during an event, there is no `from __future__ import annotations`: msgspec would
+  evaluate the text of each annotation, with every event.
 """
 
 import re
@@ -31,20 +31,20 @@ _TASK_TOOL: Final = lazy.pattern(r"<tool-use-id>(.*?)</tool-use-id>")
 
 
 class CacheCreation(msgspec.Struct, frozen=True):
-    """How long written cache tokens live."""
+    """Cache writes by lifetime."""
 
     ephemeral_5m_input_tokens: int | None = None
     ephemeral_1h_input_tokens: int | None = None
 
 
 class ServerTools(msgspec.Struct, frozen=True):
-    """What the API itself did for a response."""
+    """Tools that the API ran by itself."""
 
     web_search_requests: int | None = None
 
 
 class Iteration(msgspec.Struct, frozen=True):
-    """Tokens of another model that took part in a response and that no top-level counter holds."""
+    """Tokens of another model that took part in a response; no top-level counter includes them."""
 
     type: str | None = None
     model: str | None = None
@@ -70,7 +70,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where an image or a document comes from; its data is only measured."""
+    """An inlined image or document; only the size of its data is read."""
 
     media_type: str | None = None
     data: msgspec.Raw = msgspec.Raw()
@@ -114,7 +114,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class ForkedFrom(msgspec.Struct, frozen=True, rename="camel"):
-    """Where a copied line first stood."""
+    """The origin of a copied line."""
 
     session_id: str | None = None
     message_uuid: str | None = None
@@ -142,7 +142,7 @@ class RequestParams(msgspec.Struct, frozen=True):
 
 
 class Attachment(msgspec.Struct, frozen=True, rename="camel"):
-    """What the client slipped into the conversation."""
+    """What the client added to the conversation."""
 
     type: str | None = None
     prompt: str | list[Block | str] | None = None
@@ -153,7 +153,7 @@ _ABSENT: Final = msgspec.Raw()
 
 
 class ToolUseResult(msgspec.Struct, frozen=True, rename="camel"):
-    """The few fields of `toolUseResult` that the message does not repeat. Raw: any tool may call anything so."""
+    """The few fields of `toolUseResult` that the message does not repeat. Raw: any tool can use these names."""
 
     agent_id: msgspec.Raw = _ABSENT
     resumed_agent_id: msgspec.Raw = _ABSENT
@@ -165,7 +165,7 @@ class ToolUseResult(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Entry(msgspec.Struct, rename="camel"):
-    """What one line says, in Python's spelling; everything may be missing."""
+    """One line of a transcript; every field can be missing."""
 
     type: str | None = None
     subtype: str | None = None
@@ -211,7 +211,7 @@ class Entry(msgspec.Struct, rename="camel"):
     retry_attempt: int | None = None
     retry_in_ms: float | None = None
     duration_ms: float | None = None
-    # what surrounds a turn
+    # context
     id: str | None = None
     params: RequestParams | None = None
     operation: str | None = None
@@ -226,7 +226,7 @@ class Entry(msgspec.Struct, rename="camel"):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What is known of a tool call beside its result."""
+    """What `toolUseResult` says about a tool call."""
 
     agent_id: str | None = None
     resumed_agent_id: str | None = None
@@ -243,12 +243,12 @@ _NO_OUTCOME: Final = Outcome()
 
 
 def time_ns(entry: Entry) -> int | None:
-    """When the line was written, in nanoseconds since 1970; None where it does not say so in any form we know."""
+    """Return when the line was written, in nanoseconds since 1970; None if it has no time in a known format."""
     return parse_time(entry.timestamp)
 
 
 def blocks(message: Message) -> list[Block]:
-    """The content blocks of a message; plain text is one text block."""
+    """Return the content blocks of a message; plain text is one text block."""
     content = message.content
     if content is None:
         return []
@@ -260,17 +260,17 @@ def blocks(message: Message) -> list[Block]:
 
 
 def plain_text(found: list[Block]) -> str:
-    """The words of text blocks, in order."""
+    """Return the text of all text blocks, in order."""
     return "\n".join(block.text for block in found if block.type == "text" and block.text)
 
 
 def raw_text(raw: msgspec.Raw) -> str:
-    """A raw JSON value as text, empty if it was not there."""
+    """Return a raw JSON value as text, empty if it is missing."""
     return str(raw, "utf-8", "replace")
 
 
 def inner_text(content: str | list[Inner | str] | Inner | None) -> str:
-    """The words of a tool result; images, links and tools that were found (ToolSearch) as short markers."""
+    """Return the text of a tool result; images, links and found tools (ToolSearch) as short markers."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -294,7 +294,7 @@ def inner_text(content: str | list[Inner | str] | Inner | None) -> str:
 
 
 def media(source: Source | None) -> tuple[str, int]:
-    """Type and size in bytes of an image or document that is inlined as base64."""
+    """Return the type and the size in bytes of an image or document that is inlined as base64."""
     if source is None:
         return "image", 0
     encoded = max(0, len(bytes(source.data)) - 2)
@@ -302,7 +302,7 @@ def media(source: Source | None) -> tuple[str, int]:
 
 
 def outcome(entry: Entry) -> Outcome:
-    """What `toolUseResult` adds; its body repeats the message and is not built."""
+    """Return what `toolUseResult` adds to the message; the rest of it repeats the message and is not decoded."""
     found = entry.tool_use_result
     if type(found) is not ToolUseResult:
         return _NO_OUTCOME
@@ -318,7 +318,7 @@ def outcome(entry: Entry) -> Outcome:
 
 
 def _value(raw: msgspec.Raw, decode: Callable[[msgspec.Raw], T]) -> T | None:
-    """A field's value; None where it is not there, or something else."""
+    """Return a field's value; None if it is missing or of another type."""
     if raw is _ABSENT:
         return None
     try:
@@ -328,7 +328,7 @@ def _value(raw: msgspec.Raw, decode: Callable[[msgspec.Raw], T]) -> T | None:
 
 
 def system_text(entry: Entry) -> str:
-    """The words of a system line or a queue operation."""
+    """Return the text of a system line or a queue operation."""
     raw = bytes(entry.content)
     try:
         if raw.startswith(b'"'):
@@ -342,7 +342,7 @@ def system_text(entry: Entry) -> str:
 
 
 def command_of(text: str) -> tuple[str, str] | None:
-    """Name and arguments of a slash command, if the text records one; a text that only quotes one is a prompt."""
+    """Return the name and arguments of a slash command, if the text records one; a text that quotes one is a prompt."""
     head = text[:4096].lstrip()
     if not head.startswith("<command-") or "<command-name>" not in head:
         return None
@@ -352,7 +352,7 @@ def command_of(text: str) -> tuple[str, str] | None:
 
 
 def without_ide_tags(text: str) -> tuple[str, tuple[str, ...]]:
-    """The words a person typed, and what the editor added to them (`ide_selection`, `ide_opened_file`)."""
+    """Return what the user typed, and what the editor added to it (`ide_selection`, `ide_opened_file`)."""
     if "<ide_" not in text:
         return text, ()
     added = tuple(f"{match[1]}: {match[2].strip()}" for match in _IDE_TAG.finditer(text))
@@ -360,30 +360,30 @@ def without_ide_tags(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def exit_code_of(text: str) -> int | None:
-    """The exit code a failed command's result begins with."""
+    """Return the exit code that the result of a failed command begins with."""
     match = _EXIT_CODE.match(text)
     return int(match[1]) if match and len(match[1]) < 10 else None
 
 
 def session_named_in(text: str) -> str | None:
-    """The session whose transcript a text points to (a plan carried over names the one it was made in)."""
+    """Return the session whose transcript a text names (a plan carried over names the session it was made in)."""
     match = _OLD_TRANSCRIPT.search(text)
     return match[1] if match else None
 
 
 def agent_named_in(text: str) -> str | None:
-    """The agent id that a launch note or a result states."""
+    """Return the agent id in a launch note or a result."""
     match = _AGENT_ID.search(text)
     return match[1] if match else None
 
 
 def agent_resumed_in(text: str) -> str | None:
-    """The agent that a message has sent on, as its result states."""
+    """Return the agent that a message resumed, from its result."""
     match = _RESUMED_AGENT.search(text)
     return match[1] if match else None
 
 
 def tool_notified(text: str) -> str | None:
-    """The tool call that a task notification answers."""
+    """Return the tool call that a task notification answers."""
     match = _TASK_TOOL.search(text)
     return match[1] if match else None

@@ -1,16 +1,15 @@
-"""Entries become turns: which rows count, in which order they are taken, and where a later reading may go on.
+"""Groups entries into turns: which rows count, in which order they are taken, and where a later reading continues.
 
 Rules:
 
-- **What stands between two conversation rows is read together with the second one** (`Gap`). Titles, attachments,
-  queue operations and system lines never end a turn, so a turn that was sealed early and one that was sealed late are
-  the same.
-- An event (Stop, SessionEnd, idleness) only says *when* a turn may leave, never *what* is in it.
-- **What seals a turn is read again from its `Carry`**, with all that stands behind the turn, as by a later reading that
-  has nothing else. So in any pieces the same file gives the same turns.
-- A row that stands there twice is taken once. One that stands before its prompt waits for it, with a few others.
+- **The rows between two conversation rows are read together with the second one** (`gaps`). Titles, attachments, queue
+  operations and system rows never end a turn, so a turn is the same whether it was sealed early or late.
+- An event (Stop, SessionEnd, idleness) only decides *when* a turn can be exported, never *what* is in it.
+- **The row that seals a turn is fed again**, with all rows after the turn, from the turn's `Carry`, as a later process
+  would do. So a file gives the same turns in however many pieces it is read.
+- A row that occurs twice is taken once. A response before its prompt waits for the prompt, with a few other rows.
 
-What a row adds to a turn is `making`'s.
+What a row adds to a turn is decided in `assembly`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.assembly import NOBODY, Making
+from turnspan.transcript.assembly import Assembly
 from turnspan.transcript.classify import (
     copies_anew,
     is_conversation,
@@ -29,23 +28,25 @@ from turnspan.transcript.classify import (
     results_of,
 )
 from turnspan.transcript.inline import InlineAgents
+from turnspan.transcript.memory import NO_TURN
 from turnspan.transcript.resume import known_as
+from turnspan.transcript.turns import Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from turnspan.transcript.assembly import Sealed
     from turnspan.transcript.entries import Entry
     from turnspan.transcript.resume import Carry
+    from turnspan.transcript.sealing import Sealed
     from turnspan.transcript.turns import Place, Turn
 
 _MAX_EARLY: Final = 48  # rows that wait for their prompt
-_TOLD: Final = frozenset({"user", "assistant", "system", "attachment"})  # rows of which a turn may tell
+_CAN_REPEAT: Final = frozenset({"user", "assistant", "system", "attachment"})  # rows that add something to a turn
 _NONE_SEALED: Final[tuple[Sealed, ...]] = ()
 
 
 class Grouper:
-    """Groups entries into turns, one entry at a time. `recall` gives the entry at a place again."""
+    """Groups entries into turns, one entry at a time. `recall` returns the entry at an offset of a given length."""
 
     def __init__(
         self,
@@ -56,138 +57,161 @@ class Grouper:
         is_agent: bool = False,
     ) -> None:
         self._is_agent = is_agent
-        self._between: list[tuple[Entry, Place]] = []
-        self._early: list[tuple[Entry, Place]] = []
-        self._behind: list[tuple[Entry, Place]] = []  # whatever stands behind the last row that was taken
+        self._between: list[Row] = []  # rows since the last conversation row
+        self._early: list[Row] = []  # rows that wait for their prompt, and all rows after the first of them
+        self._untaken: list[Row] = []  # all rows after the last one that was taken
         inline = InlineAgents(lambda: Grouper(session_id, is_agent=True))
-        self._making = Making(session_id, carry, recall, inline, is_agent=is_agent)
+        self._assembly = Assembly(session_id, carry, recall, inline, is_agent=is_agent)
+        self._memory = self._assembly.memory
 
     # ---- what a caller sees
 
     @property
     def unsealed(self) -> list[Turn]:
-        """What is open: at most one turn, and later parts of earlier ones."""
-        return self._making.unsealed
+        """The open turn, if any, and open parts of earlier turns."""
+        return self._memory.open.turns
 
     @property
     def is_answered(self) -> bool:
-        """Whether what is open has come to an end, so that an event may seal it."""
+        """Whether everything that is open has its final answer, so that an event can seal it."""
         return bool(self.unsealed) and all(turn.has_answer for turn in self.unsealed)
 
     @property
     def early_ns(self) -> int | None:
-        """When the last row was written that is held back for its prompt; 0 if none of them says."""
-        return max([e.time_ns(entry) or 0 for entry, _ in self._early], default=None)
+        """The time of the last row that waits for its prompt; 0 if none of them has a time, None if none waits."""
+        return max([row.time_ns or 0 for row in self._early], default=None)
 
     def feed(self, entry: Entry, place: Place) -> Sequence[Sealed]:
-        """Take one entry; what it seals."""
+        """Take one entry; return what it seals."""
         if is_placeholder(entry):
             return _NONE_SEALED
         entry.uuid, entry.parent_uuid = known_as(entry.uuid), known_as(entry.parent_uuid)
-        self._behind.append((entry, place))
-        if self._is_known(entry):
-            return _NONE_SEALED
-        if not is_conversation(entry, is_agent=self._is_agent):
-            (self._early or self._between).append((entry, place))
-            return _NONE_SEALED
-        if entry.request_id is None and self._is_retold(entry):
-            self._making.own(key_of(entry), NOBODY)
-            return _NONE_SEALED
-        if entry.parent_uuid not in self._making.owners and self._is_early(entry) and len(self._early) < _MAX_EARLY:
-            self._early.append((entry, place))
-            return _NONE_SEALED
-        if not self._early:
-            sealed = self._take(entry, place)
-            if sealed is not None:
-                return self._again(sealed)
-            self._behind.clear()
-            return _NONE_SEALED
-        if self._is_late_prompt(entry):
-            rest = [row for row in self._early if not is_conversation(row[0], is_agent=self._is_agent)]
-            answers = [row for row in self._early if is_conversation(row[0], is_agent=self._is_agent)]
-            return self._release([*rest, (entry, place), *answers])
-        return self._release([*self._early, (entry, place)])
+        return self._feed(Row(entry, place, e.time_ns(entry)))
 
     def flush(self) -> list[Sealed]:
-        """Take rows that were held back for a prompt that did not come."""
+        """Take the rows that wait for a prompt that did not come."""
         sealed: list[Sealed] = []
         while self._early:
-            sealed += self._release(self._early)
+            sealed += self._take_all(self._early)
         return sealed
 
     def seal(self) -> Sealed | None:
-        """What is open, sealed: an event says that it has ended."""
-        return self._making.seal()
+        """Seal what is open: an event says that it has ended."""
+        return self._assembly.seal()
 
     # ---- the order of rows
 
-    def _take(self, entry: Entry, place: Place) -> Sealed | None:
-        """Take a row with what stands before it; or what has to be sealed first, and then nothing is taken."""
-        sealed = self._making.take(entry, place, self._between)
+    def _feed(self, row: Row) -> Sequence[Sealed]:
+        self._untaken.append(row)
+        if self._is_known(row.entry) or self._put_aside(row):
+            return _NONE_SEALED
+        if self._early:
+            return self._take_all(self._in_order(row))
+        sealed = self._take(row)
+        if sealed is not None:
+            return self._feed_again(sealed)
+        self._untaken.clear()
+        return _NONE_SEALED
+
+    def _put_aside(self, row: Row) -> bool:
+        """Keep a row that is read with a later one, and ignore a repeated answer; return False if it is to be taken."""
+        entry = row.entry
+        if not self._is_conversation(row):
+            (self._early or self._between).append(row)
+        elif entry.request_id is None and self._is_repeated_answer(entry):
+            self._memory.rows.own(key_of(entry), NO_TURN)
+        elif len(self._early) < _MAX_EARLY and self._is_early(entry):
+            self._early.append(row)
+        else:
+            return False
+        return True
+
+    def _in_order(self, row: Row) -> list[Row]:
+        """Return the rows that waited and the one that ends the waiting; if it is their prompt, before the answers."""
+        if not self._is_late_prompt(row):
+            return [*self._early, row]
+        answers = [early for early in self._early if self._is_conversation(early)]
+        rest = [early for early in self._early if not self._is_conversation(early)]
+        return [*rest, row, *answers]
+
+    def _take(self, row: Row) -> Sealed | None:
+        """Take a row with the rows before it; or return what it seals, and take nothing."""
+        sealed = self._assembly.take(row, self._between)
         if sealed is None and self._between:
             self._between = []
         return sealed
 
-    def _release(self, rows: list[tuple[Entry, Place]]) -> list[Sealed]:
-        """Take rows that were held back, each with what stands before it: a later reading may begin at any of them."""
+    def _take_all(self, rows: list[Row]) -> list[Sealed]:
+        """Take rows that waited, each with the rows before it: a later reading can begin at any of them."""
         self._early = []
-        for entry, place in rows:
-            if self._is_known(entry):
+        for row in rows:
+            if self._is_known(row.entry):
                 continue
-            if not is_conversation(entry, is_agent=self._is_agent):
-                self._between.append((entry, place))
-            elif (sealed := self._take(entry, place)) is not None:
-                return self._again(sealed)
-        self._behind = [row for row in self._behind if row[1].offset >= self._making.end.end]
+            if not self._is_conversation(row):
+                self._between.append(row)
+            elif (sealed := self._take(row)) is not None:
+                return self._feed_again(sealed)
+        self._untaken = [row for row in self._untaken if row.place.offset >= self._assembly.end.end]
         return []
 
-    def _again(self, sealed: Sealed) -> list[Sealed]:
-        """What was sealed, and what is sealed when the rows behind it are read again."""
-        rows = [row for row in self._behind if row[1].offset >= sealed.end.end]
-        self._between, self._early, self._behind = [], [], []
+    def _feed_again(self, sealed: Sealed) -> list[Sealed]:
+        """Return what was sealed, and what is sealed when the rows after it are fed again."""
+        rows = [row for row in self._untaken if row.place.offset >= sealed.end.end]
+        self._between, self._early, self._untaken = [], [], []
         found = [sealed]
-        for entry, place in rows:
-            found += self.feed(entry, place)
+        for row in rows:
+            found += self._feed(row)
         return found
 
-    def _is_known(self, entry: Entry) -> bool:
-        """Whether a row stands there twice: its uuid tells, or what it says."""
-        if entry.uuid is not None:
-            return entry.uuid in self._making.owners
-        return entry.type in _TOLD and key_of(entry) in self._making.owners
+    def _is_conversation(self, row: Row) -> bool:
+        return is_conversation(row.entry, is_agent=self._is_agent)
 
-    def _is_retold(self, entry: Entry) -> bool:
-        """Whether an old client repeats its answers before the next prompt of a stream, and no prompt (1.0.44)."""
+    def _is_known(self, entry: Entry) -> bool:
+        """Whether a row was taken before: by its uuid, or, without one, by its content."""
+        if entry.uuid is not None:
+            return entry.uuid in self._memory.rows.owner
+        return entry.type in _CAN_REPEAT and key_of(entry) in self._memory.rows.owner
+
+    def _is_repeated_answer(self, entry: Entry) -> bool:
+        """Whether an old client repeats an answer before the next prompt of a stream, without its prompt (1.0.44)."""
         if self._is_agent or entry.is_sidechain or not copies_anew(entry.version or ""):
             return False
         if entry.type == "assistant" and entry.parent_uuid is None and not entry.is_api_error_message:
-            return self._making.has_begun  # it hangs on nothing, and is not the first
-        is_below = self._making.owners.get(entry.parent_uuid or "") == NOBODY
+            return self._memory.has_begun  # it has no parent, and is not the first row
+        is_below = self._memory.rows.owner.get(entry.parent_uuid or "") == NO_TURN
         return is_below and (entry.type == "assistant" or bool(results_of(entry)))
 
-    # ---- answers that stand before their prompts
+    # ---- responses before their prompts
 
     def _is_early(self, entry: Entry) -> bool:
-        """Whether an answer stands before its own prompt (2.1.45, 2.1.128), or a result behind such an answer."""
+        """Whether a response precedes its own prompt (2.1.45, 2.1.128), or a result follows such a response."""
         parent = entry.parent_uuid
-        if self._is_agent or parent is None or parent in self._making.owners or entry.is_sidechain:
+        if parent is None or parent in self._memory.rows.owner or self._is_agent or entry.is_sidechain:
             return False
         if entry.type == "user":
-            return bool(results_of(entry)) and any(other.uuid == parent for other, _ in self._early)
-        if entry.type != "assistant" or any(not turn.has_answer for turn in self.unsealed):
-            return False  # something runs: it belongs there
-        return all(other.uuid != parent for other, _ in (*self._between, *self._early) if other.type != "assistant")
+            return bool(results_of(entry)) and any(row.entry.uuid == parent for row in self._early)
+        if any(not turn.has_answer for turn in self.unsealed):
+            return False  # a turn is running: it belongs there
+        others = (row.entry for row in (*self._between, *self._early))
+        return all(other.uuid != parent for other in others if other.type != "assistant")
 
-    def _is_late_prompt(self, entry: Entry) -> bool:
+    def _is_late_prompt(self, row: Row) -> bool:
         """Whether a row is the prompt of the one response that was written before it, and of its results.
 
-        Of one only: a second one could seal the turn, and reading would go on behind the prompt, past that response.
+        With several responses, the second could seal the turn, and reading would continue after the prompt, past it.
         """
-        if entry.type != "user" or entry.is_sidechain or entry.message is None or results_of(entry):
+        entry = row.entry
+        if not _is_prompt(entry):
             return False
-        if is_interruption(e.plain_text(e.blocks(entry.message))):
+        answers = [early for early in self._early if early.entry.type == "assistant"]
+        if len({response_key(answer.entry) for answer in answers}) > 1:
             return False
-        answers = [other for other, _ in self._early if other.type == "assistant"]
-        if len(set(map(response_key, answers))) > 1:
-            return False
-        return entry.uuid == answers[0].parent_uuid or (e.time_ns(entry) or 0) <= (e.time_ns(answers[0]) or 0)
+        first = answers[0]
+        return entry.uuid == first.entry.parent_uuid or (row.time_ns or 0) <= (first.time_ns or 0)
+
+
+def _is_prompt(entry: Entry) -> bool:
+    """Whether a conversation row is a prompt of the session's own."""
+    if entry.type != "user" or entry.is_sidechain or entry.message is None or results_of(entry):
+        return False
+    return not is_interruption(e.plain_text(e.blocks(entry.message)))

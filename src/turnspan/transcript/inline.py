@@ -1,4 +1,4 @@
-"""Agents inside their parent's file (before 2.0.28): each is a tree of rows of its own, grouped by itself."""
+"""Subagents inside their parent's file (before 2.0.28): each is a tree of rows, grouped on its own."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from turnspan.transcript.turns import InlineAgent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from turnspan.transcript.entries import Entry
     from turnspan.transcript.grouping import Grouper
-    from turnspan.transcript.turns import Place, Turn
+    from turnspan.transcript.turns import Row, Turn
 
 
 class InlineAgents:
-    """The agents of what is open. `grouper` gives a new one for each."""
+    """The subagents of the open turn. `grouper` returns a new grouper for each."""
 
     def __init__(self, grouper: Callable[[], Grouper]) -> None:
         self._grouper = grouper
-        self._agents: dict[str, tuple[InlineAgent, Grouper]] = {}  # by their root
-        self._roots: dict[str, str] = {}  # of each row
+        self._agents: dict[str, tuple[InlineAgent, Grouper]] = {}  # by the uuid of their first row
+        self._roots: dict[str, str] = {}  # uuid of a row → the first row of its agent
 
-    def take(self, entry: Entry, place: Place, turn: Turn) -> None:
-        """A row of an agent that works for this turn: one that hangs on no other begins a new agent."""
+    def take(self, row: Row, turn: Turn) -> None:
+        """Take a row of an agent that works for this turn; a row without a known parent begins a new agent."""
+        entry = row.entry
         root = self._roots.get(entry.parent_uuid or "")
         if root is None or root not in self._agents:
             text = e.plain_text(e.blocks(entry.message)) if entry.message is not None else ""
@@ -36,17 +36,17 @@ class InlineAgents:
         if entry.uuid is not None:
             self._roots[entry.uuid] = root
         agent, grouper = self._agents[root]
-        for sealed in grouper.feed(entry, place):
+        for sealed in grouper.feed(entry, row.place):
             agent.turns += sealed.turns
-        turn.end = place
+        turn.end = row.place
 
     def finish(self, turn: Turn) -> None:
-        """The turn has ended, and with it its agents."""
+        """Seal the agents of a turn that has ended."""
         for agent, grouper in self._agents.values():
             sealed = grouper.seal() if agent in turn.agents else None
             if sealed is not None:
                 agent.turns += sealed.turns
 
     def forget(self) -> None:
-        """Nothing is open any more."""
+        """Forget all agents: no turn is open."""
         self._agents, self._roots = {}, {}

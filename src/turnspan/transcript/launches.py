@@ -1,11 +1,11 @@
-"""Which agent the result of a call tells of, and whether that agent works on in the background.
+"""Which agent a tool result names, and whether that agent continues in the background.
 
 Rules:
 
-- A session's own file says it beside the result (`toolUseResult`). An agent's own file does not (2.1.207, 2.1.325):
-  there the words of the result are all there is.
-- A message to an agent that has finished sends it on, always in the background. A message to one that is at work only
-  reaches it: then the result names no agent that was resumed.
+- A session's file names the agent in `toolUseResult`. An agent's own file does not (2.1.207, 2.1.325): there only the
+  text of the result does.
+- A message to an agent that has finished resumes it, always in the background. The result of a message to an agent that
+  is still running names no resumed agent.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _LAUNCH_NOTE: Final = "Async agent launched"
 
 
 def agent_of(tool: str, answer: str, known: e.Outcome) -> tuple[str | None, bool]:
-    """The agent that a call launched or sent on, and whether in the background."""
+    """Return the agent that a call launched or resumed, and whether it runs in the background."""
     if tool == _MESSAGE_TOOL:
-        sent_on = known.resumed_agent_id or e.agent_resumed_in(answer)
-        return sent_on, sent_on is not None
+        resumed = known.resumed_agent_id or e.agent_resumed_in(answer)
+        return resumed, resumed is not None
     is_background = known.is_async or known.status in _BACKGROUND
     if tool not in AGENT_TOOLS:
         return known.agent_id, is_background

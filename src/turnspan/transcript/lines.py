@@ -1,11 +1,11 @@
-"""One line of a transcript becomes an `Entry`, whatever state it is in.
+"""Decodes one line of a transcript into an `Entry`, also if the line is damaged.
 
 Rules:
 
-- Lines that carry nothing a trace needs are passed over without being decoded, and an unknown type is counted, never an
-  error.
-- A line that does not fit goes through `_salvage`, which keeps what does fit: no line can cost another one.
-- Text that leaves this module is valid Unicode: bad bytes and lone surrogates become U+FFFD.
+- Lines that no trace needs are skipped without being decoded. An unknown type is counted, never an error.
+- A line that does not fit the types goes through `_salvage`, which keeps the fields that fit. A bad line never affects
+  another one.
+- Text in entries is valid Unicode: bad bytes and lone surrogates become U+FFFD.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from turnspan.transcript.entries import Entry
 if TYPE_CHECKING:
     from json import JSONDecoder
 
-# Lines that carry nothing a trace needs. They are recognised by their first bytes, or by a decode of the type alone.
+# Lines that no trace needs. They are recognised by their first bytes, or by decoding only the type.
 SKIPPED: Final = frozenset(
     {
         "api-request-blob", "api-request-shape", "atis-latch", "cost-state", "file-history-delta",
         "file-history-snapshot", "last-prompt", "progress", "relocated", "tools-used", "worktree-state",
     }
 )  # fmt: skip
-# Lines that say something about the session or its turns.
+# All types that are not counted as unknown.
 KNOWN: Final = SKIPPED | {
     "agent-name", "ai-title", "api-request", "assistant", "attachment", "custom-title", "fork-context-ref", "mode",
     "permission-mode", "pr-link", "queue-operation", "summary", "system", "tag", "user",
 }  # fmt: skip
 
-_MAX_DEPTH: Final = 200  # deeper JSON is nobody's conversation, and our own decoders would refuse it later
+_MAX_DEPTH: Final = 200  # no client writes deeper JSON, and our own decoders would refuse it later
 _SURROGATE: Final = lazy.pattern("[\ud800-\udfff]")
 
 
-class Noticed(msgspec.Struct):
-    """What was passed over while reading, for people to see: `doctor` shows it."""
+class Anomalies(msgspec.Struct):
+    """Counts of what was skipped or repaired while reading; `doctor` shows them."""
 
     unreadable: int = 0  # lines, or parts of lines, that are not JSON
     misshapen: int = 0  # fields of the wrong type, dropped
-    oversized: int = 0  # lines too long to hold
+    oversized: int = 0  # lines too long to keep in memory
     glued: int = 0  # further objects found on a line
     unknown: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)  # (type, client version)
 
@@ -67,13 +67,13 @@ _WANTED: Final = KNOWN - SKIPPED
 _PROGRESS: Final = b'"type":"progress"'
 
 
-def parse(line: bytes, noticed: Noticed) -> tuple[Entry, ...]:
-    """The entries on one complete line: mostly one, sometimes none or several."""
+def parse(line: bytes, anomalies: Anomalies) -> tuple[Entry, ...]:
+    """Return the entries of one complete line: mostly one, sometimes none or several."""
     if line.startswith(_HEAD) and line[len(_HEAD) : line.find(b'"', len(_HEAD))] in _SKIPPED_NAMES:
         if b'}{"' not in line and b"\0" not in line:
-            return ()  # … unless a record that we want is glued to it
+            return ()  # unless another record is glued to it
     elif line.find(_PROGRESS, 0, 600) >= 0:
-        # The key may also stand in a nested object: only the line's own type decides.
+        # The key can also be in a nested object: only the line's own type decides.
         try:
             if _decode_type(line).type == "progress":
                 return ()
@@ -82,13 +82,13 @@ def parse(line: bytes, noticed: Noticed) -> tuple[Entry, ...]:
     try:
         entry = _decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return tuple(_salvage(line, noticed))
-    return (entry,) if entry.type in _WANTED or _is_wanted(entry, noticed) else ()
+        return tuple(_salvage(line, anomalies))
+    return (entry,) if entry.type in _WANTED or _is_wanted(entry, anomalies) else ()
 
 
 def records(line: bytes) -> list[tuple[int, int]]:
-    """Where the records of a glued line stand, to the byte, so that reading can go on between them."""
-    text = line.decode("latin-1")  # a character a byte; what makes JSON's structure is ASCII
+    """Return the byte ranges of the records on a glued line, so that reading can continue between them."""
+    text = line.decode("latin-1")  # one character per byte; the structure of JSON is ASCII
     if _is_too_deep(text):
         return [(0, len(line))]
     decoder = _lenient_decoder(strict=False)
@@ -108,28 +108,28 @@ def records(line: bytes) -> list[tuple[int, int]]:
 
 
 def _next_record(text: str, at: int) -> int:
-    """Where the next record may begin behind a torn one: Claude Code's lines begin with one of these."""
+    """Return where the next record may begin after a torn one: Claude Code's lines begin with one of these."""
     starts = [p for p in (text.find(head, at + 1) for head in ('{"type":', '{"parentUuid":')) if p > 0]
     return min(starts, default=len(text))
 
 
 def is_record(line: bytes) -> bool:
-    """Whether a line is one whole JSON object."""
+    """Whether a line is one complete JSON object."""
     try:
         return line.rstrip().endswith(b"}") and bool(_decode_type(line.replace(b"\0", b"")))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
 
 
-def _is_wanted(entry: Entry, noticed: Noticed) -> bool:
+def _is_wanted(entry: Entry, anomalies: Anomalies) -> bool:
     kind = entry.type
     if kind in SKIPPED:
         return False
     if kind not in KNOWN:
         if kind is None and entry.message is not None and entry.message.role in {"user", "assistant"}:
-            entry.type = entry.message.role  # seed 002: early lines had only the message's role
+            entry.type = entry.message.role  # early lines had only the message's role
             return True
-        noticed.unknown[kind or "(none)", entry.version or "?"] += 1
+        anomalies.unknown[kind or "(none)", entry.version or "?"] += 1
         return False
     return True
 
@@ -137,13 +137,13 @@ def _is_wanted(entry: Entry, noticed: Noticed) -> bool:
 # ---- lines that do not fit
 
 
-def _salvage(line: bytes, noticed: Noticed) -> list[Entry]:
-    """What can be read of a line that is torn, glued, binary or of wrong types."""
+def _salvage(line: bytes, anomalies: Anomalies) -> list[Entry]:
+    """Return what can be read of a line that is torn, glued, binary, or has fields of wrong types."""
     text = line.replace(b"\0", b"").decode("utf-8", "replace").strip().lstrip("\ufeff")
     if not text:
         return []
     if _is_too_deep(text):
-        noticed.unreadable += 1
+        anomalies.unreadable += 1
         return []
     entries: list[Entry] = []
     decoder = _lenient_decoder(strict=True)
@@ -153,17 +153,17 @@ def _salvage(line: bytes, noticed: Noticed) -> list[Entry]:
             value, end = decoder.raw_decode(text, at)
             value = _clean(value)
         except (ValueError, RecursionError):
-            noticed.unreadable += 1
+            anomalies.unreadable += 1
             at = _next_record(text, at)
             continue
         if entries:
-            noticed.glued += 1
+            anomalies.glued += 1
         if isinstance(value, dict):
-            entry = _coerced(value, noticed)
-            if entry is not None and _is_wanted(entry, noticed):
+            entry = _coerced(value, anomalies)
+            if entry is not None and _is_wanted(entry, anomalies):
                 entries.append(entry)
         else:
-            noticed.misshapen += 1
+            anomalies.misshapen += 1
         at = end
         while at < len(text) and text[at].isspace():
             at += 1
@@ -171,7 +171,7 @@ def _salvage(line: bytes, noticed: Noticed) -> list[Entry]:
 
 
 def _is_too_deep(text: str) -> bool:
-    """Whether brackets nest too deep, counted without recursion; those in strings may add to it, never take away."""
+    """Whether brackets nest too deep, counted without recursion; brackets in strings can only add to the count."""
     if text.count("{") + text.count("[") <= _MAX_DEPTH:
         return False
     depth = 0
@@ -184,7 +184,7 @@ def _is_too_deep(text: str) -> bool:
 
 
 def _lenient_decoder(*, strict: bool) -> JSONDecoder:
-    """Takes one object after another, and numbers that nobody means."""
+    """Return a decoder that takes one object after another, and numbers out of range."""
     import json  # noqa: PLC0415  few lines are broken
 
     return json.JSONDecoder(strict=strict, parse_int=_bounded_int, parse_constant=lambda _: None)
@@ -194,13 +194,13 @@ def _bounded_int(digits: str) -> int | None:
     return int(digits) if len(digits) <= 18 else None
 
 
-def _coerced(value: dict[str, Any], noticed: Noticed) -> Entry | None:
-    """The entry that is left when fields of the wrong type are dropped, one by one."""
+def _coerced(value: dict[str, Any], anomalies: Anomalies) -> Entry | None:
+    """Return the entry that remains when fields of the wrong type are dropped, one by one."""
     for _ in range(64):
         try:
             return _decode(msgspec.json.encode(value))
         except msgspec.ValidationError as error:
-            noticed.misshapen += 1
+            anomalies.misshapen += 1
             if not _drop_at(value, str(error)):
                 return None
     return None

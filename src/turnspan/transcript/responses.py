@@ -1,4 +1,15 @@
-"""The lines of one API response become one value: a client writes one for each block, and repeats the rest."""
+"""Merges the lines of one API response: a client writes a line for each block, and repeats the rest on every line.
+
+| field | what the lines say together |
+|---|---|
+| `usage` | the line with the most output tokens, of equals the last (earlier lines hold streaming counts) |
+| `stop_reason` | the last one that is set: null on 95 % of lines |
+| `thinking_ms` | the sum: each thinking block records its own |
+| `last_ns` | the latest: lines are stamped when their block ended, and stamps can go backwards |
+| `is_aborted` | true if any line says so |
+| `error` | the text of an API error line, which the client writes in place of an answer |
+| `parts`, `calls` | one for each block, in the order of the file; a call id counts once |
+"""
 
 from __future__ import annotations
 
@@ -11,44 +22,56 @@ from turnspan.transcript.turns import Call, Said
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from turnspan.transcript.turns import Response
+    from turnspan.transcript.turns import Response, Row
 
 
-def add_line(  # noqa: C901
-    response: Response, entry: e.Entry, message: e.Message, moment: int | None, told: Sequence[str]
-) -> list[Call]:
-    """One more line of a response; the calls that it brings, less those that were told before."""
-    if moment is not None and (response.last_ns is None or moment > response.last_ns):
-        response.last_ns = moment
-    response.stop_reason = message.stop_reason or response.stop_reason
-    response.is_aborted = response.is_aborted or bool(entry.is_aborted_mid_stream)
+def add_line(response: Response, row: Row, message: e.Message, exported: Sequence[str]) -> list[Call]:
+    """Merge one more line into a response; return the tool calls it adds, except those already `exported`."""
+    _merge_scalars(response, row, message)
+    blocks = e.blocks(message)
+    if row.entry.is_api_error_message:
+        response.error = e.plain_text(blocks)
+        response.error_status = row.entry.api_error_status
+    calls: list[Call] = []
+    for block in blocks:
+        if block.type != "tool_use":
+            said = _said(block)
+            if said is not None:
+                response.parts.append(said)
+            continue
+        call_id = known_as(block.id) or f"{response.key}/{len(response.parts)}"
+        if call_id not in exported and all(call.id != call_id for call in response.calls):
+            call = Call(call_id, block.name or "tool", e.raw_text(block.input) or "{}", row.time_ns)
+            response.parts.append(call)
+            response.calls.append(call)
+            calls.append(call)
+    return calls
+
+
+def _merge_scalars(response: Response, row: Row, message: e.Message) -> None:
+    entry, time_ns = row.entry, row.time_ns
+    if time_ns is not None and (response.last_ns is None or time_ns > response.last_ns):
+        response.last_ns = time_ns
+    if message.stop_reason:
+        response.stop_reason = message.stop_reason
+    if entry.is_aborted_mid_stream:
+        response.is_aborted = True
     if entry.thinking_duration_ms is not None:
         response.thinking_ms = (response.thinking_ms or 0) + entry.thinking_duration_ms
-    used = message.usage
-    if used is not None and (
-        response.usage is None or (used.output_tokens or 0) >= (response.usage.output_tokens or 0)
-    ):
-        response.usage = used  # the last line carries the largest count
-    found = e.blocks(message)
-    if entry.is_api_error_message:
-        response.error = e.plain_text(found)
-        response.error_status = entry.api_error_status
-    calls: list[Call] = []
-    for block in found:
-        kind = block.type
-        if kind == "tool_use":
-            call_id = known_as(block.id) or f"{response.key}/{len(response.parts)}"
-            if call_id not in told and all(call.id != call_id for call in response.calls):
-                call = Call(call_id, block.name or "tool", e.raw_text(block.input) or "{}", moment)
-                response.parts.append(call)
-                response.calls.append(call)
-                calls.append(call)
-        elif kind == "text":
-            response.parts.append(Said("text", block.text or ""))
-        elif kind in {"thinking", "redacted_thinking"}:
-            response.parts.append(Said("thinking", block.thinking or ""))
-        elif kind == "server_tool_use":
-            response.parts.append(Said("server_tool", f"{block.name or 'tool'} {e.raw_text(block.input)}".strip()))
-        elif kind is not None and kind.endswith("_tool_result"):
-            response.parts.append(Said("server_tool", e.inner_text(block.content)))
-    return calls
+    used, best = message.usage, response.usage
+    if used is not None and (best is None or (used.output_tokens or 0) >= (best.output_tokens or 0)):
+        response.usage = used
+
+
+def _said(block: e.Block) -> Said | None:
+    """Return what a block says, unless it is a tool call or of a type that is not exported."""
+    kind = block.type
+    if kind == "text":
+        return Said("text", block.text or "")
+    if kind in {"thinking", "redacted_thinking"}:
+        return Said("thinking", block.thinking or "")
+    if kind == "server_tool_use":
+        return Said("server_tool", f"{block.name or 'tool'} {e.raw_text(block.input)}".strip())
+    if kind is not None and kind.endswith("_tool_result"):
+        return Said("server_tool", e.inner_text(block.content))
+    return None

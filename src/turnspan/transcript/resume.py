@@ -1,6 +1,6 @@
-"""What one reading of a transcript leaves behind for the next: places, identities and digests, never content.
+"""What one reading of a transcript remembers for the next: places, identities and digests, never content.
 
-The state of a session is made of this, and an event that finds nothing new loads no more of the transcript's side.
+A session's state is stored in these types. An event with nothing new loads no other module of this package.
 """
 
 from functools import lru_cache
@@ -10,7 +10,7 @@ import msgspec
 
 from turnspan import lazy
 
-Words = tuple[int, int]  # the place (offset, length) of a line that holds words
+Words = tuple[int, int]  # offset and length of a line
 
 _ID: Final = lazy.pattern(r"[A-Za-z0-9_.:/-]{1,128}")
 
@@ -25,30 +25,30 @@ class TurnRef(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Carry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the past leaves behind for the next reading. Small, and without content: texts are kept as places."""
+    """What the next reading must know about the turns that were sealed. Small; texts are stored as places."""
 
     turns: int = 0
     recent: tuple[TurnRef, ...] = ()
     owners: tuple[tuple[str, int], ...] = ()  # the last rows, by uuid, and the number of their turn
     responses: tuple[str, ...] = ()  # the last message ids
     calls: tuple[str, ...] = ()  # the last calls
-    pending: tuple[tuple[str, int], ...] = ()  # calls that left without a result, and the number of their turn
+    pending: tuple[tuple[str, int], ...] = ()  # calls sealed without a result, and the number of their turn
     is_answered: bool = False
-    words: tuple[str, ...] = ()  # digests of the last turn's last words
+    words: tuple[str, ...] = ()  # digests of the last turn's last message
     high_water_ns: int = 0
-    input_ns: int | None = None  # what made the client ask, where no answer has come: one that comes late starts there
-    context: dict[str, Words] = {}  # kind → the line that says it
-    queued: tuple[Words, ...] = ()  # typed and not yet taken
-    taken: tuple[Words, ...] = ()  # taken from the queue, and no line has repeated them yet
+    input_ns: int | None = None  # the row that triggered the next response, if none has come yet
+    context: dict[str, Words] = {}  # row type → the last line of that type
+    queued: tuple[Words, ...] = ()  # typed while a turn ran, not yet taken from the queue
+    taken: tuple[Words, ...] = ()  # taken from the queue, and not yet repeated by another line
 
 
 def words_digest(text: str) -> str:
-    """A digest of words: an event can wait for them without anybody keeping them."""
+    """Return a digest of a text, so that an event can wait for the text without storing it."""
     return lazy.blake2b(" ".join(text.split()).encode("utf-8", "replace"), digest_size=12).hexdigest()
 
 
 def known_as(given: str | None) -> str | None:
-    """An id as it is, if it looks like one; else a digest: what we remember between two events is never content."""
+    """Return an id unchanged if it looks like one, else a digest of it: state never contains content."""
     if given is None or (len(given) == 36 and given[8] == "-" and given[13] == "-" and given.isascii()):
         return given
     return _plain_id(given)

@@ -1,4 +1,4 @@
-"""When a line was written: the forms in which clients say so, as nanoseconds since 1970."""
+"""Parses the time formats of all clients, as nanoseconds since 1970."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_LONGEST_TIME: Final = 64  # characters; nobody writes a longer one
+_LONGEST_TIME: Final = 64  # characters
 
 
 def parse_time(stamp: str | float | None) -> int | None:
-    """ISO 8601 text, or seconds or milliseconds since 1970, as nanoseconds. A naive time is UTC, on every machine."""
+    """Return the nanoseconds of ISO 8601 text, or of seconds or milliseconds since 1970. A naive time is UTC."""
     if isinstance(stamp, str):
         return _parse_iso(stamp) if len(stamp) <= _LONGEST_TIME else None
     if isinstance(stamp, (int, float)) and 0 < stamp < 1e15:

@@ -1,7 +1,6 @@
-"""What a turn is: one prompt and all that answered it, as plain values.
+"""A turn: one prompt and everything that answered it, as plain values.
 
-`making` makes them of entries; `turnspan.trace.build` makes traces of them. Nothing here reads a file or decides when
-a turn is sealed.
+`assembly` makes them from entries; `turnspan.trace.build` makes traces from them.
 """
 
 from __future__ import annotations
@@ -18,15 +17,23 @@ AGENT_TOOLS: Final = frozenset({"Agent", "Task"})  # `Task` up to 2.1.47
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """Where a line stands."""
+    """Where a line is in the file."""
 
     line: int
     offset: int
     end: int
 
 
+class Row(msgspec.Struct, frozen=True):
+    """An entry and its place in the file."""
+
+    entry: e.Entry
+    place: Place
+    time_ns: int | None
+
+
 class Result(msgspec.Struct, frozen=True):
-    """What a tool call gave back."""
+    """The result of a tool call."""
 
     text: str
     is_error: bool
@@ -39,7 +46,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct):
-    """A tool call, and its result once it is there."""
+    """A tool call, and its result if there is one yet."""
 
     id: str
     name: str
@@ -49,7 +56,7 @@ class Call(msgspec.Struct):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """Words, thinking, or a tool the API ran by itself."""
+    """Text, thinking, or a tool the API ran by itself."""
 
     kind: str  # "text", "thinking", "server_tool"
     text: str
@@ -70,8 +77,8 @@ class Response(msgspec.Struct):
     calls: list[Call] = []  # those of its parts that are tool calls
     usage: e.Usage | None = None
     stop_reason: str | None = None
-    trigger_ns: int | None = None  # the row that made the client ask
-    request_ns: int | None = None  # when it asked, where that was recorded
+    trigger_ns: int | None = None  # the row that made the client send the request
+    request_ns: int | None = None  # when the request was sent, if that was recorded
     first_ns: int | None = None
     first_block_ms: float | None = None
     thinking_ms: float | None = None
@@ -79,12 +86,12 @@ class Response(msgspec.Struct):
     error: str | None = None
     error_status: int | None = None
     is_aborted: bool = False
-    is_repeat: bool = False  # an earlier part of the turn holds the beginning of this response
+    is_repeat: bool = False  # an earlier part of the turn contains the beginning of this response
     has_request_elsewhere: bool = False  # it names a recorded request that is not in this file
 
 
 class Happening(msgspec.Struct, frozen=True):
-    """Something that happened in a turn and is neither a response nor a tool call."""
+    """An event in a turn that is neither a response nor a tool call."""
 
     kind: str  # "compaction", "retry", "steering", "task_notification", "interruption", "late_result"
     key: str
@@ -94,7 +101,7 @@ class Happening(msgspec.Struct, frozen=True):
 
 
 class Prompt(msgspec.Struct):
-    """What asked the model to work."""
+    """The request that started a turn."""
 
     text: str
     time_ns: int | None
@@ -105,9 +112,9 @@ class Prompt(msgspec.Struct):
 
 
 class Turn(msgspec.Struct):
-    """One prompt and all that answered it, or a later part of that."""
+    """One prompt and everything that answered it, or a further part of that."""
 
-    session_id: str  # where it happened first
+    session_id: str  # of its origin, if it was copied
     key: str  # the prompt's original uuid
     number: int
     part: int
@@ -129,30 +136,30 @@ class Turn(msgspec.Struct):
     entrypoint: str = ""
     permission_mode: str = ""
     prompt_id: str = ""
-    prompt_uuid: str = ""  # as it stands in this file; `key` may be older
+    prompt_uuid: str = ""  # in this file; `key` is that of the origin
     titles: dict[str, str] = {}
     pull_request: str = ""
     tag: str = ""
     local_commands: tuple[str, ...] = ()
     is_interrupted: bool = False
-    is_repeat_suspect: bool = False  # all its times lie before what was seen already
+    is_repeat_suspect: bool = False  # all its times precede those of earlier turns
     times: list[int] = []
 
     @property
     def ref(self) -> TurnRef:
-        """Its identity."""
+        """The turn's identity."""
         return TurnRef(self.session_id, self.key, self.number, self.part + 1)
 
     @property
     def has_answer(self) -> bool:
-        """Whether the model has come to an end: nothing is pending and the last response was not cut off."""
+        """Whether the model has finished: no call is pending, and the last response was not cut off."""
         if self.is_interrupted:
             return True
         if not self.responses:
             return False
         last = self.responses[-1]
         if any(response.error is not None for response in self.responses):
-            return True  # the client gives up; 2.0.36 may write a cut response behind the error
+            return True  # the client gave up; 2.0.36 can write a truncated response after the error
         if last.calls or last.stop_reason in {"max_tokens", "pause_turn", "tool_use"}:
             return False
         if not any(isinstance(part, Said) and part.kind == "text" for part in last.parts):
@@ -161,17 +168,17 @@ class Turn(msgspec.Struct):
 
     @property
     def has_failed(self) -> bool:
-        """Whether the last thing that came was an API error instead of an answer."""
+        """Whether the turn ends with an API error instead of an answer."""
         return bool(self.responses) and self.responses[-1].error is not None
 
     @property
     def pending_calls(self) -> list[Call]:
-        """Calls whose result has not come."""
+        """Calls without a result."""
         return [call for response in self.responses for call in response.calls if call.result is None]
 
     @property
     def last_text(self) -> str:
-        """The last words of the model."""
+        """The text of the last response that has any."""
         for response in reversed(self.responses):
             text = "\n".join(part.text for part in response.parts if isinstance(part, Said) and part.kind == "text")
             if text:
@@ -180,18 +187,18 @@ class Turn(msgspec.Struct):
 
     @property
     def last_words(self) -> tuple[str, ...]:
-        """Digests of what a client may call the last message: the last response's words, or its last block."""
+        """Digests of what a client can report as the last message: the last response's text, or its last block."""
         if not self.responses:
             return ()
         last = self.responses[-1]
         texts = [part.text for part in last.parts if isinstance(part, Said) and part.kind == "text"]
         texts = texts or [last.error or self.last_text]
-        texts = list(dict.fromkeys((texts[-1], "\n".join(texts), "".join(texts))))  # mostly it is the same text
+        texts = list(dict.fromkeys((texts[-1], "\n".join(texts), "".join(texts))))  # mostly the same text
         return tuple(dict.fromkeys(map(words_digest, texts)))
 
 
 class InlineAgent(msgspec.Struct):
-    """A subagent whose rows stand in the parent's file (before 2.0.28)."""
+    """A subagent whose rows are in the parent's file (before 2.0.28)."""
 
     root: str
     prompt: str
@@ -200,6 +207,6 @@ class InlineAgent(msgspec.Struct):
 
 @lru_cache(maxsize=64)
 def version_of(text: str | None) -> tuple[int, ...]:
-    """A client version as numbers; empty if it is not one."""
+    """Return a client version as numbers; empty if it is not a version."""
     parts = (text or "").split("-")[0].split(".")
     return tuple(int(part) for part in parts) if parts and all(part.isdecimal() for part in parts) else ()

@@ -82,7 +82,7 @@ class Preview:
 
     def notes(self) -> Iterator[str]:
         """What a person should know after the walk, a sentence each."""
-        noticed = self._reading.noticed
+        noticed = self._reading.anomalies
         if self._copied:
             yield f"not shown: {count(self._copied, 'turn')} copied from other sessions, where they are shown"
         if noticed.unreadable:

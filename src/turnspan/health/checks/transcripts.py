@@ -52,7 +52,7 @@ class Seen(msgspec.Struct):
 
     unread: dict[str, str] = {}  # session or project → why it cannot be read
     sessions: int = 0
-    noticed: lines.Noticed = msgspec.field(default_factory=lines.Noticed)
+    noticed: lines.Anomalies = msgspec.field(default_factory=lines.Anomalies)
     versions: Counter[str] = msgspec.field(default_factory=Counter)
     fields: dict[str, str] = {}  # new to us → the version that wrote it
 

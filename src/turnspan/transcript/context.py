@@ -1,0 +1,138 @@
+"""What holds around turns: titles, tags, the permission mode, and words in the client's queue.
+
+Rules:
+
+- All of it is kept as places in the file, and read again when needed: what is remembered between two events holds no
+  content.
+- A summary names the conversation it was made of. Clients up to 2.0.x write summaries of other sessions into whichever
+  file is open, so a summary counts only once a row of this file has the uuid it names, or has that uuid as its parent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from turnspan.transcript import entries as e
+from turnspan.transcript.classify import is_notification
+from turnspan.transcript.resume import Words, known_as
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from turnspan.transcript.turns import Row
+
+_REMEMBERED_WORDS: Final = 16
+_FIELDS: Final = {
+    "custom-title": "custom_title", "ai-title": "ai_title", "summary": "summary", "tag": "tag", "pr-link": "pr_url",
+    "permission-mode": "permission_mode",
+}  # fmt: skip
+_UNCLAIMED: Final = "summary-unclaimed"  # the last summary that may belong to another session
+
+
+class ContextState(msgspec.Struct, frozen=True):
+    """The context at one moment, as places in the file."""
+
+    lines: dict[str, Words] = {}  # row type → the last line of that type
+    queued: tuple[Words, ...] = ()  # typed while the model worked, not yet taken from the queue
+    taken: tuple[Words, ...] = ()  # taken from the queue, and not yet repeated by another row
+
+
+class SessionContext:
+    """The context of a session. `recall` returns the entry at a place; `roll_back` undoes all since `commit`."""
+
+    def __init__(self, state: ContextState, recall: Callable[[int, int], e.Entry | None]) -> None:
+        self.state = state
+        self._committed = state
+        self._recall = recall
+        self._cached: dict[Words, e.Entry] = {}  # entries already decoded, so that they need not be recalled
+        self._leaf = self._unclaimed_leaf()  # the row that the unclaimed summary names
+
+    def take(self, row: Row) -> bool:
+        """Take a row that is part of the context; return False if it is not."""
+        entry = row.entry
+        if entry.type == "queue-operation":
+            self._take_queue_operation(row)
+        elif entry.type == "summary" and entry.leaf_uuid:
+            self._set_line(_UNCLAIMED, self._remember(row))
+            self._leaf = known_as(entry.leaf_uuid)
+        elif entry.type in _FIELDS:
+            self._set_line(entry.type, self._remember(row))
+        else:
+            return False
+        return True
+
+    @property
+    def has_unclaimed_summary(self) -> bool:
+        """Whether there is a summary that may belong to another session."""
+        return self._leaf is not None
+
+    def claim(self, *uuids: str | None) -> None:
+        """Accept the unclaimed summary if it names one of these rows of this file, or their parents."""
+        if self._leaf is not None and self._leaf in uuids:
+            lines = {**self.state.lines, "summary": self.state.lines[_UNCLAIMED]}
+            del lines[_UNCLAIMED]
+            self.state = msgspec.structs.replace(self.state, lines=lines)
+            self._leaf = None
+
+    def clear_taken(self) -> None:
+        """Forget the words taken from the queue: a row has repeated them, or they belong to a turn."""
+        if self.state.taken:
+            self.state = msgspec.structs.replace(self.state, taken=())
+
+    def commit(self) -> None:
+        """Keep the context as it is now."""
+        self._committed = self.state
+
+    def roll_back(self) -> ContextState:
+        """Return to the committed context, and drop cached entries that it does not need."""
+        self.state = state = self._committed
+        if self._cached:
+            needed = {*state.lines.values(), *state.queued, *state.taken}
+            self._cached = {at: entry for at, entry in self._cached.items() if at in needed}
+        self._leaf = self._unclaimed_leaf()
+        return state
+
+    def queued_words(self, at: Words) -> tuple[str, int | None]:
+        """Return the text of a queue operation's line and its time; empty for notifications, which no user typed."""
+        entry = self._entry(at)
+        text = e.system_text(entry) if entry is not None else ""
+        return ("", None) if entry is None or is_notification(text) else (text, e.time_ns(entry))
+
+    def values(self) -> Iterator[tuple[str, str]]:
+        """Yield titles, tags and the like: the type of the line, and its value."""
+        for kind, at in self.state.lines.items():
+            entry = self._entry(at) if kind in _FIELDS else None
+            if entry is not None:
+                self._cached[at] = entry
+                yield kind, str(getattr(entry, _FIELDS[kind]) or "")
+
+    def _take_queue_operation(self, row: Row) -> None:
+        queued, taken = self.state.queued, self.state.taken
+        text = e.system_text(row.entry)
+        if row.entry.operation == "enqueue":
+            if text:
+                queued = (*queued, self._remember(row))[-_REMEMBERED_WORDS:]
+        elif row.entry.operation == "dequeue":
+            queued = queued[1:]
+        elif row.entry.operation in {"remove", "popAll"}:
+            words = (self._remember(row),) if text else queued[:1]
+            queued, taken = queued[1:], (*taken, *words)[-_REMEMBERED_WORDS:]
+        self.state = ContextState(self.state.lines, queued, taken)
+
+    def _set_line(self, kind: str, at: Words) -> None:
+        self.state = msgspec.structs.replace(self.state, lines={**self.state.lines, kind: at})
+
+    def _remember(self, row: Row) -> Words:
+        at = (row.place.offset, row.place.end - row.place.offset)
+        self._cached[at] = row.entry
+        return at
+
+    def _entry(self, at: Words) -> e.Entry | None:
+        return self._cached.get(at) or self._recall(*at)
+
+    def _unclaimed_leaf(self) -> str | None:
+        at = self.state.lines.get(_UNCLAIMED)
+        entry = self._entry(at) if at is not None else None
+        return known_as(entry.leaf_uuid) if entry is not None else None

@@ -1,0 +1,125 @@
+"""What the assembly of turns remembers: what is open, what was sealed, and which turn each row belongs to.
+
+These values answer questions and record facts; the decisions are made in `selection` and `assembly`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from turnspan.transcript.entries import Entry, RequestParams
+    from turnspan.transcript.resume import Carry, TurnRef
+    from turnspan.transcript.turns import Call, Response, Turn
+
+NO_TURN: Final = 0  # the owner of rows that belong to no turn; turns are numbered from 1
+REMEMBERED_ROWS: Final = 48
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A request that the client recorded (2.1.325): when it was sent, and with which parameters."""
+
+    time_ns: int | None
+    params: RequestParams | None
+
+
+class OpenResponse(msgspec.Struct, frozen=True):
+    """A response whose further lines are expected, and its turn."""
+
+    turn: Turn
+    response: Response
+
+
+class OpenCall(msgspec.Struct, frozen=True):
+    """A tool call of an open turn."""
+
+    turn: Turn
+    call: Call
+
+
+class OpenTurns(msgspec.Struct):
+    """What is not sealed yet, and an index into it."""
+
+    turn: Turn | None = None
+    parts: dict[int, Turn] = {}  # later parts of sealed turns, by turn number
+    responses: dict[str, OpenResponse] = {}  # by response key
+    calls: dict[str, OpenCall] = {}  # by tool_use_id
+    requests: dict[str, Request] = {}  # by the id that response lines name
+
+    @property
+    def turns(self) -> list[Turn]:
+        """The open turn and the later parts, in the order of the file."""
+        turns = [self.turn] if self.turn is not None else []
+        return sorted([*turns, *self.parts.values()], key=_start_offset) if self.parts else turns
+
+
+class RowMemory:
+    """Which turn each row belongs to, by uuid: the last rows of sealed turns, and all rows of open ones.
+
+    Rows recorded since the last `commit` are forgotten by `roll_back`: the row that seals a turn is read again later,
+    together with everything before it that follows the sealed turn.
+    """
+
+    def __init__(self, remembered: tuple[tuple[str, int], ...]) -> None:
+        self.owner: dict[str, int] = dict(remembered)  # uuid → turn number, or NO_TURN
+        self._order: list[tuple[str, int]] = list(remembered)
+        self._committed = len(remembered)
+
+    def own(self, uuid: str, number: int) -> None:
+        """Record the turn that a row belongs to."""
+        self.owner[uuid] = number
+        self._order.append((uuid, number))
+
+    def commit(self) -> None:
+        """Keep the rows recorded so far."""
+        self._committed = len(self._order)
+
+    def roll_back(self) -> tuple[tuple[str, int], ...]:
+        """Return the last committed rows, and forget all others."""
+        self._order = self._order[max(0, self._committed - REMEMBERED_ROWS) : self._committed]
+        self._committed = len(self._order)
+        self.owner = dict(self._order)
+        return tuple(self._order)
+
+    def latest(self) -> list[str]:
+        """Return the uuids of the last rows."""
+        return [uuid for uuid, _ in self._order[-REMEMBERED_ROWS:]]
+
+
+class Memory(msgspec.Struct):
+    """Everything that is remembered of a conversation while its rows are taken."""
+
+    past: Carry  # of sealed turns; small, and without content
+    rows: RowMemory
+    open: OpenTurns
+    input_ns: int | None  # the row that made the client send the next request
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a turn is open or was sealed."""
+        return self.open.turn is not None or bool(self.past.recent)
+
+    def is_of_open_turn(self, entry: Entry) -> bool:
+        """Whether a row belongs to the open turn: unless its parent belongs to an earlier one that is remembered."""
+        if self.open.turn is None:
+            return False
+        number = self.rows.owner.get(entry.parent_uuid or "")
+        if number is None or number == self.open.turn.number:
+            return True
+        return all(ref.number != number for ref in self.past.recent)
+
+    def earlier_turn(self, entry: Entry) -> TurnRef:
+        """Return the sealed turn that a late row belongs to: its parent's, else the last one."""
+        number = self.rows.owner.get(entry.parent_uuid or "")
+        return next((ref for ref in self.past.recent if ref.number == number), self.past.recent[-1])
+
+    def turn_waiting_for(self, call_id: str) -> TurnRef | None:
+        """Return the turn that was sealed while this call had no result."""
+        number = dict(self.past.pending).get(call_id)
+        return next((ref for ref in self.past.recent if ref.number == number), None)
+
+
+def _start_offset(turn: Turn) -> int:
+    return turn.start.offset

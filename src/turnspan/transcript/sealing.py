@@ -1,0 +1,56 @@
+"""Sealing: turns become final, and what later rows need to know about them becomes a `Carry`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from turnspan.transcript.resume import Carry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from turnspan.transcript.context import ContextState
+    from turnspan.transcript.turns import Place, Turn
+
+_REMEMBERED_TURNS: Final = 4
+_REMEMBERED_RESPONSES: Final = 8
+_REMEMBERED_CALLS: Final = 32
+
+
+class Sealed(msgspec.Struct, frozen=True):
+    """Turns that can be exported. Reading continues at `end`, from `carry`."""
+
+    turns: list[Turn]
+    end: Place
+    past: Carry  # without `words`: their digests are expensive, and only those of the last turn are needed
+
+    @property
+    def carry(self) -> Carry:
+        """What the next reading must know."""
+        return msgspec.structs.replace(self.past, words=self.turns[-1].last_words)
+
+
+def carry_after(past: Carry, turns: Sequence[Turn], *, rows: tuple[tuple[str, int], ...], is_answered: bool,
+                input_ns: int | None, context: ContextState) -> Carry:  # fmt: skip
+    """Return what to remember when these turns are sealed; `past` is what was remembered of the turns before."""
+    numbers = {turn.number for turn in turns}
+    refs = [ref for ref in past.recent if ref.number not in numbers] + [turn.ref for turn in turns]
+    responses = [response for turn in turns for response in turn.responses]
+    calls = [call.id for response in responses for call in response.calls]
+    pending = [(call.id, turn.number) for turn in turns for call in turn.pending_calls]
+    return Carry(
+        turns=max(past.turns, *numbers),
+        recent=tuple(refs[-_REMEMBERED_TURNS:]),
+        owners=rows,
+        responses=tuple([*past.responses, *(response.key for response in responses)][-_REMEMBERED_RESPONSES:]),
+        calls=tuple([*past.calls, *calls][-_REMEMBERED_CALLS:]),
+        pending=tuple([*past.pending, *pending][-_REMEMBERED_CALLS:]),
+        is_answered=is_answered,
+        high_water_ns=max([past.high_water_ns, *(time_ns for turn in turns for time_ns in turn.times)]),
+        input_ns=input_ns,
+        context=context.lines,
+        queued=context.queued,
+        taken=context.taken,
+    )

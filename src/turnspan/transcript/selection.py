@@ -1,0 +1,71 @@
+"""Which turn a new response belongs to: the first rule that applies, in the order of `choose`.
+
+The answer depends on the parent of the response's row, on what is written between it and the row before, and on the
+client's version. This module only decides; `assembly` acts on the decision.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from turnspan.transcript.classify import answers_queued, is_synthetic, response_key
+
+if TYPE_CHECKING:
+    from turnspan.transcript.entries import Entry
+    from turnspan.transcript.gaps import Gap
+    from turnspan.transcript.memory import Memory
+    from turnspan.transcript.turns import Turn
+
+
+class Choice(Enum):
+    """The turn a new response belongs to. The last three seal what is open first."""
+
+    OPEN_TURN = "the open turn"
+    EARLIER_TURN = "a further part of a sealed turn"
+    UNKNOWN_PROMPT = "a new turn: the file begins with a response"
+    COMMAND = "a new turn: the response answers a command or `!` line"
+    QUEUED_WORDS = "a new turn: the response answers words typed while the last turn ran (up to 2.1.12)"
+    AFTER_STOP = "a further part of the open turn, which the client has stopped"
+
+
+def choose(memory: Memory, entry: Entry, gap: Gap, *, is_agent: bool) -> Choice:
+    """Return which turn a new response belongs to."""
+    turn = memory.open.turn
+    if gap.command is not None and _answers_command(memory, entry, gap):
+        return Choice.COMMAND
+    if not memory.has_begun:
+        return Choice.UNKNOWN_PROMPT
+    if turn is not None and not memory.is_of_open_turn(entry):
+        return Choice.EARLIER_TURN
+    if not is_synthetic(entry):
+        if not is_agent and gap.boundary != "feedback" and _answers_queued_words(memory, entry):
+            return Choice.QUEUED_WORDS
+        if turn is not None and gap.boundary and turn.has_answer:
+            return Choice.AFTER_STOP
+    return Choice.OPEN_TURN if turn is not None else Choice.EARLIER_TURN
+
+
+def _answers_command(memory: Memory, entry: Entry, gap: Gap) -> bool:
+    """Whether the response is below the command, or has no known parent and nothing else can have asked for it."""
+    if entry.parent_uuid in gap.command_rows:
+        return True
+    if entry.parent_uuid in memory.rows.owner:
+        return False
+    return memory.open.turn is None or memory.open.turn.has_answer
+
+
+def _answers_queued_words(memory: Memory, entry: Entry) -> bool:
+    """Whether it is a second final answer: these clients answered typed-ahead words without a row for them."""
+    if not answers_queued(entry.version or "") or response_key(entry) in memory.past.responses:
+        return False
+    turn = _running(memory, entry)
+    if turn is None:
+        return memory.past.is_answered
+    return not turn.has_failed and turn.has_answer
+
+
+def _running(memory: Memory, entry: Entry) -> Turn | None:
+    """Return the open turn; without one, the later part of a sealed turn that the row's parent belongs to."""
+    number = memory.rows.owner.get(entry.parent_uuid or "")
+    return memory.open.turn or (memory.open.parts.get(number) if number is not None else None)

@@ -1,0 +1,94 @@
+"""New turns, responses and results, as the row that starts them describes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from turnspan.transcript import entries as e
+from turnspan.transcript.classify import key_of, origin_of
+from turnspan.transcript.launches import agent_of
+from turnspan.transcript.resume import known_as
+from turnspan.transcript.turns import Prompt, Response, Result, Turn
+
+if TYPE_CHECKING:
+    from turnspan.transcript.memory import Memory, Request
+    from turnspan.transcript.resume import TurnRef
+    from turnspan.transcript.turns import Row
+
+
+def new_turn(memory: Memory, row: Row, origin: str, session_id: str) -> Turn:
+    """Return the next turn, started by this row; `session_id` if the row does not name its session."""
+    entry, past = row.entry, memory.past
+    fork = entry.forked_from or e.ForkedFrom()
+    key = known_as(fork.message_uuid) or entry.uuid or known_as(entry.prompt_id) or key_of(entry)
+    if any(ref.key == key for ref in past.recent):
+        key = f"{key}/{key_of(entry)}"  # it says that it is a copy of a turn next to it: still a turn of its own
+    return Turn(
+        session_id=known_as(fork.session_id) or known_as(entry.session_id) or session_id,
+        key=key,
+        number=past.turns + 1,
+        part=0,
+        origin=origin,
+        start=row.place,
+        end=row.place,
+        previous=memory.earlier_turn(entry) if past.recent else None,
+        forked_from=fork.session_id,
+        prompt_uuid=entry.uuid or "",
+        prompt_id=entry.prompt_id or "",
+        permission_mode=entry.permission_mode or "",
+    )
+
+
+def further_part(ref: TurnRef, row: Row) -> Turn:
+    """Return the next part of a sealed turn."""
+    return Turn(
+        session_id=ref.session_id, key=ref.key, number=ref.number, part=ref.parts, origin="continued",
+        start=row.place, end=row.place,
+    )  # fmt: skip
+
+
+def command_prompt(row: Row) -> tuple[Prompt, str]:
+    """Return the prompt of a command or `!` line, and the origin of its turn."""
+    assert row.entry.message is not None
+    text = e.plain_text(e.blocks(row.entry.message))
+    command = e.command_of(text)
+    if command is None:
+        return Prompt(text, row.time_ns, command="!"), "bash"
+    name, arguments = command
+    return Prompt(f"{name} {arguments}".strip(), row.time_ns, command=name), origin_of(row.entry, text)
+
+
+def new_response(key: str, row: Row, message: e.Message, request: Request | None, trigger_ns: int | None) -> Response:
+    """Return the response whose first line this is, without its content; `request` is the recorded one it names."""
+    entry = row.entry
+    params = request.params if request is not None else None
+    return Response(
+        key=key,
+        uuid=key_of(entry),
+        model=message.model or "",
+        version=entry.version or "",
+        request_id=entry.request_id,
+        requested_model=entry.requested_model or (params.model if params is not None else None),
+        effort=entry.effort,
+        max_tokens=params.max_tokens if params is not None else None,
+        trigger_ns=trigger_ns,
+        request_ns=request.time_ns if request is not None else None,
+        has_request_elsewhere=entry.request_ref is not None and request is None,
+        first_ns=row.time_ns,
+        first_block_ms=entry.thinking_duration_ms or entry.tool_input_stream_ms,
+    )
+
+
+def new_result(tool: str, text: str, block: e.Block, row: Row, outcome: e.Outcome) -> Result:
+    """Return the result of a call of this tool."""
+    agent_id, is_background = agent_of(tool, text, outcome)
+    return Result(
+        text=text,
+        is_error=bool(block.is_error),
+        time_ns=row.time_ns,
+        denial=row.entry.tool_denial_kind,
+        duration_ms=outcome.duration_ms,
+        agent_id=agent_id,
+        is_background=is_background,
+        was_interrupted=outcome.interrupted,
+    )
