@@ -28,7 +28,7 @@ from turnspan import __version__
 from turnspan.backends.genai import GenAI
 from turnspan.backends.langfuse import LangfuseSpelling
 from turnspan.backends.otlp_json import encode_lines
-from turnspan.backends.protobuf import encode_request
+from turnspan.backends.otlp_messages import encode_request
 from turnspan.backends.settings import Capture
 from turnspan.trace.model import Json, Kind, Link, Message, Reasoning, Span, Text, ToolCall, ToolResult, Trace, Usage
 

@@ -6,16 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from backends.samples import SESSION, TRACE, sdk_spans, small_trace, traces_of, values, wild_texts
 from backends.samples import texts as clean_texts
+from backends.servers import partial_success
 from turnspan.backends.genai import GenAI
 from turnspan.backends.langfuse import LangfuseSpelling
-from turnspan.backends.protobuf import CutOffError, encode_request, read_fields, read_response
+from turnspan.backends.otlp_messages import NotOtlpError, encode_request, read_response
 from turnspan.backends.settings import Capture
 
 CAPTURE = Capture(user_id="me", environment="test", tags=("a", "b"))
@@ -136,36 +134,36 @@ def test_traces_without_spans_make_an_empty_request():
 
 @settings(max_examples=100, deadline=None)
 @given(rejected=st.integers(-(2**63), 2**63 - 1), message=clean_texts)
-def test_the_answer_of_a_server_is_read_as_written(rejected, message):
+def test_the_response_of_a_server_is_read_as_written(rejected, message):
     """What the server's protobuf library wrote is what we read."""
-    answer = ExportTraceServiceResponse()
-    answer.partial_success.rejected_spans = rejected
-    answer.partial_success.error_message = message
-
-    assert read_response(answer.SerializeToString()) == (max(rejected, 0), message)
+    assert read_response(partial_success(rejected, message)) == (max(rejected, 0), message)
 
 
-def test_an_answer_that_is_cut_is_refused_at_every_byte():
-    """No beginning of an answer passes for a whole one."""
-    answer = ExportTraceServiceResponse()
-    answer.partial_success.rejected_spans = 300
-    answer.partial_success.error_message = "no"
-    whole = answer.SerializeToString()
+def test_a_response_that_is_cut_is_refused_at_every_byte():
+    """No beginning of a response passes for a complete one."""
+    complete = partial_success(300, "no")
+    for end in range(1, len(complete)):
+        with pytest.raises(NotOtlpError):
+            read_response(complete[:end])
 
-    for end in range(1, len(whole)):
-        with pytest.raises(CutOffError):
-            read_response(whole[:end])
+
+@pytest.mark.parametrize(("rejected", "count"), [(2, 2), (0, 0), (-1, 0)])
+def test_a_message_that_is_not_utf8_does_not_hide_what_was_rejected(rejected, count):
+    """A server that quotes half a character still says how many spans it rejected."""
+    body = partial_success(rejected, "no room for 'caf??'").replace(b"??", b"\xc3?")
+
+    assert read_response(body) == (count, "no room for 'caf\ufffd?'")
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(data):
-    """Nonsense never raises anything but our own error."""
+    """Garbage never raises anything but our own error."""
     try:
-        for _number, value in read_fields(data):
-            assert isinstance(value, int | bytes)
-        read_response(data)
-    except CutOffError:
-        pass
+        rejected, message = read_response(data)
+    except NotOtlpError:
+        return
+    assert rejected >= 0
+    message.encode()
 
 
 def test_fields_from_the_future_are_skipped():

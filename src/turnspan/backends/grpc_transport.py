@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]  # has no stubs
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped, unused-ignore]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped, unused-ignore]
 
 from turnspan import __version__
 from turnspan.backends import Answer, Verdict
-from turnspan.backends.protobuf import CutOffError, read_fields, read_response
+from turnspan.backends.otlp_messages import NotOtlpError, read_response
 from turnspan.backends.verdicts import MAX_WAIT_S, one_line, partial
 
 if TYPE_CHECKING:
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
     from turnspan.backends.settings import Endpoint
 
 _METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
-_RETRY_INFO = b"google.rpc.RetryInfo"
 
 _CREDENTIALS = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
 _CONFIGURATION = {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.FAILED_PRECONDITION}
@@ -89,7 +91,7 @@ class GrpcTransport:
             )
         try:
             return partial(*read_response(answer), self._secrets)
-        except CutOffError:
+        except NotOtlpError:
             return Verdict(Answer.LATER, "the answer cannot be read", is_unknown=True)
 
     def close(self) -> None:
@@ -117,19 +119,13 @@ def read_status(code: grpc.StatusCode, details: str, wait_s: float | None, secre
 
 def retry_delay_s(status: bytes) -> float | None:
     """The delay in a google.rpc.Status with a RetryInfo (google/rpc/error_details.proto), at most an hour."""
+    info = RetryInfo()
     try:
-        for number, detail in read_fields(status):
-            if number != 3 or not isinstance(detail, bytes):
-                continue
-            any_message = dict(read_fields(detail))
-            kind, info = any_message.get(1, b""), any_message.get(2, b"")
-            if isinstance(kind, bytes) and kind.endswith(_RETRY_INFO) and isinstance(info, bytes):
-                delay = dict(read_fields(info)).get(1, b"")
-                parts = dict(read_fields(delay)) if isinstance(delay, bytes) else {}
-                seconds, nanos = parts.get(1, 0), parts.get(2, 0)
-                if isinstance(seconds, int) and isinstance(nanos, int):
-                    return min(seconds + nanos / 1e9, MAX_WAIT_S) if seconds < 2**63 else 0.0
-    except CutOffError:
+        for detail in Status.FromString(status).details:
+            if detail.Unpack(info):  # False for any other kind of detail
+                delay = info.retry_delay
+                return float(min(max(delay.seconds + delay.nanos / 1e9, 0.0), MAX_WAIT_S))
+    except DecodeError:
         return None
     return None
 

@@ -18,7 +18,7 @@ from turnspan.backends import Answer, Verdict
 from turnspan.backends.connect import Tls
 from turnspan.backends.genai import GenAI
 from turnspan.backends.http_transport import HttpTransport
-from turnspan.backends.protobuf import encode_request
+from turnspan.backends.otlp_messages import encode_request
 from turnspan.backends.settings import COMMON, TRANSPORT, Settings
 
 if TYPE_CHECKING:

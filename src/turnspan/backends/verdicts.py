@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from turnspan.backends import Answer, Verdict
-from turnspan.backends.protobuf import CutOffError, read_response
+from turnspan.backends.otlp_messages import NotOtlpError, read_response
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,7 +89,7 @@ def _read_success(response: Response, secrets: Iterable[str]) -> Verdict:
             return _garbled(response)
     try:
         return partial(*read_response(response.body), secrets)
-    except CutOffError:
+    except NotOtlpError:
         if content_type and "protobuf" not in content_type and "octet-stream" not in content_type:
             return Verdict(Answer.CONFIGURATION, f"HTTP {response.status} with something that is no OTLP answer")
         return _garbled(response)
