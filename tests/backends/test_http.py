@@ -12,7 +12,7 @@ import pytest
 from backends.samples import TRACE, small_trace
 from backends.servers import OK, HttpServer, partial_success, reply, reset
 from turnspan.backends import Answer, Verdict, connect
-from turnspan.backends.connect import Deadline, open_socket
+from turnspan.backends.connect import Watchdog, open_socket
 from turnspan.backends.otlp import open_backend
 
 SECRET = "tOp-SeCrEt-token-1234567890"
@@ -48,8 +48,10 @@ def verdict_on(*answers, **settings):
         pytest.param(reply(200, b'{"partialSuccess":null,"x":1}', "application/json; charset=utf-8"), id="null"),
         pytest.param(reply(200, partial_success(0, ""), PROTOBUF), id="protobuf"),
         pytest.param(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", id="chunked"),
+        pytest.param(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", id="after 100"),
         pytest.param(
-            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", id="after an interim answer"
+            b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No\r\n\r\n",
+            id="after 103 and 100",
         ),
     ],
 )
@@ -290,7 +292,12 @@ def _then_close(data):
         pytest.param(_then_close(b"HTTP/1.1 200 O"), id="cut in the status line"),
         pytest.param(_then_close(b"HTTP/1.1 200 OK\r\nContent-Le"), id="cut in a header"),
         pytest.param(_then_close(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}"), id="cut in the body"),
+        pytest.param(_then_close(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n"), id="cut before the empty line"),
         pytest.param(_then_close(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n{}"), id="cut in a chunk"),
+        pytest.param(_then_close(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"), id="cut before a chunk"),
+        pytest.param(
+            _then_close(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"), id="cut in the trailer"
+        ),
     ],
 )
 def test_a_connection_that_breaks_after_sending_is_unknown(answer):
@@ -370,6 +377,9 @@ def _hang_after(data):
         pytest.param(_hang_after(b"HTTP/1.1 "), id="half a status line"),
         pytest.param(_hang_after(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n"), id="half the headers"),
         pytest.param(_hang_after(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{"), id="half the body"),
+        pytest.param(_hang_after(b"HTTP/1.1 200 OK\r\n\r\n"), id="a body that only a close would end"),
+        pytest.param(_hang_after(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"), id="no chunk"),
+        pytest.param(_hang_after(b"HTTP/1.1 100 Continue\r\n\r\n"), id="an interim response"),
     ],
 )
 def test_silence_ends_at_the_deadline(answer):
@@ -406,6 +416,29 @@ def test_a_dripping_server_cannot_stretch_the_deadline():
         assert time.monotonic() - began < 3
 
 
+def test_a_resolver_that_hangs_ends_at_the_deadline(monkeypatch):
+    """The name lookup is under the same deadline as everything else."""
+    done = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_options: done.wait(10) and [])
+    backend = open_backend({"endpoint": "https://traces.example", "timeout_s": 0.3}, name="test", home=None)
+    began = time.monotonic()
+    verdict = backend.send(b"x")
+    done.set()
+
+    assert verdict == Verdict(Answer.LATER, "no answer from traces.example within 0.3 s, still looking up its name")
+    assert time.monotonic() - began < 3
+
+
+def test_an_exchange_leaves_no_thread_behind():
+    """Processes are forked between two requests: no watchdog may be running then."""
+    with HttpServer(OK, _then_close(b""), OK) as server:
+        backend = open_backend({"endpoint": server.url}, name="test", home=None)
+        for _ in range(3):
+            backend.send(b"x")
+            assert not [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+        backend.close()
+
+
 @pytest.mark.parametrize("framing", ["Content-Length: 1000000000", "X: y", "Transfer-Encoding: chunked"])
 @pytest.mark.parametrize(("filler", "answer"), [(b"\0", Answer.LATER), (b"<", Answer.CONFIGURATION)])
 def test_an_endless_answer_is_not_read_to_its_end(framing, filler, answer):
@@ -428,7 +461,7 @@ def test_an_endless_answer_is_not_read_to_its_end(framing, filler, answer):
 
 
 def test_endless_headers_are_not_read():
-    """A head longer than 64 KiB is no HTTP answer."""
+    """A head of more than a hundred lines is not taken for HTTP."""
     assert verdict_on(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000).answer is Answer.CONFIGURATION
 
 
@@ -555,7 +588,7 @@ def test_a_dead_address_costs_a_head_start_only():
             blockers.append(blocker)
         began = time.monotonic()
         addresses = [(socket.AF_INET, full.getsockname()), (socket.AF_INET, alive.getsockname())]
-        sock = connect._connect(addresses, Deadline(5))
+        sock = open_socket(addresses, Watchdog(5))
         taken = time.monotonic() - began
         port = sock.getpeername()[1]
         for each in (sock, *blockers):
@@ -576,7 +609,7 @@ def test_families_take_turns():
 def test_a_deadline_that_has_passed_stops_before_connecting():
     """No time means no attempt."""
     with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(TimeoutError):
-        open_socket("127.0.0.1", listener.getsockname()[1], Deadline(-1))
+        open_socket([(socket.AF_INET, listener.getsockname())], Watchdog(-1))
 
 
 @pytest.mark.parametrize("status", [200, 302, 400, 401, 403, 404, 413, 422, 429, 500])

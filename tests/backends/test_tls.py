@@ -5,6 +5,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import grpc
@@ -184,6 +185,86 @@ def test_a_handshake_that_hangs_ends_at_the_deadline():
         verdict = send(f"https://localhost:{listener.getsockname()[1]}", timeout_s=0.3)
 
     assert (verdict.answer, verdict.is_unknown) == (Answer.LATER, False)
+
+
+@pytest.mark.parametrize("has_proxy", [False, True])
+def test_a_dripping_server_cannot_stretch_the_deadline_over_tls(certificates, has_proxy):
+    """A byte now and then keeps no encrypted connection alive either, nor one through a proxy."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(https(certificates, certificates.sign(f"drip{has_proxy}")))
+        server.answers[:] = [_drip(server.closing)]
+        settings = {"certificate": certificates.ca, "timeout_s": 0.5}
+        if has_proxy:
+            settings["proxy"] = stack.enter_context(HttpServer(_tunnel_to(server))).url
+        began = time.monotonic()
+        verdict = send(server.url, **settings)
+
+        assert (verdict.answer, verdict.is_unknown) == (Answer.LATER, True)
+        assert verdict.reason.endswith("within 0.5 s, still waiting for its answer")
+        assert time.monotonic() - began < 3
+        assert len(server.requests) == 1
+
+
+def test_a_dripping_proxy_cannot_stretch_the_deadline():
+    """A proxy that never finishes its answer costs the time allowed; nothing was sent to the server."""
+    with HttpServer() as proxy:
+        proxy.answers[:] = [_drip(proxy.closing)]
+        verdict = send("https://localhost:1", proxy=proxy.url, timeout_s=0.4)
+
+    assert (verdict.answer, verdict.is_unknown) == (Answer.LATER, False)
+    assert verdict.reason.endswith("within 0.4 s, still waiting for the proxy")
+
+
+@pytest.mark.parametrize("size", [0, 20_000_000])
+def test_nothing_is_sent_unencrypted_when_the_deadline_cuts_an_upload(certificates, size):
+    """At the deadline the connection ends; what was still to be sent never goes out in the clear."""
+    received = bytearray()
+    context = certificates.server_context(*certificates.sign(f"upload{size}"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            connection, _ = listener.accept()
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            tls = context.wrap_bio(incoming, outgoing, server_side=True)
+            with connection, contextlib.suppress(OSError):
+                while True:
+                    try:
+                        tls.do_handshake()
+                        break
+                    except ssl.SSLWantReadError:
+                        connection.sendall(outgoing.read())
+                        incoming.write(connection.recv(65536))
+                connection.sendall(outgoing.read())
+                done.wait(10)  # it reads nothing until the client has given up
+                while data := connection.recv(1 << 20):
+                    received.extend(data)
+
+        done = threading.Event()
+        thread = threading.Thread(target=serve)
+        thread.start()
+        given = {"endpoint": f"https://localhost:{listener.getsockname()[1]}", "certificate": certificates.ca}
+        limits = {"compression": "none", "timeout_s": 0.4, "max_request_bytes": 50_000_000}
+        backend = open_backend({**given, **limits}, name="test", home=None)
+        verdict = backend.send(b"plaintext" * (size // 9 + 1))
+        done.set()
+        thread.join(10)
+        backend.close()
+
+    assert (verdict.answer, verdict.is_unknown) == (Answer.LATER, size == 0)
+    assert received
+    assert b"plaintext" not in received
+
+
+def _drip(closing):
+    """An answer of a byte at a time, without end."""
+
+    def answer(connection, _request):
+        for byte in b"HTTP/1.1 200 OK\r\nX-Padding: " + b"x" * 10_000:
+            connection.sendall(bytes((byte,)))
+            if closing.wait(0.02):
+                return
+
+    return answer
 
 
 def test_variables_of_the_environment_add_no_trust(certificates, monkeypatch):
