@@ -1,8 +1,11 @@
 """The verdicts over gRPC, against a real gRPC server."""
 
 import socket
+import subprocess
+import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
@@ -11,7 +14,7 @@ from google.rpc.error_details_pb2 import DebugInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
 from backends.samples import TRACE
-from backends.servers import OK, GrpcServer, HttpServer
+from backends.servers import OK, GrpcServer, HttpServer, partial_success
 from turnspan.backends import Answer, Verdict
 from turnspan.backends.grpc_transport import read_status, retry_delay_s
 from turnspan.backends.otlp import open_backend
@@ -108,6 +111,33 @@ def test_a_status_with_garbled_details_has_no_delay():
     assert retry_delay_s(b"\x08\x01") is None
 
 
+@pytest.mark.parametrize(
+    ("body", "verdict"),
+    [
+        pytest.param(
+            partial_success(2, "caf??").replace(b"??", b"\xc3?"),
+            Verdict(Answer.PARTIAL, "caf\ufffd?", rejected=2),
+            id="text that is not UTF-8",
+        ),
+        pytest.param(
+            b"\xff\xff", Verdict(Answer.LATER, "the answer cannot be read", is_unknown=True), id="not a message"
+        ),
+    ],
+)
+def test_a_response_is_read_as_over_http(body, verdict):
+    """Rejected spans are counted whatever the text is; a response that cannot be read is no acknowledgement."""
+    handler = grpc.unary_unary_rpc_method_handler(lambda _request, _context: body)
+    server = grpc.server(ThreadPoolExecutor(1))
+    service = "opentelemetry.proto.collector.trace.v1.TraceService"
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {"Export": handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        assert send(f"http://127.0.0.1:{port}") == verdict
+    finally:
+        server.stop(None).wait(5)
+
+
 def test_a_message_over_the_servers_limit_is_too_large():
     """What grpc calls exhausted is to be split when it is about the size."""
     with GrpcServer(options=(("grpc.max_receive_message_length", 100),)) as server:
@@ -172,3 +202,31 @@ def test_a_grpc_endpoint_has_no_path():
     """A path would be ignored by grpc, so it is refused."""
     with pytest.raises(ConfigError, match="without a path"):
         open_backend({"endpoint": "http://localhost:4317/v1/traces", "protocol": "grpc"}, name="t", home=None)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pytest.param("sys.modules['grpc'] = None", id="missing"),
+        pytest.param("sys.modules['grpc'] = types.ModuleType('grpc')", id="incomplete"),
+        pytest.param("sys.modules['grpc._cython.cygrpc'] = None", id="without its compiled part"),
+    ],
+)
+def test_a_missing_or_broken_grpc_is_a_sentence_with_a_hint(broken):
+    """Without a working grpcio a gRPC destination cannot be opened: no traceback, and HTTP works."""
+    program = f"""
+import sys, types
+{broken}
+from turnspan.backends.otlp import open_backend
+from turnspan.errors import ConfigError
+open_backend({{"endpoint": "http://localhost:4318"}}, name="x", home=None)
+try:
+    open_backend({{"endpoint": "http://localhost:4317", "protocol": "grpc"}}, name="x", home=None)
+except ConfigError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stderr == ""
+    assert done.stdout.startswith("cannot use gRPC for localhost:4317: the Python package grpcio is missing or broken")
+    assert 'set protocol = "http/protobuf"' in done.stdout

@@ -20,6 +20,7 @@ from turnspan.backends.genai import GenAI
 from turnspan.backends.http_transport import HttpTransport
 from turnspan.backends.otlp_messages import encode_request
 from turnspan.backends.settings import COMMON, TRANSPORT, Settings
+from turnspan.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,10 +93,15 @@ def open_transport(read: Settings, endpoint: Endpoint, headers: dict[str, str], 
     proxy = read.proxy(endpoint)
     secrets = _secrets(headers, proxy)
     if protocol == "grpc":
-        # Its core writes to stderr, which belongs to Claude Code or to a person; what it knows is in the verdict.
+        # The core of grpc writes to stderr, which belongs to Claude Code or the terminal; the verdict has the reason.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-        from turnspan.backends.grpc_transport import GrpcTransport  # noqa: PLC0415 - costs 240 ms of CPU
-
+        try:
+            from turnspan.backends.grpc_transport import GrpcTransport  # noqa: PLC0415 - costs 240 ms of CPU
+        except (ImportError, AttributeError, RuntimeError) as exc:  # missing, incomplete, of another version
+            raise ConfigError(
+                f"cannot use gRPC for {endpoint.authority}: the Python package grpcio is missing or broken ({exc})",
+                hint='reinstall turnspan, or set protocol = "http/protobuf"',
+            ) from exc
         return GrpcTransport(
             endpoint, headers=headers, timeout_s=timeout_s, is_gzip=is_gzip, proxy=proxy, tls=tls, secrets=secrets
         )
