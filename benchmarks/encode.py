@@ -116,12 +116,12 @@ def made_up_trace(n: int, source: random.Random) -> Trace:
 
 
 class Ready:
-    """A spelling whose attributes were made before."""
+    """A naming whose attributes were made before."""
 
-    def __init__(self, spelling, traces) -> None:
-        self._resources = {trace.trace_id: spelling.resource(trace) for trace in traces}
-        self._shared = {trace.trace_id: spelling.of_trace(trace) for trace in traces}
-        self._own = {span.span_id: spelling.of_span(trace, span) for trace in traces for span in trace.spans}
+    def __init__(self, naming, traces) -> None:
+        self._resources = {trace.trace_id: naming.resource(trace) for trace in traces}
+        self._shared = {trace.trace_id: naming.of_trace(trace) for trace in traces}
+        self._own = {span.span_id: naming.of_span(trace, span) for trace in traces for span in trace.spans}
 
     def resource(self, trace):
         return self._resources[trace.trace_id]
@@ -133,7 +133,7 @@ class Ready:
         return self._own[span.span_id]
 
 
-def sdk_spans(traces, spelling) -> list[ReadableSpan]:
+def sdk_spans(traces, naming) -> list[ReadableSpan]:
     def context(trace_id: bytes, span_id: bytes) -> SpanContext:
         return SpanContext(int.from_bytes(trace_id, "big"), int.from_bytes(span_id, "big"), False, TraceFlags(1))
 
@@ -143,8 +143,8 @@ def sdk_spans(traces, spelling) -> list[ReadableSpan]:
             span.name,
             context(trace.trace_id, span.span_id),
             None if span.parent_id is None else context(trace.trace_id, span.parent_id),
-            Resource(spelling.resource(trace)),
-            attributes={**spelling.of_trace(trace), **spelling.of_span(trace, span)},
+            Resource(naming.resource(trace)),
+            attributes={**naming.of_trace(trace), **naming.of_span(trace, span)},
             kind=SpanKind.CLIENT if span.kind is Kind.GENERATION else SpanKind.INTERNAL,
             start_time=span.start_ns,
             end_time=span.end_ns,

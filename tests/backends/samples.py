@@ -133,12 +133,12 @@ def small_trace(n: int, *, version: str = "2.1.325") -> Trace:
     return Trace(trace_id=trace_id, name=f"Turn {n}", session_id=SESSION, client_version=version, spans=(span,))
 
 
-def sdk_spans(traces, spelling):
+def sdk_spans(traces, naming):
     """The same traces as the SDK's own spans."""
     scope = InstrumentationScope("turnspan", __version__)
     spans = []
     for trace in traces:
-        resource = Resource(spelling.resource(trace))
+        resource = Resource(naming.resource(trace))
         for span in trace.spans:
             status = Status() if span.error is None else Status(StatusCode.ERROR, span.error_message)
             spans.append(
@@ -147,7 +147,7 @@ def sdk_spans(traces, spelling):
                     _context(trace.trace_id, span.span_id),
                     None if span.parent_id is None else _context(trace.trace_id, span.parent_id),
                     resource,
-                    attributes={**spelling.of_trace(trace), **spelling.of_span(trace, span)},
+                    attributes={**naming.of_trace(trace), **naming.of_span(trace, span)},
                     kind=SpanKind.CLIENT if span.kind is Kind.GENERATION else SpanKind.INTERNAL,
                     start_time=span.start_ns,
                     end_time=span.end_ns,

@@ -11,9 +11,9 @@ PLAIN = GenAI(Capture())
 CONFIGURED = GenAI(Capture(user_id="me@example.org", environment="staging", tags=("team-a", "work")))
 
 
-def of(span, spelling=PLAIN):
+def of(span, naming=PLAIN):
     """All attributes of one span."""
-    return {**spelling.of_trace(TRACE), **spelling.of_span(TRACE, span)}
+    return {**naming.of_trace(TRACE), **naming.of_span(TRACE, span)}
 
 
 def test_every_span_says_where_it_belongs():

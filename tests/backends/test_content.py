@@ -155,9 +155,9 @@ def test_escaped_surrogates_are_replaced_in_json_text(text, clean):
 def test_no_attribute_is_longer_than_allowed(trace):
     """Every text of every span keeps to the limit, and a cut one says how long it was."""
     capture = Capture(attribute_max_bytes=256)
-    for spelling in (GenAI(capture), LangfuseSpelling(capture, "")):
+    for naming in (GenAI(capture), LangfuseSpelling(capture, "")):
         for span in trace.spans:
-            attributes = spelling.of_span(trace, span)
+            attributes = naming.of_span(trace, span)
             for key, value in attributes.items():
                 if isinstance(value, str):
                     assert len(value.encode()) <= 256

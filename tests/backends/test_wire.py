@@ -17,11 +17,11 @@ from turnspan.backends.otlp_messages import NotOtlpError, encode_request, read_r
 from turnspan.backends.settings import Capture
 
 CAPTURE = Capture(user_id="me", environment="test", tags=("a", "b"))
-SPELLINGS = {"genai": GenAI(CAPTURE), "langfuse": LangfuseSpelling(CAPTURE, "r1")}
+NAMINGS = {"genai": GenAI(CAPTURE), "langfuse": LangfuseSpelling(CAPTURE, "r1")}
 
 
 class Given:
-    """A spelling that says what hypothesis tells it."""
+    """A naming that says what hypothesis tells it."""
 
     def __init__(self, resource, shared, own):
         self._resource, self._shared, self._own = resource, shared, own
@@ -39,45 +39,45 @@ class Given:
 attributes = st.dictionaries(st.one_of(clean_texts, st.text("k", min_size=115, max_size=135)), values, max_size=6)
 
 
-@pytest.mark.parametrize("name", SPELLINGS)
+@pytest.mark.parametrize("name", NAMINGS)
 @settings(max_examples=25, deadline=None)
 @given(traces=st.lists(traces_of(clean_texts), max_size=3))
 def test_the_bytes_are_those_of_the_sdk(name, traces):
     """Whatever a trace holds, our bytes are the SDK's bytes."""
-    spelling = SPELLINGS[name]
+    naming = NAMINGS[name]
 
-    assert encode_request(traces, spelling) == encode_spans(sdk_spans(traces, spelling)).SerializeToString()
+    assert encode_request(traces, naming) == encode_spans(sdk_spans(traces, naming)).SerializeToString()
 
 
 @settings(max_examples=100, deadline=None)
 @given(resource=attributes, shared=attributes, own=attributes)
 def test_every_kind_of_value_is_encoded_as_by_the_sdk(resource, shared, own):
     """Strings of any length, numbers of any size, lists, empty values: byte for byte the same."""
-    spelling = Given(resource, {f"shared.{key}": value for key, value in shared.items()}, own)
+    naming = Given(resource, {f"shared.{key}": value for key, value in shared.items()}, own)
     traces = [TRACE, small_trace(1), small_trace(2, version="2.0.0")]
 
-    assert encode_request(traces, spelling) == encode_spans(sdk_spans(traces, spelling)).SerializeToString()
+    assert encode_request(traces, naming) == encode_spans(sdk_spans(traces, naming)).SerializeToString()
 
 
 @pytest.mark.parametrize("length", [0, *range(100, 131), 16380, 16383, 16384, 2**21])
 def test_lengths_around_the_steps_of_a_varint(length):
     """A text whose length needs one byte more makes every length around it right, too."""
-    spelling = Given({}, {"k": "x" * length}, {"own": "é" * length})
+    naming = Given({}, {"k": "x" * length}, {"own": "é" * length})
 
-    assert encode_request([TRACE], spelling) == encode_spans(sdk_spans([TRACE], spelling)).SerializeToString()
+    assert encode_request([TRACE], naming) == encode_spans(sdk_spans([TRACE], naming)).SerializeToString()
 
 
 @settings(max_examples=25, deadline=None)
 @given(trace=traces_of(wild_texts))
 def test_text_that_utf8_cannot_hold_never_stops_a_span(trace):
     """A lone surrogate anywhere (name, attribute, key, id) becomes U+FFFD; all spans still arrive."""
-    for spelling in SPELLINGS.values():
-        body = encode_request([trace], spelling)
+    for naming in NAMINGS.values():
+        body = encode_request([trace], naming)
         request = ExportTraceServiceRequest.FromString(body)
         arrived = [s for rs in request.resource_spans for ss in rs.scope_spans for s in ss.spans]
 
         assert [s.span_id for s in arrived] == [s.span_id for s in trace.spans]
-        assert body == encode_request([trace], spelling)
+        assert body == encode_request([trace], naming)
 
 
 def test_a_lone_surrogate_is_replaced_and_nothing_else_is():
@@ -86,7 +86,7 @@ def test_a_lone_surrogate_is_replaced_and_nothing_else_is():
         TRACE.spans[2], name="Ba\ud800sh", facts={"k\udc00": "v\ud83d\ude00"}, error_message="\udfff!"
     )
     trace = msgspec.structs.replace(TRACE, spans=(span,))
-    [arrived] = _decode(encode_request([trace], SPELLINGS["genai"]))
+    [arrived] = _decode(encode_request([trace], NAMINGS["genai"]))
 
     assert arrived.name == "Ba\ufffdsh"
     assert arrived.status.message == "\ufffd!"
@@ -109,14 +109,14 @@ def test_integers_past_63_bits_become_text():
 def test_times_outside_what_can_be_stored_are_clamped():
     """A transcript from the year 1 or 9999 gives a span that can be sent."""
     span = msgspec.structs.replace(TRACE.spans[0], start_ns=-5, end_ns=10**21)
-    [arrived] = _decode(encode_request([msgspec.structs.replace(TRACE, spans=(span,))], SPELLINGS["genai"]))
+    [arrived] = _decode(encode_request([msgspec.structs.replace(TRACE, spans=(span,))], NAMINGS["genai"]))
 
     assert (arrived.start_time_unix_nano, arrived.end_time_unix_nano) == (0, 2**63 - 1)
 
 
 def test_nothing_in_the_bytes_tells_the_machine_or_the_moment():
     """The resource names the client and us; no host, process or random instance."""
-    request = ExportTraceServiceRequest.FromString(encode_request([TRACE], SPELLINGS["langfuse"]))
+    request = ExportTraceServiceRequest.FromString(encode_request([TRACE], NAMINGS["langfuse"]))
 
     assert sorted(a.key for a in request.resource_spans[0].resource.attributes) == [
         "service.name",
@@ -129,7 +129,7 @@ def test_nothing_in_the_bytes_tells_the_machine_or_the_moment():
 
 def test_traces_without_spans_make_an_empty_request():
     """Nothing to say is zero bytes, not an empty group."""
-    assert encode_request([msgspec.structs.replace(TRACE, spans=())], SPELLINGS["genai"]) == b""
+    assert encode_request([msgspec.structs.replace(TRACE, spans=())], NAMINGS["genai"]) == b""
 
 
 @settings(max_examples=100, deadline=None)
@@ -184,7 +184,7 @@ def test_floats_that_are_no_numbers_arrive_as_such():
 
 def test_messages_are_json_a_reader_can_parse():
     """The content of a generation is valid JSON in the part format."""
-    spans = _decode(encode_request([TRACE], SPELLINGS["genai"]))
+    spans = _decode(encode_request([TRACE], NAMINGS["genai"]))
     messages = json.loads(_plain(spans[1].attributes)["gen_ai.output.messages"])
 
     assert [part["type"] for part in messages[0]["parts"]] == ["reasoning", "text", "tool_call"]

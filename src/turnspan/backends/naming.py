@@ -1,8 +1,8 @@
-"""What a trace is in OpenTelemetry's terms, before it is bytes: a spelling gives attributes their names.
+"""What a trace is in OpenTelemetry's terms, before it is bytes: a naming gives attributes their names.
 
 Rules:
 
-- A `Spelling` is pure: the same trace gives the same attributes in the same order.
+- A `Naming` is pure: the same trace gives the same attributes in the same order.
 - What is the same on every span of a trace (`of_trace`) is kept apart from what is a span's own (`of_span`), so that a
   writer encodes it once. The two never use the same name.
 - The resource says what wrote the trace, never where or when: no process id, no host, no random instance. The bytes
@@ -34,7 +34,7 @@ FLAGS = 0x100
 _MAX_NS = 2**63 - 1  # the year 2262; stores keep times as signed 64 bit
 
 
-class Spelling(Protocol):
+class Naming(Protocol):
     """The names one destination knows."""
 
     def resource(self, trace: Trace) -> Attributes:
@@ -48,7 +48,7 @@ class Spelling(Protocol):
 
 
 def resource(trace: Trace) -> Attributes:
-    """The resource that every spelling starts from."""
+    """The resource that every naming starts from."""
     return {
         "service.name": "claude-code",
         "service.version": trace.client_version,

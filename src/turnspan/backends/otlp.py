@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from turnspan.backends.naming import Spelling
+    from turnspan.backends.naming import Naming
     from turnspan.backends.settings import Endpoint
     from turnspan.trace.model import Trace
 
@@ -45,17 +45,17 @@ class Transport(Protocol):
 
 
 class OtlpBackend:
-    """Traces as OTLP/protobuf, in one spelling, over one transport."""
+    """Traces as OTLP/protobuf, in one naming, over one transport."""
 
-    def __init__(self, name: str, spelling: Spelling, transport: Transport, max_request_bytes: int) -> None:
+    def __init__(self, name: str, naming: Naming, transport: Transport, max_request_bytes: int) -> None:
         self.name = name
         self.max_request_bytes = max_request_bytes
-        self._spelling = spelling
+        self._naming = naming
         self._transport = transport
 
     def encode(self, traces: Sequence[Trace]) -> bytes:
         """All spans of these traces as one ExportTraceServiceRequest."""
-        return encode_request(traces, self._spelling)
+        return encode_request(traces, self._naming)
 
     def send(self, body: bytes) -> Verdict:
         """Deliver one request; one that is too long does not leave at all."""

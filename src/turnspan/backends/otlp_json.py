@@ -30,7 +30,7 @@ from turnspan.backends.naming import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from turnspan.backends.naming import Attributes, Spelling, Value
+    from turnspan.backends.naming import Attributes, Naming, Value
     from turnspan.trace.model import Link, Span, Trace
 
 _encode = msgspec.json.Encoder().encode
@@ -38,7 +38,7 @@ _SCOPE = _encode({"name": SCOPE_NAME, "version": SCOPE_VERSION})
 _FLAGS = b',"flags":%d}' % FLAGS
 
 
-def encode_lines(traces: Sequence[Trace], spelling: Spelling) -> bytes:
+def encode_lines(traces: Sequence[Trace], naming: Naming) -> bytes:
     """Each trace as one line, each with its line end."""
     out: list[bytes] = []
     for trace in traces:
@@ -46,23 +46,23 @@ def encode_lines(traces: Sequence[Trace], spelling: Spelling) -> bytes:
             continue
         before = len(out)
         try:
-            _line(trace, spelling, out)
+            _line(trace, naming, out)
         except UnicodeEncodeError:
             del out[before:]
-            _line(scrubbed(trace), spelling, out)
+            _line(scrubbed(trace), naming, out)
     return b"".join(out)
 
 
-def _line(trace: Trace, spelling: Spelling, out: list[bytes]) -> None:
+def _line(trace: Trace, naming: Naming, out: list[bytes]) -> None:
     out.append(b'{"resourceSpans":[{"resource":{"attributes":[')
-    _attributes(spelling.resource(trace), out, b"")
+    _attributes(naming.resource(trace), out, b"")
     out += (b']},"scopeSpans":[{"scope":', _SCOPE, b',"spans":[')
     shared: list[bytes] = []
-    _attributes(spelling.of_trace(trace), shared, b"")
+    _attributes(naming.of_trace(trace), shared, b"")
     everywhere = b"".join(shared)
     for number, span in enumerate(trace.spans):
         out.append(b"," if number else b"")
-        _span(trace, span, everywhere, spelling.of_span(trace, span), out)
+        _span(trace, span, everywhere, naming.of_span(trace, span), out)
     out.append(b"]}]}]}\n")
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
-    from turnspan.backends.naming import Attributes, Spelling, Value
+    from turnspan.backends.naming import Attributes, Naming, Value
     from turnspan.trace.model import Span, Trace
 
 _SCOPE = InstrumentationScope(name=SCOPE_NAME, version=SCOPE_VERSION)
@@ -43,7 +43,7 @@ class NotOtlpError(ValueError):
     """The bytes are not an OTLP response."""
 
 
-def encode_request(traces: Sequence[Trace], spelling: Spelling) -> bytes:
+def encode_request(traces: Sequence[Trace], naming: Naming) -> bytes:
     """Return all spans of these traces as one request body, grouped by resource."""
     request = ExportTraceServiceRequest()
     groups: dict[bytes, ScopeSpans] = {}
@@ -51,9 +51,9 @@ def encode_request(traces: Sequence[Trace], spelling: Spelling) -> bytes:
         if not trace.spans:
             continue
         try:
-            _add_trace(request, groups, trace, spelling)
+            _add_trace(request, groups, trace, naming)
         except ValueError:  # UnicodeEncodeError, except in the pure Python version of protobuf
-            _add_trace(request, groups, scrubbed(trace), spelling)
+            _add_trace(request, groups, scrubbed(trace), naming)
     body: bytes = request.SerializeToString()
     return body
 
@@ -93,23 +93,23 @@ def _fields(message: object) -> dict[int, object]:
 
 
 def _add_trace(
-    request: ExportTraceServiceRequest, groups: dict[bytes, ScopeSpans], trace: Trace, spelling: Spelling
+    request: ExportTraceServiceRequest, groups: dict[bytes, ScopeSpans], trace: Trace, naming: Naming
 ) -> None:
     """Add a trace to the group of its resource. Adds no span if it raises ValueError."""
     resource = Resource()
-    _fill(resource, spelling.resource(trace))
+    _fill(resource, naming.resource(trace))
     key = resource.SerializeToString()
     if key not in groups:
         groups[key] = request.resource_spans.add(resource=resource).scope_spans.add(scope=_SCOPE)
     common = OtlpSpan(trace_id=trace.trace_id, flags=FLAGS)
-    _fill(common, spelling.of_trace(trace))
+    _fill(common, naming.of_trace(trace))
     spans = groups[key].spans
     before = len(spans)
     try:
         for span in trace.spans:
             message = spans.add()
             message.MergeFrom(common)
-            _fill_span(message, span, spelling.of_span(trace, span))
+            _fill_span(message, span, naming.of_span(trace, span))
     except ValueError:
         del spans[before:]
         raise
