@@ -119,9 +119,7 @@ def test_a_status_with_garbled_details_has_no_delay():
             Verdict(Answer.PARTIAL, "caf\ufffd?", rejected=2),
             id="text that is not UTF-8",
         ),
-        pytest.param(
-            b"\xff\xff", Verdict(Answer.LATER, "the answer cannot be read", is_unknown=True), id="not a message"
-        ),
+        pytest.param(b"\xff\xff", Verdict(Answer.LATER, "unreadable response", is_unknown=True), id="not a message"),
     ],
 )
 def test_a_response_is_read_as_over_http(body, verdict):

@@ -92,7 +92,7 @@ class GrpcTransport:
         try:
             return partial(*read_response(answer), self._secrets)
         except NotOtlpError:
-            return Verdict(Answer.LATER, "the answer cannot be read", is_unknown=True)
+            return Verdict(Answer.LATER, "unreadable response", is_unknown=True)
 
     def close(self) -> None:
         """Close the channel."""
