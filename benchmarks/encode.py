@@ -1,10 +1,10 @@
-"""What it costs to turn spans into bytes, next to the SDK's own encoder on the same spans.
+"""Measures the encoding of spans, side by side with the SDK's encoder on the same spans.
 
     python benchmarks/encode.py [--turns 100] [--rounds 9] [--json]
 
-- `encode` is given attributes that are ready, as the SDK is: the same work for the same bytes, which is checked first.
-- `spell and encode` starts from our own traces: names, messages as JSON, limits. It does more than the SDK is asked to.
-- Rounds are interleaved and measured in CPU time; the minimum counts, the median tells how busy the machine was.
+- `encode` gets ready attributes, like the SDK: the same work for the same bytes, which is checked first.
+- `name and encode` starts from our own traces: names, messages as JSON, limits. The SDK does none of this.
+- Rounds are interleaved and measured in CPU time; the minimum counts, the median shows how busy the machine was.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def made_up_trace(n: int, source: random.Random) -> Trace:
 
 
 class Ready:
-    """A naming whose attributes were made before."""
+    """A naming with ready attributes."""
 
     def __init__(self, naming, traces) -> None:
         self._resources = {trace.trace_id: naming.resource(trace) for trace in traces}
@@ -172,9 +172,9 @@ def measure(turns: int, rounds: int) -> dict[str, object]:
     tasks = {
         "the SDK's encode_spans": lambda: encode_spans(theirs).SerializeToString(),
         "encode": lambda: encode_request(traces, ready),
-        "spell and encode, OTLP": lambda: encode_request(traces, genai),
-        "spell and encode, Langfuse": lambda: encode_request(traces, langfuse),
-        "spell and encode, JSON lines": lambda: encode_lines(traces, genai),
+        "name and encode, OTLP": lambda: encode_request(traces, genai),
+        "name and encode, Langfuse": lambda: encode_request(traces, langfuse),
+        "name and encode, JSON lines": lambda: encode_lines(traces, genai),
         "gzip of the OTLP bytes": lambda: zlib.compress(body, 1),
     }
     times: dict[str, list[float]] = {name: [] for name in tasks}
