@@ -3,6 +3,7 @@
 import contextlib
 import email.utils
 import re
+import signal
 import socket
 import threading
 import time
@@ -436,6 +437,37 @@ def test_an_exchange_leaves_no_thread_behind():
         for _ in range(3):
             backend.send(b"x")
             assert not [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+        backend.close()
+
+
+def test_a_system_without_threads_to_spare_is_later(monkeypatch):
+    """At the limit of threads the export is retried later; nothing was sent."""
+
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    backend = open_backend({"endpoint": "http://127.0.0.1:1"}, name="test", home=None)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    verdict = backend.send(b"x")
+
+    assert (verdict.answer, verdict.is_unknown) == (Answer.LATER, False)
+    assert "can't start new thread" in verdict.reason
+
+
+def test_an_interrupted_exchange_does_not_answer_the_next():
+    """After Ctrl-C in the middle of an exchange the next request gets a connection of its own."""
+
+    def interrupt(connection, _request):
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    with HttpServer(interrupt, reply(401)) as server:
+        backend = open_backend({"endpoint": server.url, "timeout_s": 10}, name="test", home=None)
+        with pytest.raises(KeyboardInterrupt):
+            backend.send(b"one")
+
+        assert backend.send(b"two").answer is Answer.CREDENTIALS
+        assert [request.connection for request in server.requests] == [1, 2]
         backend.close()
 
 

@@ -47,7 +47,7 @@ class Watchdog:
         self._timer.daemon = True
 
     def __enter__(self) -> Self:
-        self._timer.start()
+        _start(self._timer)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -73,6 +73,14 @@ class Watchdog:
             # Not SSLSocket's own shutdown: it first switches TLS off, and what is being sent would go out unencrypted.
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+
+def _start(thread: threading.Thread) -> None:
+    """Start a thread. Raises OSError if the system allows no more of them."""
+    try:
+        thread.start()
+    except RuntimeError as exc:
+        raise OSError(str(exc)) from exc
 
 
 class Tls(msgspec.Struct, frozen=True):
@@ -102,21 +110,21 @@ def look_up(host: str, port: int, watchdog: Watchdog) -> list[Address]:
     if host.lower() == "localhost":
         return [(socket.AF_INET, ("127.0.0.1", port)), (socket.AF_INET6, ("::1", port))]
     found: list[Address] = []
-    failures: list[OSError | UnicodeError] = []
+    failures: list[OSError] = []
 
     def ask() -> None:
         try:
             # As bytes: for text Python loads its IDNA tables first, and the host of a setting is ASCII.
             for family, _, _, _, address in socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM):
                 found.append((family, cast("tuple[str, int]", address)))
-        except (OSError, UnicodeError) as exc:
+        except OSError as exc:
             failures.append(exc)
 
     thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
+    _start(thread)
     thread.join(watchdog.left_s())
     if failures:
-        why = getattr(failures[0], "strerror", None) or failures[0]
+        why = failures[0].strerror or failures[0]
         raise OSError(f"the name {host} cannot be resolved: {why}") from failures[0]
     if not found:
         raise TimeoutError("the resolver did not answer")

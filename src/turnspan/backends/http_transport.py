@@ -95,13 +95,13 @@ class HttpTransport:
                 watchdog.watch(self._connection.sock)
                 self._send(method, path, headers, body)
                 return self._read(watchdog)
-        except NoAnswerError:
-            self.close()
-            raise
         except (OSError, http.client.HTTPException) as exc:
             self.close()
             failure = TimeoutError("the deadline is over") if watchdog.is_over else exc
             raise NoAnswerError(self._explain(failure)) from failure
+        except BaseException:  # the proxy refused; or an interrupt: what is left of the response is not the next one's
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the connection."""
