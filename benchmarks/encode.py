@@ -1,10 +1,10 @@
-"""What it costs to turn spans into bytes, next to the SDK's own encoder on the same spans.
+"""Measures the encoding of spans, side by side with the SDK's encoder on the same spans.
 
     python benchmarks/encode.py [--turns 100] [--rounds 9] [--json]
 
-- `encode` is given attributes that are ready, as the SDK is: the same work for the same bytes, which is checked first.
-- `spell and encode` starts from our own traces: names, messages as JSON, limits. It does more than the SDK is asked to.
-- Rounds are interleaved and measured in CPU time; the minimum counts, the median tells how busy the machine was.
+- `encode` gets ready attributes, like the SDK: the same work for the same bytes, which is checked first.
+- `name and encode` starts from our own traces: names, messages as JSON, limits. The SDK does none of this.
+- Rounds are interleaved and measured in CPU time; the minimum counts, the median shows how busy the machine was.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from turnspan import __version__
 from turnspan.backends.genai import GenAI
 from turnspan.backends.langfuse import LangfuseSpelling
 from turnspan.backends.otlp_json import encode_lines
-from turnspan.backends.protobuf import encode_request
+from turnspan.backends.otlp_messages import encode_request
 from turnspan.backends.settings import Capture
 from turnspan.trace.model import Json, Kind, Link, Message, Reasoning, Span, Text, ToolCall, ToolResult, Trace, Usage
 
@@ -116,12 +116,12 @@ def made_up_trace(n: int, source: random.Random) -> Trace:
 
 
 class Ready:
-    """A spelling whose attributes were made before."""
+    """A naming with ready attributes."""
 
-    def __init__(self, spelling, traces) -> None:
-        self._resources = {trace.trace_id: spelling.resource(trace) for trace in traces}
-        self._shared = {trace.trace_id: spelling.of_trace(trace) for trace in traces}
-        self._own = {span.span_id: spelling.of_span(trace, span) for trace in traces for span in trace.spans}
+    def __init__(self, naming, traces) -> None:
+        self._resources = {trace.trace_id: naming.resource(trace) for trace in traces}
+        self._shared = {trace.trace_id: naming.of_trace(trace) for trace in traces}
+        self._own = {span.span_id: naming.of_span(trace, span) for trace in traces for span in trace.spans}
 
     def resource(self, trace):
         return self._resources[trace.trace_id]
@@ -133,7 +133,7 @@ class Ready:
         return self._own[span.span_id]
 
 
-def sdk_spans(traces, spelling) -> list[ReadableSpan]:
+def sdk_spans(traces, naming) -> list[ReadableSpan]:
     def context(trace_id: bytes, span_id: bytes) -> SpanContext:
         return SpanContext(int.from_bytes(trace_id, "big"), int.from_bytes(span_id, "big"), False, TraceFlags(1))
 
@@ -143,8 +143,8 @@ def sdk_spans(traces, spelling) -> list[ReadableSpan]:
             span.name,
             context(trace.trace_id, span.span_id),
             None if span.parent_id is None else context(trace.trace_id, span.parent_id),
-            Resource(spelling.resource(trace)),
-            attributes={**spelling.of_trace(trace), **spelling.of_span(trace, span)},
+            Resource(naming.resource(trace)),
+            attributes={**naming.of_trace(trace), **naming.of_span(trace, span)},
             kind=SpanKind.CLIENT if span.kind is Kind.GENERATION else SpanKind.INTERNAL,
             start_time=span.start_ns,
             end_time=span.end_ns,
@@ -172,9 +172,9 @@ def measure(turns: int, rounds: int) -> dict[str, object]:
     tasks = {
         "the SDK's encode_spans": lambda: encode_spans(theirs).SerializeToString(),
         "encode": lambda: encode_request(traces, ready),
-        "spell and encode, OTLP": lambda: encode_request(traces, genai),
-        "spell and encode, Langfuse": lambda: encode_request(traces, langfuse),
-        "spell and encode, JSON lines": lambda: encode_lines(traces, genai),
+        "name and encode, OTLP": lambda: encode_request(traces, genai),
+        "name and encode, Langfuse": lambda: encode_request(traces, langfuse),
+        "name and encode, JSON lines": lambda: encode_lines(traces, genai),
         "gzip of the OTLP bytes": lambda: zlib.compress(body, 1),
     }
     times: dict[str, list[float]] = {name: [] for name in tasks}

@@ -24,7 +24,7 @@ import generate
 import msgspec
 
 from turnspan.backends.genai import GenAI
-from turnspan.backends.protobuf import encode_request
+from turnspan.backends.otlp_messages import encode_request
 from turnspan.backends.settings import Capture
 from turnspan.secrets.replace import compile_rules, mask, suspects
 from turnspan.secrets.scan import Meter, OverBudget

@@ -1,4 +1,4 @@
-"""Traces to send: one that has everything, and any that hypothesis can think of."""
+"""Traces to send: one with every kind of span, and strategies for arbitrary ones."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ TRACE = Trace(
 
 
 def small_trace(n: int, *, version: str = "2.1.325") -> Trace:
-    """The n-th of many traces with one span."""
+    """Return the n-th of many traces with one span."""
     span = Span(
         span_id=n.to_bytes(8, "big"),
         parent_id=None,
@@ -133,12 +133,12 @@ def small_trace(n: int, *, version: str = "2.1.325") -> Trace:
     return Trace(trace_id=trace_id, name=f"Turn {n}", session_id=SESSION, client_version=version, spans=(span,))
 
 
-def sdk_spans(traces, spelling):
-    """The same traces as the SDK's own spans."""
+def sdk_spans(traces, naming):
+    """Return the same traces as spans of the SDK."""
     scope = InstrumentationScope("turnspan", __version__)
     spans = []
     for trace in traces:
-        resource = Resource(spelling.resource(trace))
+        resource = Resource(naming.resource(trace))
         for span in trace.spans:
             status = Status() if span.error is None else Status(StatusCode.ERROR, span.error_message)
             spans.append(
@@ -147,7 +147,7 @@ def sdk_spans(traces, spelling):
                     _context(trace.trace_id, span.span_id),
                     None if span.parent_id is None else _context(trace.trace_id, span.parent_id),
                     resource,
-                    attributes={**spelling.of_trace(trace), **spelling.of_span(trace, span)},
+                    attributes={**naming.of_trace(trace), **naming.of_span(trace, span)},
                     kind=SpanKind.CLIENT if span.kind is Kind.GENERATION else SpanKind.INTERNAL,
                     start_time=span.start_ns,
                     end_time=span.end_ns,
@@ -166,7 +166,7 @@ def _context(trace_id: bytes, span_id: bytes) -> SpanContext:
     return SpanContext(int.from_bytes(trace_id, "big"), int.from_bytes(span_id, "big"), False, TraceFlags(1))
 
 
-# A parent or a link whose ids are all zero is no context at all to the SDK; ours are hashes.
+# For the SDK a parent or a link with an id of zeros is invalid; ours are hashes.
 span_ids = st.binary(min_size=8, max_size=8).filter(any)
 trace_ids = st.binary(min_size=16, max_size=16).filter(any)
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=200)
@@ -210,7 +210,7 @@ def _usages():
 
 
 def spans_of(text):
-    """Any span, made of such texts."""
+    """Return a strategy for spans with such texts."""
     return st.builds(
         Span,
         span_id=span_ids,
@@ -241,7 +241,7 @@ def spans_of(text):
 
 
 def traces_of(text):
-    """Any trace, made of such texts."""
+    """Return a strategy for traces with such texts."""
     return st.builds(
         Trace,
         trace_id=trace_ids,

@@ -1,4 +1,4 @@
-"""Servers on loopback that answer as told: HTTP by the byte, gRPC by the status; and certificates for them."""
+"""HTTP and gRPC servers on loopback whose responses a test chooses, and certificates for them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Length
 
 
 def reply(status: int, body: bytes = b"", content_type: str = "", **headers: str) -> bytes:
-    """An HTTP response as bytes; underscores in header names stand for hyphens."""
+    """Return an HTTP response as bytes; an underscore in a header name becomes a hyphen."""
     lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {len(body)}"]
     if content_type:
         lines.append(f"Content-Type: {content_type}")
@@ -38,7 +38,7 @@ def reply(status: int, body: bytes = b"", content_type: str = "", **headers: str
 
 
 def partial_success(rejected: int, message: str = "") -> bytes:
-    """The body of an OTLP answer."""
+    """Return the body of an OTLP response."""
     answer = ExportTraceServiceResponse()
     answer.partial_success.rejected_spans = rejected
     answer.partial_success.error_message = message
@@ -47,7 +47,7 @@ def partial_success(rejected: int, message: str = "") -> bytes:
 
 @dataclass
 class Request:
-    """What a server received."""
+    """A request that a server received."""
 
     method: str
     path: str
@@ -61,7 +61,7 @@ class Request:
 
 
 def spans_in(request):
-    """The spans of a decoded request as plain dicts."""
+    """Return the spans of a decoded request as dicts."""
     return [
         {
             "trace_id": span.trace_id.hex(),
@@ -98,7 +98,7 @@ def _plain(value):
 
 
 class HttpServer:
-    """Answers each request with the next of `answers`, the last one for ever.
+    """Answers each request with the next of `answers`, and repeats the last.
 
     An answer is bytes, or a function of the connection and the request: whatever a test wants to do to a client.
     """
@@ -131,7 +131,7 @@ class HttpServer:
             connection.close()
 
     def wait_for_close(self, number: int) -> None:
-        """Until the server has closed its n-th connection, and the client's side has been told."""
+        """Wait until the server has closed its n-th connection."""
         deadline = time.monotonic() + 5
         while self._connections[number].fileno() != -1:
             assert time.monotonic() < deadline
@@ -167,7 +167,7 @@ class HttpServer:
 
 
 class _Stream:
-    """Lines and bytes of a connection; unlike a file made of it, this one lets a close be a close."""
+    """Lines and bytes of a connection. A file made of it would keep the socket open after a close."""
 
     def __init__(self, connection) -> None:
         self._connection = connection
@@ -184,7 +184,7 @@ class _Stream:
     def read(self, size: int) -> bytes:
         while len(self._buffer) < size:
             if not (data := self._connection.recv(65536)):
-                raise ValueError("the client broke off")
+                raise ValueError("the client closed the connection")
             self._buffer += data
         data, self._buffer = self._buffer[:size], self._buffer[size:]
         return data
@@ -206,7 +206,7 @@ def _read_request(stream) -> Request | None:
 
 
 def reset(connection, _request=None):
-    """Close with a reset, as a crashed server does."""
+    """Close the connection with a reset, like a crashed server."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
 
@@ -249,7 +249,7 @@ class GrpcServer(TraceServiceServicer):
 
 
 class Certificates:
-    """A private authority and what it signed, made by the openssl command."""
+    """A private CA and the certificates it signed, made with the openssl command."""
 
     def __init__(self, directory) -> None:
         if shutil.which("openssl") is None:
@@ -267,7 +267,7 @@ class Certificates:
         subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=30)
 
     def sign(self, name: str, *, host: str = "localhost", days: int = 30) -> tuple[str, str]:
-        """The paths of a certificate for `host` and of its key."""
+        """Return the paths of a certificate for `host` and of its key."""
         key, request, certificate = (self._path(f"{name}{ext}") for ext in (".key", ".csr", ".pem"))
         self._run("req", "-new", *_NEW_KEY, key, "-out", request, "-subj", f"/CN={host}")
         extensions = self._directory / f"{name}.ext"
@@ -279,7 +279,7 @@ class Certificates:
         return certificate, key
 
     def server_context(self, certificate: str, key: str) -> ssl.SSLContext:
-        """For a server that shows this certificate."""
+        """Return the context of a server with this certificate."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key)
         return context

@@ -11,13 +11,13 @@ PLAIN = GenAI(Capture())
 CONFIGURED = GenAI(Capture(user_id="me@example.org", environment="staging", tags=("team-a", "work")))
 
 
-def of(span, spelling=PLAIN):
-    """All attributes of one span."""
-    return {**spelling.of_trace(TRACE), **spelling.of_span(TRACE, span)}
+def of(span, naming=PLAIN):
+    """Return all attributes of one span."""
+    return {**naming.of_trace(TRACE), **naming.of_span(TRACE, span)}
 
 
-def test_every_span_says_where_it_belongs():
-    """Session, conversation, operation and kind are on each span; a person and tags when configured."""
+def test_every_span_has_its_session_and_kind():
+    """Each span has session, conversation, operation and kind, and the user and tags if configured."""
     operations = {
         span.kind: (of(span)["gen_ai.operation.name"], of(span)["openinference.span.kind"]) for span in TRACE.spans
     }
@@ -37,7 +37,7 @@ def test_every_span_says_where_it_belongs():
     assert CONFIGURED.resource(TRACE)["deployment.environment.name"] == "staging"
 
 
-def test_a_generation_speaks_the_conventions():
+def test_a_generation_follows_the_conventions():
     """Model, ids, usage with cached tokens included, finish reasons, time to first token, cost."""
     attributes = of(GENERATION)
 
@@ -64,16 +64,16 @@ def test_a_generation_speaks_the_conventions():
     assert "gen_ai.tool.name" not in attributes
 
 
-def test_usage_that_the_client_never_completed_is_marked():
-    """A streaming placeholder is not passed off as a fact."""
+def test_incomplete_usage_is_marked():
+    """Usage that the client never completed is marked as such."""
     span = msgspec.structs.replace(GENERATION, usage=Usage(1, 1, is_incomplete=True, web_searches=2))
 
     assert of(span)["turnspan.usage.incomplete"] is True
     assert of(span)["turnspan.usage.web_searches"] == 2
 
 
-def test_a_tool_call_carries_its_arguments_and_its_result():
-    """Name, id, arguments as JSON, result as text; the error by its type."""
+def test_a_tool_call_has_its_arguments_and_its_result():
+    """A tool span has its name, id, arguments as JSON, result as text, and the type of its error."""
     attributes = of(TOOL)
 
     assert attributes["gen_ai.tool.name"] == "Bash"
@@ -86,13 +86,13 @@ def test_a_tool_call_carries_its_arguments_and_its_result():
     assert attributes["turnspan.exit_code"] == 1
 
 
-def test_arguments_that_are_no_json_are_not_called_json():
-    """The type of a content is what it is."""
+def test_arguments_that_are_not_json_are_plain_text():
+    """The MIME type of invalid JSON is text/plain."""
     assert of(msgspec.structs.replace(TOOL, input=Json("{oops")))["input.mime_type"] == "text/plain"
 
 
-def test_a_turn_carries_words_messages_sums_and_the_facts_of_its_trace():
-    """Sums are under our own names, so that no backend adds them up again."""
+def test_a_turn_has_text_messages_sums_and_the_facts_of_its_trace():
+    """Sums have names of our own, so that no backend adds them up again."""
     attributes = of(TURN)
 
     assert attributes["gen_ai.agent.name"] == "claude-code"
@@ -112,14 +112,14 @@ def test_a_turn_carries_words_messages_sums_and_the_facts_of_its_trace():
     assert not any(key.startswith("gen_ai.usage.") for key in attributes)
 
 
-def test_facts_of_the_trace_stand_on_the_turn_alone():
-    """They are not repeated on every span below."""
+def test_facts_of_the_trace_are_on_the_turn_only():
+    """They are not repeated on other spans."""
     for span in (GENERATION, TOOL, AGENT, EVENT):
         assert "turnspan.cwd" not in of(span)
 
 
 def test_a_subagent_has_its_own_name_id_and_sums():
-    """An agent inside a turn is told apart from the turn's own."""
+    """A subagent is distinguished from the agent of the turn."""
     attributes = of(AGENT)
 
     assert attributes["gen_ai.agent.name"] == "Explore"
@@ -131,13 +131,13 @@ def test_a_subagent_has_its_own_name_id_and_sums():
     assert not any(key.startswith("gen_ai.usage.") for key in attributes)
 
 
-def test_an_event_is_no_call_no_tool_and_no_agent():
-    """A compaction is not counted as anything the model did."""
+def test_an_event_is_not_a_call_a_tool_or_an_agent():
+    """A compaction is not counted as a call of the model."""
     assert of(EVENT)["gen_ai.operation.name"] not in ("chat", "execute_tool", "invoke_agent")
 
 
-def test_a_known_fact_on_the_wrong_kind_of_span_is_just_a_fact():
-    """An agent id on a tool call says which agent it started, not who it is."""
+def test_a_known_fact_on_another_kind_of_span_has_our_own_name():
+    """The agent id of a tool call is the agent it started, so it is not gen_ai.agent.id."""
     span = msgspec.structs.replace(TOOL, facts={"agent_id": "a1", "response_id": "m"})
 
     assert of(span)["turnspan.agent_id"] == "a1"
@@ -145,8 +145,8 @@ def test_a_known_fact_on_the_wrong_kind_of_span_is_just_a_fact():
     assert of(span)["turnspan.response_id"] == "m"
 
 
-def test_content_of_a_turn_that_is_more_than_words_is_json():
-    """Words are shown as words; thinking and calls as messages."""
+def test_content_of_a_turn_that_is_more_than_text_is_json():
+    """Text is exported as text, thinking and calls as messages."""
     words = (Message("user", (Text("one"), Text("two"))),)
     more = (Message("assistant", (Reasoning("hm"), Text("two"))),)
 

@@ -16,7 +16,7 @@ from turnspan.trace.model import Json, Message, Text, ToolCall, ToolResult
 @settings(deadline=None)
 @given(tree=json_texts, limit=st.integers(64, 600))
 def test_json_is_cut_inside_and_stays_json(tree, limit):
-    """Whatever the value, what is left is valid JSON and no longer than allowed."""
+    """Cut JSON is valid JSON and fits into the limit."""
     text = json.dumps(tree, ensure_ascii=False)
     short = fit(text, limit, is_json=True)
 
@@ -26,7 +26,7 @@ def test_json_is_cut_inside_and_stays_json(tree, limit):
 
 @given(text=texts, limit=st.integers(8, 300))
 def test_plain_text_is_cut_between_characters(text, limit):
-    """Never half a character, never too long; a cut shows."""
+    """Cut text fits into the limit, has no half characters, and ends in an ellipsis."""
     short = fit(text, limit, is_json=False)
 
     assert len(short.encode()) <= limit
@@ -34,7 +34,7 @@ def test_plain_text_is_cut_between_characters(text, limit):
 
 
 def test_the_longest_strings_are_cut_and_the_short_ones_kept():
-    """A path survives next to a long file content."""
+    """A short path next to a long file is kept."""
     text = json.dumps({"path": "/home/me/a.txt", "old": "x" * 5_000, "new": "y" * 50_000, "n": 7})
     short = json.loads(fit(text, 2_000, is_json=True))
 
@@ -44,27 +44,27 @@ def test_the_longest_strings_are_cut_and_the_short_ones_kept():
 
 
 def test_text_full_of_escapes_is_measured_as_it_is_written():
-    """Quotes and line breaks take two bytes in JSON; the limit is about those bytes."""
+    """Quotes and line breaks count as the two bytes that they take in JSON."""
     short = fit(json.dumps(['"\n' * 5_000]), 1_000, is_json=True)
 
     assert 900 < len(short.encode()) <= 1_000
 
 
 def test_a_value_too_wide_to_be_cut_becomes_one_string():
-    """Ten thousand numbers have no string to shorten: the beginning is kept as text, in valid JSON."""
+    """A list of ten thousand numbers has no strings to cut: its beginning becomes one JSON string."""
     short = fit(json.dumps(list(range(10_000))), 500, is_json=True)
 
     assert json.loads(short).startswith("[0,")
     assert len(short) <= 500
 
 
-def test_a_value_too_deep_to_be_walked_becomes_one_string():
-    """JSON nested beyond what a parser takes is cut as text, not refused."""
+def test_a_value_too_deep_to_be_parsed_becomes_one_string():
+    """JSON nested too deeply for the parser is cut as text."""
     assert len(fit("[" * 100_000 + "]" * 100_000, 500, is_json=True)) <= 500
 
 
 def test_arguments_inside_a_string_stay_json_too():
-    """ChatML holds a call's arguments as JSON in a string: after a cut both layers still parse."""
+    """ChatML has a call's arguments as JSON in a string: after a cut both are valid."""
     call = ToolCall("t", "Write", json.dumps({"path": "/a", "content": "z\n" * 20_000}))
     message = json.loads(fit(chatml((Message("assistant", (call,)),), "output"), 3_000, is_json=True))
 
@@ -74,7 +74,7 @@ def test_arguments_inside_a_string_stay_json_too():
 
 
 def test_genai_messages_have_the_parts_of_the_conventions():
-    """Text, reasoning, calls with their arguments as JSON, results; a finish reason on what the model said."""
+    """Messages have text, reasoning, calls with arguments as JSON and results, and outputs a finish reason."""
     [message] = json.loads(genai_messages(GENERATION.output, "output"))
 
     assert message == {
@@ -97,29 +97,29 @@ def test_genai_messages_have_the_parts_of_the_conventions():
     ("parts", "reason"), [((Text("hi"),), "stop"), ((Text("hi"), ToolCall("t", "Bash", "{}")), "tool_call")]
 )
 def test_an_output_always_has_a_finish_reason(parts, reason):
-    """Phoenix shows no output without one, and most transcripts record none."""
+    """Phoenix shows no output without one, and most transcripts do not record it."""
     [message] = json.loads(genai_messages((Message("assistant", parts),), "output"))
 
     assert message["finish_reason"] == reason
 
 
 def test_an_image_is_a_marker():
-    """The bytes of an image never leave; what it was does."""
+    """Of an image only the type and size are exported."""
     [message] = json.loads(genai_messages(GENERATION.input, "input"))
 
     assert message["parts"][1] == {"type": "text", "content": "[image/png, 1234 bytes]"}
 
 
 @pytest.mark.parametrize("arguments", ["{broken", "", "NaN", '{"a": 1} trailing', "[" * 3_000])
-def test_arguments_that_are_no_json_are_sent_as_text(arguments):
-    """A broken call does not break the message around it."""
+def test_arguments_that_are_not_json_are_sent_as_text(arguments):
+    """A call with invalid arguments does not make the message invalid."""
     [message] = json.loads(genai_messages((Message("assistant", (ToolCall("t", "Bash", arguments),)),), "output"))
 
     assert message["parts"][0]["arguments"] == arguments
 
 
-def test_chatml_is_what_langfuse_draws():
-    """Thinking, calls and content of one answer; each tool result a message of its own."""
+def test_chatml_has_the_form_that_langfuse_displays():
+    """A response is one message with thinking, calls and content; each tool result is a message."""
     assert json.loads(chatml(GENERATION.output, "output")) == {
         "role": "assistant",
         "content": "I will look.",
@@ -146,18 +146,18 @@ def test_chatml_is_what_langfuse_draws():
     ],
 )
 def test_escaped_surrogates_are_replaced_in_json_text(text, clean):
-    """Half a character that hides in an escape is as bad as a raw one; a written-out backslash is not."""
+    """An escaped lone surrogate is replaced; an escaped backslash before "ud800" is not."""
     assert json.loads(well_formed(text)) == clean
 
 
 @settings(max_examples=50, deadline=None)
 @given(trace=traces_of(st.one_of(texts, wild_texts.map(lambda t: t.encode("utf-8", "replace").decode()))))
 def test_no_attribute_is_longer_than_allowed(trace):
-    """Every text of every span keeps to the limit, and a cut one says how long it was."""
+    """Every text of every span fits into the limit, and a cut one has its original length."""
     capture = Capture(attribute_max_bytes=256)
-    for spelling in (GenAI(capture), LangfuseSpelling(capture, "")):
+    for naming in (GenAI(capture), LangfuseSpelling(capture, "")):
         for span in trace.spans:
-            attributes = spelling.of_span(trace, span)
+            attributes = naming.of_span(trace, span)
             for key, value in attributes.items():
                 if isinstance(value, str):
                     assert len(value.encode()) <= 256
@@ -168,8 +168,8 @@ def test_no_attribute_is_longer_than_allowed(trace):
                     assert is_json(value) or isinstance(span.input, Json)
 
 
-def test_a_cut_attribute_says_how_long_it_was():
-    """The reader of a shortened result knows what is missing."""
+def test_a_cut_attribute_has_its_original_length():
+    """turnspan.truncated.<name> is the original length in bytes."""
     span = msgspec.structs.replace(TOOL, output="ä" * 400)
     attributes = GenAI(Capture(attribute_max_bytes=300)).of_span(None, span)
 

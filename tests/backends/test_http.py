@@ -1,8 +1,9 @@
-"""Every row of the table "What an answer means", against a server that answers exactly so."""
+"""The verdict on every kind of HTTP response, and on none, against real servers on loopback."""
 
 import contextlib
 import email.utils
 import re
+import signal
 import socket
 import threading
 import time
@@ -12,7 +13,7 @@ import pytest
 from backends.samples import TRACE, small_trace
 from backends.servers import OK, HttpServer, partial_success, reply, reset
 from turnspan.backends import Answer, Verdict, connect
-from turnspan.backends.connect import Deadline, open_socket
+from turnspan.backends.connect import Watchdog, open_socket
 from turnspan.backends.otlp import open_backend
 
 SECRET = "tOp-SeCrEt-token-1234567890"
@@ -21,7 +22,7 @@ PROTOBUF = "application/x-protobuf"
 
 
 def send(server, **settings):
-    """One export to this server."""
+    """Export one trace to this server."""
     backend = open_backend(
         {"endpoint": server.url, "headers": HEADERS, "timeout_s": 5.0, **settings}, name="test", home=None
     )
@@ -32,7 +33,7 @@ def send(server, **settings):
 
 
 def verdict_on(*answers, **settings):
-    """What we make of these answers."""
+    """Return the verdict on these responses."""
     with HttpServer(*answers) as server:
         return send(server, **settings)
 
@@ -48,18 +49,20 @@ def verdict_on(*answers, **settings):
         pytest.param(reply(200, b'{"partialSuccess":null,"x":1}', "application/json; charset=utf-8"), id="null"),
         pytest.param(reply(200, partial_success(0, ""), PROTOBUF), id="protobuf"),
         pytest.param(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", id="chunked"),
+        pytest.param(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", id="after 100"),
         pytest.param(
-            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", id="after an interim answer"
+            b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No\r\n\r\n",
+            id="after 103 and 100",
         ),
     ],
 )
 def test_acknowledged(answer):
-    """A 2xx with a valid OTLP body, or none, is the only thing that commits."""
+    """Only a 2xx with a valid OTLP body, or with an empty one, acknowledges."""
     assert verdict_on(answer) == Verdict(Answer.ACKNOWLEDGED)
 
 
-def test_an_answer_without_a_length_ends_with_the_connection():
-    """HTTP/1.0 servers mark the end by closing."""
+def test_a_response_without_a_length_ends_with_the_connection():
+    """HTTP/1.0 servers mark the end of a response by closing the connection."""
 
     def answer(connection, _request):
         connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
@@ -80,13 +83,13 @@ def test_an_answer_without_a_length_ends_with_the_connection():
         ),
     ],
 )
-def test_rejected_spans_are_counted_and_named(body):
+def test_rejected_spans_are_counted_and_the_reason_is_kept(body):
     """A success that rejects spans is not a success."""
     assert verdict_on(reply(200, *body)) == Verdict(Answer.PARTIAL, "no room", rejected=2)
 
 
-def test_a_warning_is_no_rejection():
-    """partial_success with nothing rejected is acknowledged; the words are kept."""
+def test_a_warning_is_not_a_rejection():
+    """partial_success with no rejected span acknowledges; its message is kept."""
     assert verdict_on(reply(200, partial_success(0, "slow down"), PROTOBUF)) == Verdict(
         Answer.ACKNOWLEDGED, "slow down"
     )
@@ -108,14 +111,14 @@ def test_a_warning_is_no_rejection():
     ],
 )
 def test_configuration(answer):
-    """What is no OTLP endpoint holds everything and tells the person; nothing is taken for stored."""
+    """A server that is not an OTLP endpoint acknowledges nothing; the user must change the configuration."""
     assert verdict_on(answer).answer is Answer.CONFIGURATION
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("is_same_host", [True, False])
 def test_a_redirect_is_never_followed(status, is_same_host):
-    """Credentials go to the host that was configured and to no other; nothing is acknowledged."""
+    """Credentials are sent to the configured host only, and a redirect acknowledges nothing."""
     with HttpServer(OK) as elsewhere, HttpServer() as server:
         target = server.url if is_same_host else elsewhere.url
         server.answers[:] = [reply(status, Location=f"{target}/v1/traces?token=abc"), OK]
@@ -130,7 +133,7 @@ def test_a_redirect_is_never_followed(status, is_same_host):
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_credentials(status):
-    """A refused key is told apart from everything else; what the server says is quoted, the key is not."""
+    """Rejected credentials have a verdict of their own, which quotes the server but not the key."""
     verdict = verdict_on(reply(status, f'{{"message":"bad key {SECRET}"}}'.encode(), "application/json"))
 
     assert verdict.answer is Answer.CREDENTIALS
@@ -140,7 +143,7 @@ def test_credentials(status):
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504, 599])
 def test_later(status):
-    """What passes by itself is tried again; after a server error the batch may have been stored."""
+    """Transient errors are retried; after a server error the batch may have been stored."""
     verdict = verdict_on(reply(status, b"busy", "text/plain"))
 
     assert (verdict.answer, verdict.retry_after_s) == (Answer.LATER, None)
@@ -162,30 +165,30 @@ def test_later(status):
 )
 @pytest.mark.parametrize("status", [429, 503])
 def test_retry_after_in_seconds(status, header, wait_s):
-    """The wait a server asks for is honoured, up to an hour; nonsense is ignored."""
+    """The server's Retry-After is honoured, up to an hour; an invalid one is ignored."""
     assert verdict_on(reply(status, Retry_After=header)).retry_after_s == wait_s
 
 
 @pytest.mark.parametrize(("ahead_s", "least", "most"), [(90, 80, 90), (-90, 0, 0), (10**8, 3600, 3600)])
 def test_retry_after_as_a_date(ahead_s, least, most):
-    """A date is as good as a number."""
+    """Retry-After may be a date."""
     date = email.utils.formatdate(time.time() + ahead_s, usegmt=True)
 
     assert least <= verdict_on(reply(429, Retry_After=date)).retry_after_s <= most
 
 
 def test_a_date_that_does_not_exist_is_ignored():
-    """Month 13 of year 99999 holds nobody up."""
+    """An invalid date causes no wait."""
     assert verdict_on(reply(429, Retry_After="Mon, 99 Foo 99999 99:99:99 GMT")).retry_after_s is None
 
 
 def test_too_large():
-    """413 asks for smaller pieces."""
+    """413 means: split the request."""
     assert verdict_on(reply(413)).answer is Answer.TOO_LARGE
 
 
-def test_what_is_over_our_own_limit_does_not_leave():
-    """A request longer than the destination takes is split before it is sent."""
+def test_a_request_over_our_own_limit_is_not_sent():
+    """A request over max_request_bytes is to be split, without asking the server."""
     with HttpServer() as server:
         backend = open_backend({"endpoint": server.url, "max_request_bytes": 10_000}, name="test", home=None)
 
@@ -195,8 +198,8 @@ def test_what_is_over_our_own_limit_does_not_leave():
 
 
 @pytest.mark.parametrize("is_polite", [True, False])
-def test_an_answer_before_the_end_of_the_request_is_read(is_polite):
-    """A server that says 413 and closes while we are still sending has answered, even when it closes with a reset."""
+def test_a_response_before_the_end_of_the_request_is_read(is_polite):
+    """A 413 during the upload counts, even if the server then resets the connection."""
 
     def serve(connection):
         connection.recv(1000)
@@ -210,8 +213,8 @@ def test_an_answer_before_the_end_of_the_request_is_read(is_polite):
         assert _send_bulk(url).answer is Answer.TOO_LARGE
 
 
-def test_a_server_that_does_not_listen_cannot_stretch_the_deadline():
-    """Uploading is under the same deadline as everything else; what was not received was not stored."""
+def test_a_server_that_does_not_read_cannot_extend_the_deadline():
+    """The deadline covers the upload; a request that was not received was not stored."""
     done = threading.Event()
     began = time.monotonic()
     with _raw_server(lambda _connection: done.wait(10)) as url:
@@ -225,7 +228,7 @@ def test_a_server_that_does_not_listen_cannot_stretch_the_deadline():
 
 @contextlib.contextmanager
 def _raw_server(serve):
-    """A server that does this with its first connection, and then closes it."""
+    """Run a server that calls `serve` with its first connection, then closes it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def accept():
@@ -240,7 +243,7 @@ def _raw_server(serve):
 
 
 def _send_bulk(url, **settings):
-    """Send more than the buffers of a connection hold."""
+    """Send more than the buffers of a connection can hold."""
     given = {"endpoint": url, "compression": "none", "timeout_s": 5, "max_request_bytes": 50_000_000, **settings}
     backend = open_backend(given, name="test", home=None)
     try:
@@ -251,7 +254,7 @@ def _send_bulk(url, **settings):
 
 @pytest.mark.parametrize("status", [400, 422])
 def test_invalid(status):
-    """A request the server cannot use is to be bisected."""
+    """A request that the server calls invalid is to be bisected."""
     verdict = verdict_on(reply(status, b'{"message":"invalid span id"}', "application/json"))
 
     assert verdict.answer is Answer.INVALID
@@ -267,8 +270,8 @@ def test_invalid(status):
         pytest.param(reply(200, b'{"partialSuccess":7}', "application/json"), id="wrong type"),
     ],
 )
-def test_a_garbled_success_is_unknown(answer):
-    """A 200 that cannot be read is no acknowledgement, and no refusal either."""
+def test_an_unreadable_success_is_unknown(answer):
+    """A 200 with an unreadable body neither acknowledges nor rejects."""
     verdict = verdict_on(answer)
 
     assert (verdict.answer, verdict.is_unknown) == (Answer.LATER, True)
@@ -285,16 +288,21 @@ def _then_close(data):
 @pytest.mark.parametrize(
     "answer",
     [
-        pytest.param(_then_close(b""), id="closed without a word"),
+        pytest.param(_then_close(b""), id="closed without a response"),
         pytest.param(reset, id="reset"),
         pytest.param(_then_close(b"HTTP/1.1 200 O"), id="cut in the status line"),
         pytest.param(_then_close(b"HTTP/1.1 200 OK\r\nContent-Le"), id="cut in a header"),
         pytest.param(_then_close(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}"), id="cut in the body"),
+        pytest.param(_then_close(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n"), id="cut before the empty line"),
         pytest.param(_then_close(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n{}"), id="cut in a chunk"),
+        pytest.param(_then_close(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"), id="cut before a chunk"),
+        pytest.param(
+            _then_close(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"), id="cut in the trailer"
+        ),
     ],
 )
 def test_a_connection_that_breaks_after_sending_is_unknown(answer):
-    """The server may have stored what it received: said so, and not sent again from here."""
+    """The server may have stored the request: the verdict says so, and the transport does not retry."""
     with HttpServer(answer) as server:
         verdict = send(server)
 
@@ -314,7 +322,7 @@ def test_a_refused_connection_is_not_unknown():
 
 
 def test_a_name_that_does_not_resolve_is_later():
-    """No network today is no reason to give up."""
+    """Without a network, the export is retried later."""
     backend = open_backend({"endpoint": "https://nowhere.invalid", "timeout_s": 5}, name="test", home=None)
     verdict = backend.send(b"x")
 
@@ -337,8 +345,8 @@ def test_a_name_that_does_not_resolve_is_later():
         ("silence", "https", "no answer from {} within 0.3 s, still in the TLS handshake"),
     ],
 )
-def test_why_there_is_no_answer_is_in_the_reason(answer, scheme, why):
-    """Refused, reset, closed or silent, and in which step: each wants something else of the person."""
+def test_the_reason_says_why_there_is_no_response(answer, scheme, why):
+    """Refused, reset, closed or silent, and in which step: the user must do something different for each."""
     with HttpServer(answer) if callable(answer) else socket.create_server(("127.0.0.1", 0)) as server:
         port = server.port if callable(answer) else server.getsockname()[1]
         if answer is None:
@@ -370,10 +378,13 @@ def _hang_after(data):
         pytest.param(_hang_after(b"HTTP/1.1 "), id="half a status line"),
         pytest.param(_hang_after(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n"), id="half the headers"),
         pytest.param(_hang_after(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{"), id="half the body"),
+        pytest.param(_hang_after(b"HTTP/1.1 200 OK\r\n\r\n"), id="a body that only a close would end"),
+        pytest.param(_hang_after(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"), id="no chunk"),
+        pytest.param(_hang_after(b"HTTP/1.1 100 Continue\r\n\r\n"), id="an interim response"),
     ],
 )
 def test_silence_ends_at_the_deadline(answer):
-    """A server that stops talking costs the time allowed and no more."""
+    """A server that stops sending costs at most the timeout."""
     began = time.monotonic()
     verdict = verdict_on(answer, timeout_s=0.3)
 
@@ -381,15 +392,15 @@ def test_silence_ends_at_the_deadline(answer):
     assert time.monotonic() - began < 3
 
 
-def test_a_status_stands_even_when_its_page_hangs():
-    """401 is 401, however long the explanation takes."""
+def test_a_status_counts_even_if_its_body_hangs():
+    """A 401 is a 401 even if the rest of the response never comes."""
     answer = _hang_after(b"HTTP/1.1 401 No\r\nContent-Length: 1000\r\n\r\nsorry")
 
     assert verdict_on(answer, timeout_s=0.3).answer is Answer.CREDENTIALS
 
 
-def test_a_dripping_server_cannot_stretch_the_deadline():
-    """A byte now and then keeps no connection alive beyond the time allowed."""
+def test_a_dripping_server_cannot_extend_the_deadline():
+    """Sending a byte now and then does not keep a connection alive beyond the timeout."""
     with HttpServer() as server:
 
         def drip(connection, _request):
@@ -406,10 +417,64 @@ def test_a_dripping_server_cannot_stretch_the_deadline():
         assert time.monotonic() - began < 3
 
 
+def test_a_resolver_that_hangs_ends_at_the_deadline(monkeypatch):
+    """The deadline covers the name lookup."""
+    done = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_options: done.wait(10) and [])
+    backend = open_backend({"endpoint": "https://traces.example", "timeout_s": 0.3}, name="test", home=None)
+    began = time.monotonic()
+    verdict = backend.send(b"x")
+    done.set()
+
+    assert verdict == Verdict(Answer.LATER, "no answer from traces.example within 0.3 s, still looking up its name")
+    assert time.monotonic() - began < 3
+
+
+def test_an_exchange_leaves_no_thread_behind():
+    """Processes are forked between two requests: no watchdog may be running then."""
+    with HttpServer(OK, _then_close(b""), OK) as server:
+        backend = open_backend({"endpoint": server.url}, name="test", home=None)
+        for _ in range(3):
+            backend.send(b"x")
+            assert not [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+        backend.close()
+
+
+def test_a_system_without_threads_to_spare_is_later(monkeypatch):
+    """At the limit of threads the export is retried later; nothing was sent."""
+
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    backend = open_backend({"endpoint": "http://127.0.0.1:1"}, name="test", home=None)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    verdict = backend.send(b"x")
+
+    assert (verdict.answer, verdict.is_unknown) == (Answer.LATER, False)
+    assert "can't start new thread" in verdict.reason
+
+
+def test_an_interrupted_exchange_does_not_answer_the_next():
+    """After Ctrl-C in the middle of an exchange the next request gets a connection of its own."""
+
+    def interrupt(connection, _request):
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    with HttpServer(interrupt, reply(401)) as server:
+        backend = open_backend({"endpoint": server.url, "timeout_s": 10}, name="test", home=None)
+        with pytest.raises(KeyboardInterrupt):
+            backend.send(b"one")
+
+        assert backend.send(b"two").answer is Answer.CREDENTIALS
+        assert [request.connection for request in server.requests] == [1, 2]
+        backend.close()
+
+
 @pytest.mark.parametrize("framing", ["Content-Length: 1000000000", "X: y", "Transfer-Encoding: chunked"])
 @pytest.mark.parametrize(("filler", "answer"), [(b"\0", Answer.LATER), (b"<", Answer.CONFIGURATION)])
-def test_an_endless_answer_is_not_read_to_its_end(framing, filler, answer):
-    """A gigabyte of answer is cut at 4 MiB."""
+def test_an_endless_response_is_not_read_to_its_end(framing, filler, answer):
+    """At most 4 MiB of a response are read."""
     sent = []
 
     def flood(connection, _request):
@@ -428,12 +493,12 @@ def test_an_endless_answer_is_not_read_to_its_end(framing, filler, answer):
 
 
 def test_endless_headers_are_not_read():
-    """A head longer than 64 KiB is no HTTP answer."""
+    """A response with more than a hundred headers is not taken for HTTP."""
     assert verdict_on(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000).answer is Answer.CONFIGURATION
 
 
-def test_the_request_is_what_otlp_asks_for():
-    """POST of gzip-compressed protobuf with our headers, to the path below the base URL."""
+def test_the_request_follows_otlp():
+    """It is a POST of gzip-compressed protobuf with the configured headers, to the path below the base URL."""
     with HttpServer() as server:
         send(server)
         send(server, endpoint=f"{server.url}/base/")
@@ -454,7 +519,7 @@ def test_the_request_is_what_otlp_asks_for():
 
 
 def test_a_connection_serves_several_requests():
-    """Sending ten batches costs one connection."""
+    """Ten batches use one connection."""
     with HttpServer() as server:
         backend = open_backend({"endpoint": server.url}, name="test", home=None)
         for n in range(10):
@@ -473,7 +538,7 @@ def test_a_connection_serves_several_requests():
     ],
 )
 def test_a_closed_connection_is_replaced(first):
-    """A server that closes between two requests loses none of them."""
+    """No request is lost if the server closes the connection between two of them."""
     with HttpServer(first, OK) as server:
         backend = open_backend({"endpoint": server.url}, name="test", home=None)
         backend.send(b"one")
@@ -487,7 +552,7 @@ def test_a_closed_connection_is_replaced(first):
 
 
 def test_the_environment_and_the_home_directory_change_nothing(tmp_path, monkeypatch):
-    """Proxies, OTEL_* variables and ~/.netrc of a shell neither move nor alter what is sent."""
+    """Proxy and OTEL_* variables and ~/.netrc change neither the target nor the content of a request."""
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login evil password evil\n")
     (tmp_path / ".netrc").chmod(0o600)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -510,8 +575,8 @@ def test_the_environment_and_the_home_directory_change_nothing(tmp_path, monkeyp
         assert "evil" not in request.spans[0]["resource"]
 
 
-def test_a_proxy_that_is_set_is_used():
-    """Plain http to this machine goes through a proxy on this machine, with its own credentials."""
+def test_a_configured_proxy_is_used():
+    """Plain http to this machine goes through a proxy on this machine, with the proxy's credentials."""
     with HttpServer() as proxy:
         port = proxy.url.rpartition(":")[2]
         verdict = send(
@@ -526,8 +591,8 @@ def test_a_proxy_that_is_set_is_used():
     assert request.headers["proxy-authorization"] == "Basic bWU6cGFzcyB3b3Jk"
 
 
-def test_localhost_is_found_whichever_family_listens():
-    """A server on ::1 alone and one on 127.0.0.1 alone are both reached as localhost."""
+def test_localhost_is_reached_over_ipv4_and_ipv6():
+    """A server that listens only on ::1, or only on 127.0.0.1, is reached as localhost."""
     if not socket.has_ipv6:
         pytest.skip("no IPv6 here")
     try:
@@ -542,9 +607,9 @@ def test_localhost_is_found_whichever_family_listens():
 
 
 def test_a_dead_address_costs_a_head_start_only():
-    """When the first address swallows packets the second is tried a quarter second later."""
+    """If the first address drops packets, the second is tried after a quarter second."""
     with socket.create_server(("127.0.0.1", 0)) as alive, socket.socket() as full:
-        # A listener whose queue is full does not answer: what a dead route looks like.
+        # A listener whose queue is full does not answer, like a dead route.
         full.bind(("127.0.0.1", 0))
         full.listen(0)
         blockers = []
@@ -555,7 +620,7 @@ def test_a_dead_address_costs_a_head_start_only():
             blockers.append(blocker)
         began = time.monotonic()
         addresses = [(socket.AF_INET, full.getsockname()), (socket.AF_INET, alive.getsockname())]
-        sock = connect._connect(addresses, Deadline(5))
+        sock = open_socket(addresses, Watchdog(5))
         taken = time.monotonic() - began
         port = sock.getpeername()[1]
         for each in (sock, *blockers):
@@ -566,7 +631,7 @@ def test_a_dead_address_costs_a_head_start_only():
 
 
 def test_families_take_turns():
-    """One dead family never stands before all of the other."""
+    """IPv6 and IPv4 addresses are tried alternately."""
     six, four = socket.AF_INET6, socket.AF_INET
     addresses = [(six, "a"), (six, "b"), (six, "c"), (four, "d"), (four, "e")]
 
@@ -574,14 +639,14 @@ def test_families_take_turns():
 
 
 def test_a_deadline_that_has_passed_stops_before_connecting():
-    """No time means no attempt."""
+    """After the deadline no connection is attempted."""
     with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(TimeoutError):
-        open_socket("127.0.0.1", listener.getsockname()[1], Deadline(-1))
+        open_socket([(socket.AF_INET, listener.getsockname())], Watchdog(-1))
 
 
 @pytest.mark.parametrize("status", [200, 302, 400, 401, 403, 404, 413, 422, 429, 500])
 def test_no_reason_holds_a_credential(status):
-    """Whatever a server echoes, our keys are not in the reason."""
+    """Credentials that a server echoes are removed from the reason."""
     echo = f"you sent Bearer {SECRET} and {SECRET}\x1b[31m\n".encode()
     verdict = verdict_on(reply(status, echo, "text/plain", Location=f"http://u:{SECRET}@127.0.0.1/{SECRET}"))
 
@@ -591,7 +656,7 @@ def test_no_reason_holds_a_credential(status):
 
 
 def test_a_backend_shows_no_credential():
-    """Printing a backend, as a traceback might, prints no key."""
+    """The repr of a backend, as in a traceback, has no credentials."""
     backend = open_backend(
         {"endpoint": "https://example.org", "headers": HEADERS, "proxy": f"http://me:{SECRET}@127.0.0.1:1"},
         name="test",

@@ -25,7 +25,7 @@ from turnspan.backends import otlp_json
 from turnspan.backends.genai import GenAI
 from turnspan.backends.langfuse import LangfuseSpelling
 from turnspan.backends.naming import otlp_time
-from turnspan.backends.protobuf import encode_request
+from turnspan.backends.otlp_messages import encode_request
 from turnspan.backends.settings import Capture
 from turnspan.source import sessions, tail
 from turnspan.source.progress import Ending, Progress

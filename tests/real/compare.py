@@ -75,13 +75,13 @@ def wanted_in(projects, env) -> dict[Key, Wanted]:
     """Everything that a destination should hold of a transcript tree; the environment says which destination."""
     config = load_config(env)
     target = Target(config.destinations[0], config)
-    spelling = target.backend._spelling
+    naming = target.backend._naming
     found: dict[Key, Wanted] = {}
     for session in all_sessions(projects):
         for trace in all_traces(session):
             masked = scrubbed(target.mask(trace).trace)
             for span in masked.spans:
-                attributes = {**spelling.of_trace(masked), **spelling.of_span(masked, span)}
+                attributes = {**naming.of_trace(masked), **naming.of_span(masked, span)}
                 one = Wanted(masked, span, {key: _listed(value) for key, value in attributes.items()})
                 assert one.key not in found, f"{span.name!r} was built twice"
                 found[one.key] = one

@@ -1,12 +1,12 @@
-"""Content as the text of an attribute: GenAI messages, ChatML, or as it is; and cut to a size without breaking it.
+"""Content as the text of an attribute: GenAI messages, ChatML or plain text, cut to a size.
 
 Rules:
 
-- Messages become JSON. A tool call's arguments are embedded as JSON where they are JSON, else as a string.
-- `fit` cuts inside the JSON value, the longest strings first, so that what is left is still valid JSON. Only when the
-  text between the strings is too long by itself does it become one JSON string that holds the beginning.
-- A cut text ends in an ellipsis. How long it was is for the caller to record.
-- Images and documents are a marker: the model does not hold their bytes.
+- Messages become JSON. A tool call's arguments are embedded as JSON if they are JSON, otherwise as a string.
+- `fit` cuts strings inside the JSON value, the longest first, so that the result is valid JSON. Only if the text
+  between the strings is too long does it become one JSON string with the beginning of the text.
+- A cut text ends in an ellipsis. The caller records the original length.
+- Images and documents become a marker: the model does not hold their bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def as_text(content: Content, direction: str) -> str:
-    """Content for a reader: words as they are, messages as GenAI JSON."""
+    """Return text as it is, and messages as GenAI JSON."""
     if isinstance(content, str):
         return content
     if isinstance(content, Json):
@@ -42,7 +42,7 @@ def as_text(content: Content, direction: str) -> str:
 
 
 def words(content: Content) -> str | None:
-    """The words of content that is nothing but words; None when there is more to it."""
+    """Return the text of content that is only text; None for any other."""
     if isinstance(content, str):
         return content
     if isinstance(content, Json) or len(content) != 1:
@@ -59,19 +59,19 @@ def words(content: Content) -> str | None:
 
 
 def genai_messages(content: Content, direction: str) -> str:
-    """Content as GenAI messages; `direction` is "input" or "output"."""
+    """Return content as GenAI messages; `direction` is "input" or "output"."""
     messages = _as_messages(content, direction)
     return _encode([_genai_message(message, direction) for message in messages]).decode()
 
 
 def chatml(content: Content, direction: str) -> str:
-    """Content as the ChatML that Langfuse draws."""
+    """Return content as ChatML, which Langfuse displays."""
     out = [item for message in _as_messages(content, direction) for item in _chatml_message(message)]
     return _encode(out[0] if direction == "output" and len(out) == 1 else out).decode()
 
 
 def json_text(content: Content) -> str:
-    """Any content as JSON text: words become a JSON string."""
+    """Return any content as JSON; plain text becomes a JSON string."""
     if isinstance(content, Json):
         return well_formed(content.text)
     if isinstance(content, str):
@@ -80,15 +80,15 @@ def json_text(content: Content) -> str:
 
 
 def marker(media: Media) -> str:
-    """What stands for an image or a document."""
+    """Return the text in place of an image or a document."""
     return f"[{media.mime}, {media.bytes} bytes]"
 
 
 def well_formed(text: str) -> str:
-    """JSON text without escaped lone surrogates, which most parsers refuse."""
+    """Return JSON text without escaped lone surrogates, which most parsers reject."""
     if "\\ud" not in text and "\\uD" not in text:
         return text
-    import json  # noqa: PLC0415 - only the standard parser takes a lone surrogate, and few texts hold one
+    import json  # noqa: PLC0415 - only this parser accepts a lone surrogate, and they are rare
 
     try:
         return _encode(scrub(json.loads(text))).decode()
@@ -117,7 +117,7 @@ def _genai_message(message: Message, direction: str) -> dict[str, object]:
     if message.finish_reason is not None:
         out["finish_reason"] = message.finish_reason
     elif direction == "output":
-        # Required by the schema, and Phoenix shows no output without it; most transcripts do not record one.
+        # The schema requires it, and Phoenix shows no output without it; most transcripts do not record one.
         calls = any(isinstance(part, ToolCall) for part in message.parts)
         out["finish_reason"] = "tool_call" if calls else "stop"
     return out
@@ -143,7 +143,7 @@ def _embedded(text: str) -> msgspec.Raw | str:
 
 
 def _chatml_message(message: Message) -> list[dict[str, object]]:
-    """One message; results of tools become messages of their own, as ChatML has them."""
+    """Return a message as ChatML, which has a separate message for each tool result."""
     texts: list[str] = []
     thinking: list[dict[str, str]] = []
     calls: list[dict[str, object]] = []
@@ -172,7 +172,7 @@ def _chatml_message(message: Message) -> list[dict[str, object]]:
 
 
 def fit(text: str, limit: int, *, is_json: bool) -> str:
-    """`text` in at most `limit` bytes of UTF-8; JSON stays JSON."""
+    """Return `text` cut to at most `limit` bytes of UTF-8; JSON stays valid JSON."""
     if not is_json:
         return _cut(text, limit, _utf8_size)
     try:
@@ -186,7 +186,7 @@ def fit(text: str, limit: int, *, is_json: bool) -> str:
 
 
 def _with_leaves_cut(tree: Tree, limit: int) -> Tree:
-    """The tree with its longest strings cut so that the whole takes `limit` bytes; None when that is not enough."""
+    """Return the tree with its longest strings cut to fit into `limit` bytes; None if that is not enough."""
     sizes: list[int] = []
 
     def measure(leaf: str) -> str:
@@ -200,7 +200,7 @@ def _with_leaves_cut(tree: Tree, limit: int) -> Tree:
 
 
 def _level(sizes: list[int], spare: int) -> int:
-    """The cap under which these sizes together take at most `spare`: cut the longest, keep the short."""
+    """Return the cap on each size with which their sum is at most `spare`; only the longest are cut."""
     rest = len(sizes)
     for size in sorted(sizes):
         if size * rest > spare:
@@ -214,7 +214,7 @@ def _cut_leaf(leaf: str, cap: int) -> str:
     if _json_size(leaf) <= cap:
         return leaf
     if leaf[:1] in "{[":
-        # ChatML holds arguments as JSON inside a string: that one stays JSON, too.
+        # ChatML has arguments as JSON inside a string, which must stay valid as well.
         room = cap
         while room > _SHORTEST_CUT * 4:
             inner = fit(leaf, room, is_json=True)
@@ -226,7 +226,7 @@ def _cut_leaf(leaf: str, cap: int) -> str:
 
 
 def _cut(text: str, limit: int, size_of: Callable[[str], int]) -> str:
-    """The longest simple prefix of `text`, with an ellipsis, that takes at most `limit` by `size_of`."""
+    """Return a prefix of `text` with an ellipsis whose `size_of` is at most `limit`."""
     if len(text) <= limit and size_of(text) <= limit:
         return text
     n = max(limit - _ELLIPSIS_BYTES, 0)
@@ -244,7 +244,7 @@ def _json_size(text: str) -> int:
 
 
 def _map_strings(tree: Tree, change: Callable[[str], str]) -> Tree:
-    """The tree with every string value changed, keys as they are."""
+    """Return the tree with `change` applied to every string value, but not to keys."""
     if isinstance(tree, str):
         return change(tree)
     if isinstance(tree, list):

@@ -1,14 +1,14 @@
-"""Spans in the words of OpenTelemetry's GenAI conventions, with what OpenInference needs to draw them.
+"""Attributes by OpenTelemetry's GenAI conventions, with those that OpenInference needs to display them.
 
 Rules:
 
-- Every span says its session, its operation and its kind, and carries its content as `input.value` and `output.value`.
-- `gen_ai.usage.input_tokens` includes cached tokens, as the conventions have it; our own `turnspan.usage.*` do not.
-- `gen_ai.usage.*` stands on generations only: backends add it up. Sums on turns and agents are `turnspan.usage.*`.
-- A fact with a name the conventions know gets that name on the kind of span it belongs to; any other fact `k` is
-  `turnspan.k`. Facts of the trace stand on the turn's span alone.
-- A value longer than `attribute_max_bytes` is cut inside (see `content`), and `turnspan.truncated.<name>` says how many
-  bytes it had.
+- Every span has its session, its operation and its kind, and its content as `input.value` and `output.value`.
+- `gen_ai.usage.input_tokens` includes cached tokens, as the conventions say; our own `turnspan.usage.*` do not.
+- `gen_ai.usage.*` is on generations only, because backends add it up. Sums on turns and agents are `turnspan.usage.*`.
+- A fact that the conventions know gets their name on the kind of span it belongs to; any other fact `k` is
+  `turnspan.k`. Facts of the trace are on the turn's span only.
+- A value longer than `attribute_max_bytes` is cut inside (see `content`), and `turnspan.truncated.<name>` is its
+  original length in bytes.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from turnspan.backends.settings import Capture
     from turnspan.trace.model import Content, Span, Trace, Usage
 
-AGENT_NAME = "claude-code"  # of a turn: the agent that a person talks to
+AGENT_NAME = "claude-code"  # of a turn: the agent that the user talks to
 
 _OPERATION = {
     Kind.TURN: "invoke_agent",
     Kind.GENERATION: "chat",
     Kind.TOOL: "execute_tool",
     Kind.AGENT: "invoke_agent",
-    Kind.EVENT: "event",  # a word of our own: an event is no call, no tool and no agent
+    Kind.EVENT: "event",  # not in the conventions: an event is neither a call nor a tool nor an agent
 }
 _OPENINFERENCE = {
     Kind.TURN: "AGENT",
@@ -55,14 +55,14 @@ _KNOWN_FACTS: dict[Kind, dict[str, str]] = {
 
 
 class Bounded:
-    """Attributes being gathered, each at most so many bytes long."""
+    """Attributes with a limit to the bytes of each."""
 
     def __init__(self, limit: int) -> None:
         self.attributes: Attributes = {}
         self._limit = limit
 
     def put(self, key: str, value: Value) -> None:
-        """Set one attribute; strings are cut as plain text."""
+        """Set one attribute; a long string is cut as plain text."""
         if isinstance(value, str) and len(value) * 4 > self._limit:
             self.text(key, value, is_json=False)
         elif isinstance(value, tuple):
@@ -72,7 +72,7 @@ class Bounded:
 
     def text(self, key: str, text: str, *, is_json: bool) -> None:
         """Set one attribute to a text that may be long."""
-        # A character is at most four bytes, so most texts need no look at their bytes.
+        # A character is at most four bytes, so most texts need not be encoded to be measured.
         if len(text) * 4 > self._limit and (size := len(text.encode())) > self._limit:
             self.attributes[key] = content.fit(text, self._limit, is_json=is_json)
             self.attributes[f"turnspan.truncated.{key}"] = size
@@ -80,27 +80,27 @@ class Bounded:
             self.attributes[key] = text
 
     def copy(self, key: str, source: str) -> None:
-        """Set one attribute to what another one holds already, cut or not."""
+        """Set one attribute to the value of another, cut or not."""
         self.attributes[key] = self.attributes[source]
         if (size := self.attributes.get(f"turnspan.truncated.{source}")) is not None:
             self.attributes[f"turnspan.truncated.{key}"] = size
 
 
 class GenAI:
-    """GenAI names for OTLP destinations and for files."""
+    """The naming of OTLP destinations and local files."""
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
 
     def resource(self, trace: Trace) -> Attributes:
-        """What wrote the trace, and in which environment."""
+        """Return the attributes of the resource, with the environment."""
         out = naming.resource(trace)
         if self._capture.environment:
             out["deployment.environment.name"] = self._capture.environment
         return out
 
     def of_trace(self, trace: Trace) -> Attributes:
-        """The session, the person and the tags."""
+        """Return the session, the user and the tags."""
         out: Attributes = {"session.id": trace.session_id, "gen_ai.conversation.id": trace.session_id}
         if self._capture.user_id:
             out["user.id"] = self._capture.user_id
@@ -109,7 +109,7 @@ class GenAI:
         return out
 
     def of_span(self, trace: Trace, span: Span) -> Attributes:
-        """What one span carries."""
+        """Return the other attributes of one span."""
         kind = span.kind
         out = Bounded(self._capture.attribute_max_bytes)
         out.attributes["gen_ai.operation.name"] = _OPERATION[kind]
@@ -139,7 +139,7 @@ class GenAI:
 
 
 def tags_of(trace: Trace, capture: Capture) -> tuple[str, ...]:
-    """The tags of the trace and of the destination, each once."""
+    """Return the tags of the trace and of the destination, each once."""
     return tuple(dict.fromkeys((*trace.tags, *capture.tags)))
 
 
@@ -188,7 +188,7 @@ def _put_content(out: Bounded, kind: Kind, value: Content, direction: str) -> No
         out.copy(key, messages)
         out.attributes[f"{direction}.mime_type"] = "application/json"
         return
-    # A person reads a turn's and an agent's content as words; everything else as what it is.
+    # The content of a turn or an agent is read as text, all other content as it is.
     plain = content.words(value) if kind is not Kind.TOOL or isinstance(value, str) else None
     is_json = plain is None and (not isinstance(value, Json) or content.is_json(value.text))
     out.text(key, content.as_text(value, direction) if plain is None else plain, is_json=is_json)

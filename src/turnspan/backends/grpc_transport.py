@@ -1,12 +1,11 @@
-"""One OTLP export over gRPC: the same bytes as over HTTP, handed to grpc as they are.
+"""OTLP exports over gRPC, through OpenTelemetry's TraceServiceStub.
 
-Imported only when a destination asks for gRPC: grpc costs more CPU than everything else of an event together.
+Imported only for a destination that uses gRPC: importing grpc costs more CPU than the rest of an event.
 
 Rules:
 
-- The call is generic, without stubs: request and response stay bytes, so nothing is decoded to be encoded again.
-- grpc never retries by itself, never takes a proxy from the environment, and never waits for a server to come up.
-- Verdicts mean the same as over HTTP. Where grpc has one code for two things, its details tell them apart.
+- grpc never retries, never takes a proxy from the environment, and never waits for a server to start.
+- Verdicts mean the same as over HTTP. Where one gRPC status has two meanings, its details decide.
 """
 
 from __future__ import annotations
@@ -16,22 +15,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]  # has no stubs
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped, unused-ignore]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped, unused-ignore]
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import TraceServiceStub
 
 from turnspan import __version__
 from turnspan.backends import Answer, Verdict
-from turnspan.backends.protobuf import CutOffError, read_fields, read_response
+from turnspan.backends.otlp_messages import NotOtlpError, read_response
 from turnspan.backends.verdicts import MAX_WAIT_S, one_line, partial
 
 if TYPE_CHECKING:
     from turnspan.backends.connect import Tls
     from turnspan.backends.settings import Endpoint
 
-_METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
-_RETRY_INFO = b"google.rpc.RetryInfo"
 
 _CREDENTIALS = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
 _CONFIGURATION = {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.FAILED_PRECONDITION}
-# What the details say when it is not the weather but the address: wrong certificates, a web server, a redirect.
+# Words in the details of a permanent misconfiguration: wrong certificates, a web server, a redirect.
 _NOT_GRPC = ("certificate", "verification", "ssl_error_ssl", "wrong_version", "http1.x", "status: 3", "status: 404")
 _NEVER_CONNECTED = ("failed to connect", "dns resolution failed", "connection refused")
 
@@ -71,10 +72,11 @@ class GrpcTransport:
             self._channel = grpc.secure_channel(target, _credentials(tls), options, compression)
         else:
             self._channel = grpc.insecure_channel(target, options, compression)
-        self._export: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(_METHOD)
+        stub = TraceServiceStub(_BytesChannel(self._channel))  # type: ignore[no-untyped-call]  # generated code
+        self._export: grpc.UnaryUnaryMultiCallable[bytes, bytes] = stub.Export
 
     def send(self, body: bytes) -> Verdict:
-        """Export one request and read the verdict off the answer."""
+        """Export one request and return the verdict on the response."""
         try:
             answer = self._export(body, timeout=self._timeout_s, metadata=self._metadata)
         except grpc.RpcError as failure:
@@ -89,16 +91,30 @@ class GrpcTransport:
             )
         try:
             return partial(*read_response(answer), self._secrets)
-        except CutOffError:
-            return Verdict(Answer.LATER, "the answer cannot be read", is_unknown=True)
+        except NotOtlpError:
+            return Verdict(Answer.LATER, "unreadable response", is_unknown=True)
 
     def close(self) -> None:
-        """Let go of the channel."""
+        """Close the channel."""
         self._channel.close()
 
 
+class _BytesChannel:
+    """A channel for a stub whose requests and responses are bytes.
+
+    The stub would serialise messages. Requests are encoded before they are sent, because their size decides how they
+    are split; parsing them for the stub would cost 18 µs a span. Responses are read as over HTTP.
+    """
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._channel = channel
+
+    def unary_unary(self, method: str, **_serializers: object) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:
+        return self._channel.unary_unary(method)
+
+
 def read_status(code: grpc.StatusCode, details: str, wait_s: float | None, secrets: tuple[str, ...]) -> Verdict:
-    """What a gRPC status means for what was sent."""
+    """Return the verdict on a call that failed with this status."""
     reason = f"gRPC {code.name}: {one_line(details, secrets)}"
     words = details.lower()
     if code in _CREDENTIALS:
@@ -116,20 +132,14 @@ def read_status(code: grpc.StatusCode, details: str, wait_s: float | None, secre
 
 
 def retry_delay_s(status: bytes) -> float | None:
-    """The delay in a google.rpc.Status with a RetryInfo (google/rpc/error_details.proto), at most an hour."""
+    """Return the delay of the RetryInfo in a google.rpc.Status, at most an hour; None if there is none."""
+    info = RetryInfo()
     try:
-        for number, detail in read_fields(status):
-            if number != 3 or not isinstance(detail, bytes):
-                continue
-            any_message = dict(read_fields(detail))
-            kind, info = any_message.get(1, b""), any_message.get(2, b"")
-            if isinstance(kind, bytes) and kind.endswith(_RETRY_INFO) and isinstance(info, bytes):
-                delay = dict(read_fields(info)).get(1, b"")
-                parts = dict(read_fields(delay)) if isinstance(delay, bytes) else {}
-                seconds, nanos = parts.get(1, 0), parts.get(2, 0)
-                if isinstance(seconds, int) and isinstance(nanos, int):
-                    return min(seconds + nanos / 1e9, MAX_WAIT_S) if seconds < 2**63 else 0.0
-    except CutOffError:
+        for detail in Status.FromString(status).details:
+            if detail.Unpack(info):  # False for any other kind of detail
+                delay = info.retry_delay
+                return float(min(max(delay.seconds + delay.nanos / 1e9, 0.0), MAX_WAIT_S))
+    except DecodeError:
         return None
     return None
 
@@ -142,7 +152,7 @@ def _details_of(failure: grpc.RpcError) -> bytes:
 
 
 def _credentials(tls: Tls) -> grpc.ChannelCredentials:
-    """TLS as over HTTP: the given CA or the system's; None leaves grpc its own list."""
+    """Return credentials that trust the given CA or the system's; grpc's own list if there is neither."""
     system = ssl.get_default_verify_paths()
     bundles = (
         [tls.certificate]

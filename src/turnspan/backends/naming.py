@@ -1,13 +1,12 @@
-"""What a trace is in OpenTelemetry's terms, before it is bytes: a spelling gives attributes their names.
+"""Traces as OpenTelemetry attributes: what the encoders of protobuf and JSON have in common.
 
 Rules:
 
-- A `Spelling` is pure: the same trace gives the same attributes in the same order.
-- What is the same on every span of a trace (`of_trace`) is kept apart from what is a span's own (`of_span`), so that a
-  writer encodes it once. The two never use the same name.
-- The resource says what wrote the trace, never where or when: no process id, no host, no random instance. The bytes
-  must repeat.
-- Text that UTF-8 cannot hold becomes U+FFFD (`scrubbed`) instead of losing an attribute or failing a request for ever.
+- A `Naming` is pure: the same trace gives the same attributes in the same order.
+- Attributes of every span of a trace (`of_trace`) are separate from those of one span (`of_span`), so that an encoder
+  encodes them once. The two never share a name.
+- The resource names the client and turnspan, without process id, host or instance: the same trace gives the same bytes.
+- Text that is not valid Unicode becomes U+FFFD (`scrubbed`); otherwise the request would fail every time.
 """
 
 from __future__ import annotations
@@ -29,26 +28,26 @@ SCOPE_NAME = "turnspan"
 SCOPE_VERSION = __version__
 INTERNAL, CLIENT = 1, 3
 STATUS_ERROR = 2
-# What the SDK's encoder writes for a span whose parent is local: "is remote" is known, and false.
+# The SDK's flags for a span with a local parent: "is remote" is known, and false.
 FLAGS = 0x100
 _MAX_NS = 2**63 - 1  # the year 2262; stores keep times as signed 64 bit
 
 
-class Spelling(Protocol):
-    """The names one destination knows."""
+class Naming(Protocol):
+    """The attribute names of one kind of destination."""
 
     def resource(self, trace: Trace) -> Attributes:
-        """What wrote the trace."""
+        """Return the attributes of the resource."""
 
     def of_trace(self, trace: Trace) -> Attributes:
-        """What every span of the trace carries."""
+        """Return the attributes of every span of the trace."""
 
     def of_span(self, trace: Trace, span: Span) -> Attributes:
-        """What one span carries besides."""
+        """Return the other attributes of one span."""
 
 
 def resource(trace: Trace) -> Attributes:
-    """The resource that every spelling starts from."""
+    """Return the resource attributes of every naming."""
     return {
         "service.name": "claude-code",
         "service.version": trace.client_version,
@@ -59,25 +58,25 @@ def resource(trace: Trace) -> Attributes:
 
 
 def otlp_kind(span: Span) -> int:
-    """OpenTelemetry's span kind: only a generation calls out."""
+    """Return OpenTelemetry's span kind: CLIENT for a generation, which calls a server."""
     return CLIENT if span.kind is Kind.GENERATION else INTERNAL
 
 
 def otlp_time(at_ns: int) -> int:
-    """A time that 64 bits can hold, whatever a transcript claims."""
+    """Return a time that fits into 64 bits, whatever the transcript says."""
     return 0 if at_ns < 0 else min(at_ns, _MAX_NS)
 
 
 def storable(value: Value) -> Value:
-    """A value that survives: an integer past 63 bits vanishes in exporters, so it becomes its digits."""
+    """Return the value as OTLP can hold it: an integer of more than 63 bits becomes text."""
     if type(value) is int and not -(2**63) <= value < 2**63:
-        # Python refuses to write thousands of decimal digits; hexadecimal has no such limit.
+        # Python limits the length of decimal text, not of hexadecimal.
         return str(value) if value.bit_length() < 10_000 else hex(value)
     return value
 
 
 def scrub_text(text: str) -> str:
-    """`text` with every lone surrogate replaced by U+FFFD; halves that belong together are joined."""
+    """Return `text` with surrogate pairs joined and lone surrogates replaced by U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -86,14 +85,14 @@ def scrub_text(text: str) -> str:
 
 
 def scrubbed(trace: Trace) -> Trace:
-    """The same trace in text that UTF-8 can hold. Slow, and only needed after an encoder has refused."""
+    """Return the trace with all its text scrubbed. Slow, and only needed after an encoder has failed."""
     clean = scrub(trace)
     assert isinstance(clean, type(trace))
     return clean
 
 
 def scrub(value: object) -> object:
-    """A value with all its text scrubbed, keys included."""
+    """Return a value with all its text scrubbed, keys included."""
     match value:
         case Kind():
             return value

@@ -1,9 +1,9 @@
-"""Any OTLP endpoint: Jaeger, Tempo, Phoenix, a collector; over HTTP/protobuf or gRPC.
+"""The OTLP backend: Jaeger, Tempo, Phoenix or a collector, over HTTP/protobuf or gRPC.
 
 Settings: `endpoint` (a base URL; `/v1/traces` is added over HTTP), `protocol` ("http/protobuf" or "grpc"), `headers`,
 `certificate` (a CA file), `client_certificate`, `client_key`, `proxy`, `proxy_from_env`, `timeout_s`, `compression`
-("gzip" or "none"), and what every destination knows: `attribute_max_bytes`, `max_request_bytes`, `user_id`,
-`environment`, `tags`. Variables named OTEL_* change nothing: a shell may have them set for quite another program.
+("gzip" or "none"), and those of every destination: `attribute_max_bytes`, `max_request_bytes`, `user_id`,
+`environment`, `tags`. OTEL_* variables are ignored: a shell may have them set for another program.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from turnspan.backends import Answer, Verdict
 from turnspan.backends.connect import Tls
 from turnspan.backends.genai import GenAI
 from turnspan.backends.http_transport import HttpTransport
-from turnspan.backends.protobuf import encode_request
+from turnspan.backends.otlp_messages import encode_request
 from turnspan.backends.settings import COMMON, TRANSPORT, Settings
+from turnspan.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from turnspan.backends.naming import Spelling
+    from turnspan.backends.naming import Naming
     from turnspan.backends.settings import Endpoint
     from turnspan.trace.model import Trace
 
@@ -34,42 +35,42 @@ _PATH = "/v1/traces"
 
 
 class Transport(Protocol):
-    """A way for bytes to reach a destination."""
+    """A connection to a destination."""
 
     def send(self, body: bytes) -> Verdict:
-        """Deliver one request body."""
+        """Send one request body and return the verdict."""
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
 
 
 class OtlpBackend:
-    """Traces as OTLP/protobuf, in one spelling, over one transport."""
+    """Sends traces as OTLP/protobuf, with the names of one naming, over one transport."""
 
-    def __init__(self, name: str, spelling: Spelling, transport: Transport, max_request_bytes: int) -> None:
+    def __init__(self, name: str, naming: Naming, transport: Transport, max_request_bytes: int) -> None:
         self.name = name
         self.max_request_bytes = max_request_bytes
-        self._spelling = spelling
+        self._naming = naming
         self._transport = transport
 
     def encode(self, traces: Sequence[Trace]) -> bytes:
-        """All spans of these traces as one ExportTraceServiceRequest."""
-        return encode_request(traces, self._spelling)
+        """Return all spans of these traces as one ExportTraceServiceRequest."""
+        return encode_request(traces, self._naming)
 
     def send(self, body: bytes) -> Verdict:
-        """Deliver one request; one that is too long does not leave at all."""
+        """Send one request and return the verdict; one over the limit is not sent."""
         if len(body) > self.max_request_bytes:
-            reason = f"{len(body)} bytes are more than the {self.max_request_bytes} a request may have"
+            reason = f"a request of {len(body)} bytes exceeds max_request_bytes ({self.max_request_bytes})"
             return Verdict(Answer.TOO_LARGE, reason)
         return self._transport.send(body)
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         self._transport.close()
 
 
 def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> OtlpBackend:  # noqa: ARG001 - the entry point's signature
-    """An OTLP destination. Raises ConfigError when a setting is wrong."""
+    """Return the backend for these settings. Raises ConfigError for a wrong one."""
     read = Settings(settings, name=name, known=KNOWN)
     endpoint = read.endpoint("endpoint")
     protocol = read.choice("protocol", ("http/protobuf", "grpc"))
@@ -85,17 +86,22 @@ def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> Ot
 
 
 def open_transport(read: Settings, endpoint: Endpoint, headers: dict[str, str], protocol: str) -> Transport:
-    """The transport these settings describe; nothing is connected yet."""
+    """Return the transport for these settings, not connected yet. Raises ConfigError."""
     tls = Tls(read.file("certificate"), read.file("client_certificate"), read.file("client_key"))
     timeout_s = read.seconds("timeout_s", 10.0, most=600.0)
     is_gzip = read.choice("compression", ("gzip", "none")) == "gzip"
     proxy = read.proxy(endpoint)
     secrets = _secrets(headers, proxy)
     if protocol == "grpc":
-        # Its core writes to stderr, which belongs to Claude Code or to a person; what it knows is in the verdict.
+        # The core of grpc writes to stderr, which belongs to Claude Code or the terminal; the verdict has the reason.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-        from turnspan.backends.grpc_transport import GrpcTransport  # noqa: PLC0415 - costs 240 ms of CPU
-
+        try:
+            from turnspan.backends.grpc_transport import GrpcTransport  # noqa: PLC0415 - costs 240 ms of CPU
+        except (ImportError, AttributeError, RuntimeError) as exc:  # missing, incomplete, of another version
+            raise ConfigError(
+                f"cannot use gRPC for {endpoint.authority}: the Python package grpcio is missing or broken ({exc})",
+                hint='reinstall turnspan, or set protocol = "http/protobuf"',
+            ) from exc
         return GrpcTransport(
             endpoint, headers=headers, timeout_s=timeout_s, is_gzip=is_gzip, proxy=proxy, tls=tls, secrets=secrets
         )
@@ -105,7 +111,7 @@ def open_transport(read: Settings, endpoint: Endpoint, headers: dict[str, str], 
 
 
 def _secrets(headers: dict[str, str], proxy: Endpoint | None) -> tuple[str, ...]:
-    """Every text that must not appear in a reason: header values, their words, what Basic credentials stand for."""
+    """Return every text that must not appear in a reason: header values, tokens, decoded Basic credentials."""
     texts = set(headers.values())
     for value in headers.values():
         scheme, _, token = value.partition(" ")
@@ -118,5 +124,5 @@ def _secrets(headers: dict[str, str], proxy: Endpoint | None) -> tuple[str, ...]
             texts |= {pair, *pair.split(":", 1)}
     if proxy is not None and proxy.user:
         texts |= {proxy.user, *proxy.user.split(":", 1), base64.b64encode(proxy.user.encode()).decode()}
-    # Short words ("1", "true") are no credentials, and taking them out would make every reason unreadable.
+    # Short words ("1", "true") are not credentials, and removing them would make reasons unreadable.
     return tuple(sorted(text for text in texts if len(text) >= 6))

@@ -1,12 +1,13 @@
-"""Traces as lines of OTLP/JSON, and lines back as spans: the format of OpenTelemetry's file exporter and receiver.
+"""Encodes traces as lines of OTLP/JSON, the format of OpenTelemetry's file exporter, and decodes them.
+
+Written by hand: protobuf's `json_format` does not follow OTLP (it writes ids as base64), and building a dict for each
+attribute takes twice as long. Content under two names is escaped once.
 
 Rules (opentelemetry-proto, "JSON Protobuf Encoding"):
 
-- One line is one ExportTraceServiceRequest, and holds one trace.
+- One line is one ExportTraceServiceRequest with one trace.
 - Ids are lower-case hexadecimal, names camelCase, enums numbers, 64-bit integers strings.
-- A line that is not whole is skipped when read: a crash may have left one.
-- It is put together from pieces: a dict for each attribute would take twice as long, and content that stands under two
-  names is escaped once.
+- An incomplete line is skipped when read: a crash may have written one.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from turnspan.backends.naming import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from turnspan.backends.naming import Attributes, Spelling, Value
+    from turnspan.backends.naming import Attributes, Naming, Value
     from turnspan.trace.model import Link, Span, Trace
 
 _encode = msgspec.json.Encoder().encode
@@ -38,31 +39,31 @@ _SCOPE = _encode({"name": SCOPE_NAME, "version": SCOPE_VERSION})
 _FLAGS = b',"flags":%d}' % FLAGS
 
 
-def encode_lines(traces: Sequence[Trace], spelling: Spelling) -> bytes:
-    """Each trace as one line, each with its line end."""
+def encode_lines(traces: Sequence[Trace], naming: Naming) -> bytes:
+    """Return one line for each trace, with its line end."""
     out: list[bytes] = []
     for trace in traces:
         if not trace.spans:
             continue
         before = len(out)
         try:
-            _line(trace, spelling, out)
+            _line(trace, naming, out)
         except UnicodeEncodeError:
             del out[before:]
-            _line(scrubbed(trace), spelling, out)
+            _line(scrubbed(trace), naming, out)
     return b"".join(out)
 
 
-def _line(trace: Trace, spelling: Spelling, out: list[bytes]) -> None:
+def _line(trace: Trace, naming: Naming, out: list[bytes]) -> None:
     out.append(b'{"resourceSpans":[{"resource":{"attributes":[')
-    _attributes(spelling.resource(trace), out, b"")
+    _attributes(naming.resource(trace), out, b"")
     out += (b']},"scopeSpans":[{"scope":', _SCOPE, b',"spans":[')
     shared: list[bytes] = []
-    _attributes(spelling.of_trace(trace), shared, b"")
+    _attributes(naming.of_trace(trace), shared, b"")
     everywhere = b"".join(shared)
     for number, span in enumerate(trace.spans):
         out.append(b"," if number else b"")
-        _span(trace, span, everywhere, spelling.of_span(trace, span), out)
+        _span(trace, span, everywhere, naming.of_span(trace, span), out)
     out.append(b"]}]}]}\n")
 
 
@@ -94,13 +95,13 @@ def _status(span: Span) -> dict[str, object]:
 
 
 def _attributes(attributes: Attributes, out: list[bytes], comma: bytes) -> None:
-    """Append key-value objects to `out`; `comma` stands before the first."""
+    """Append key-value objects to `out`, the first after `comma`."""
     encoded: Value = ""
     text = b'""'
     for key, value in attributes.items():
         name = _KEYS.get(key) or _key(key)
         if type(value) is str:
-            if value is not encoded:  # content often stands under two names in a row
+            if value is not encoded:  # content is often under two names in a row
                 encoded, text = value, _encode(value)
             out += (comma, name, b'{"stringValue":', text, b"}}")
         elif type(value) is int and _LEAST <= value <= _MOST:
@@ -110,7 +111,7 @@ def _attributes(attributes: Attributes, out: list[bytes], comma: bytes) -> None:
         comma = b","
 
 
-# Attribute names repeat on every span; facts have open names, so what is remembered is bounded.
+# Attribute names repeat on every span. Facts may have any name, so the cache is bounded.
 _KEYS: dict[str, bytes] = {}
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _MAX_KEYS = 1_000
@@ -200,7 +201,7 @@ _decode = msgspec.json.Decoder(_Request).decode
 
 
 def decode_line(line: bytes) -> Iterator[dict[str, object]]:
-    """The spans of one line as plain dicts; nothing for a line that is not whole, or of which a number or id is not."""
+    """Yield the spans of one line as dicts; none for a line that is incomplete or has an invalid number or id."""
     try:
         found = list(_spans_of(_decode(line)))
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -233,7 +234,7 @@ def _spans_of(request: _Request) -> Iterator[dict[str, object]]:
 
 
 def _id(text: str, size: int) -> str:
-    """An id as it is written, if it is one."""
+    """Return a valid id as it is. Raises ValueError for any other text."""
     if len(bytes.fromhex(text)) != size:
         raise ValueError(text)
     return text
