@@ -21,7 +21,6 @@ MAY_IMPORT = {
     "lazy": set(),
     "terminal": set(),
     "private_files": {"errors"},
-    "log": {"errors", "private_files"},
     # Pure: values in, values out.
     "transcript": {"lazy"},
     "secrets": {"errors", "lazy"},
@@ -31,14 +30,14 @@ MAY_IMPORT = {
     "settings": {"errors", "lazy", "private_files", "terminal"},
     "claude": {"errors", "hook", "private_files"},
     "backends": {"trace", "settings", "errors", "lazy", "private_files"},
-    "delivery": {"backends", "settings", "source", "trace", "secrets", "errors", "lazy", "private_files"},
+    "delivery": {"backends", "settings", "source", "trace", "secrets", "errors", "private_files"},
     "ship": {"backends", "delivery", "settings", "source", "trace"},
-    "report": {"backends", "log", "settings", "ship", "source"},
     # One event.
+    "log": {"backends", "errors", "private_files", "settings", "ship", "source"},
     "hook": set(),
     "hook_event": {"errors", "lazy"},
     "worker": {
-        "backends", "delivery", "errors", "hook", "hook_event", "lazy", "log", "private_files", "report", "settings",
+        "backends", "delivery", "errors", "hook", "hook_event", "log", "private_files", "settings",
         "ship", "source", "transcript",
     },
     # What people run.
@@ -61,6 +60,7 @@ MAY_IMPORT = {
 # Libraries that belong to one room.
 ONLY_IN = {
     "filelock": ("private_files",),
+    "fcntl": (),
     "opentelemetry": ("backends",),
     "grpc": ("backends",),
     "langfuse": ("backends", "langfuse"),
