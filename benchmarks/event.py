@@ -174,6 +174,12 @@ def instructions(session: Session, url: str) -> int:
     return core.instructions_in(done.stderr.decode())
 
 
+def yardstick_instructions() -> int:
+    """Return the instructions of importing the OTLP/HTTP exporter."""
+    done = subprocess.run([*core.COUNTING, sys.executable, "-c", YARDSTICK], stderr=subprocess.PIPE, check=True)
+    return core.instructions_in(done.stderr.decode())
+
+
 def last_log_line(session: Session) -> str:
     return (session.home / "turnspan" / "turnspan.log").read_text().splitlines()[-1]
 
@@ -225,11 +231,14 @@ def measure(lengths: list[int], rounds: int, data: Path) -> dict[str, Any]:
         row("event, nothing new", "event, one new turn", GOAL_NOTHING, nothing[first], one[first]),
     ]
     if counted:
+        rows[0]["instructions"], rows[1]["instructions"] = counted[first]
+        rows[0]["instructions_ratio"] = counted[first][0] / yardstick_instructions()
         rows[1]["instructions_ratio"] = counted[first][1] / counted[first][0]
     for length in lengths[1:]:
         what = f"event after {length:,} turns"
         rows.append(row(what, f"after {first}", GOAL_LENGTH, one[length], beside[length]))
         if counted:
+            rows[-1]["instructions"] = counted[length][0]
             rows[-1]["instructions_ratio"] = counted[length][0] / counted[first][0]
         rows.append(row(f"{what}, memory", f"after {first}", GOAL_LENGTH, one[length], beside[length], field="peak_mb"))
     return {"rounds": rounds, "rows": rows}
@@ -288,7 +297,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     for each in rows:
         verdict = "" if each["min_ratio"] <= each["goal"] * (1.1 if each["goal"] == 1.0 else 1.0) else "  falls short"
         if "instructions_ratio" in each:
-            verdict += f"  {each['instructions_ratio']:.2f} in instructions"
+            millions = each["instructions"] / 1e6
+            verdict += f"  {millions:.0f} million instructions, {each['instructions_ratio']:.2f} times"
         lines.append(
             f"{each['what']:34} {each['next to']:30} {each['min']:8.1f} {each['median']:8.1f} {each['unit']:8}"
             f" {each['min_ratio']:16.2f} {each['median_ratio']:11.2f} {each['goal']:6.1f}{verdict}"

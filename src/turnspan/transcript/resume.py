@@ -4,6 +4,7 @@ The state of a session is made of this, and an event that finds nothing new load
 """
 
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Final
 
 import msgspec
@@ -44,7 +45,7 @@ class Carry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def words_digest(text: str) -> str:
     """A digest of words: an event can wait for them without anybody keeping them."""
-    return lazy.blake2b(" ".join(text.split()).encode("utf-8", "replace"), digest_size=12).hexdigest()
+    return blake2b(" ".join(text.split()).encode("utf-8", "replace"), digest_size=12).hexdigest()
 
 
 def known_as(given: str | None) -> str | None:
