@@ -1,10 +1,9 @@
-"""What the hook costs next to starting a process at all, and what state and locks cost next to one durable write.
+"""Measure the hook next to starting a process, and state and locks next to one durable write.
 
     python benchmarks/hook.py [--rounds 40] [--json]
 
-Every row is measured next to its yardstick, in turns, on a machine that may be busy: minima and medians. A hook's time
-ends when it has exited and let go of stdout and stderr. Its worker does nothing here but begin, and is waited for
-before the next measurement.
+Each row alternates with its yardstick, because the machine may be busy: minima and medians. A hook's time ends when it
+has exited and closed stdout and stderr. Its worker only starts here; the next measurement waits for it.
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ def main():
 
 
 def time_process(command, env, *, is_left_open=False, has_worker=False):
-    """Seconds until a process has exited and let go of stdout and stderr."""
+    """Return the seconds until a process has exited and closed stdout and stderr."""
     start = time.perf_counter()
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, bufsize=0
     )
-    with suppress(BrokenPipeError):  # a yardstick reads nothing
+    with suppress(BrokenPipeError):  # a yardstick does not read
         process.stdin.write(EVENT)
     if not is_left_open:
         process.stdin.close()
@@ -60,24 +59,24 @@ def time_process(command, env, *, is_left_open=False, has_worker=False):
     process.stdout.close()
     process.stderr.close()
     if said or process.returncode:
-        raise SystemExit(f"{command[0]} said {said!r} and left with {process.returncode}")
+        raise SystemExit(f"{command[0]} printed {said!r} and exited with {process.returncode}")
     if has_worker:
         wait_for_worker(Path(env["DONE"]))
     return took_s
 
 
 def wait_for_worker(done):
-    """Let the worker finish, so that it disturbs nobody's measurement."""
+    """Wait for the worker, so that it does not disturb the next measurement."""
     deadline = time.monotonic() + 20
     while not done.exists():
         if time.monotonic() > deadline:
-            raise SystemExit("the worker never came")
+            raise SystemExit("the worker did not start")
         time.sleep(0.001)
     done.rmdir()
 
 
 def time_durable_write(directory):
-    """Seconds for the yardstick: write, fsync and rename one small file."""
+    """Return the seconds of the yardstick: write, fsync and rename one small file."""
     start = time.perf_counter()
     descriptor = os.open(directory / "new", os.O_WRONLY | os.O_CREAT, 0o600)
     os.write(descriptor, b"x" * 600)
@@ -88,7 +87,7 @@ def time_durable_write(directory):
 
 
 def time_state(home, session_id):
-    """Seconds for all that one event with something new does to its state."""
+    """Return the seconds that an event with something new spends on its state."""
 
     def work(_marks, _is_locked):
         checkpoint = state.load(home, session_id).checkpoint
@@ -102,7 +101,7 @@ def time_state(home, session_id):
 
 
 def rows(scratch):
-    """Name, yardstick's name, goal, what to measure, and what to measure it by."""
+    """Yield name, name of the yardstick, goal, what to measure, and the yardstick."""
     root = scratch / "pkg"
     (root / "turnspan").mkdir(parents=True)
     (root / "turnspan" / "__init__.py").touch()
@@ -144,7 +143,7 @@ def rows(scratch):
 
 
 def main():
-    """Measure, and print a table or JSON."""
+    """Measure and print a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--json", action="store_true")

@@ -71,7 +71,7 @@ def test_show_draws_the_session(turnspan):
     assert "● Turn 1" in by_id
     assert "loom --start → started" in by_id
     assert "2 turns · 3 generations · 1 tool call" in by_id
-    assert "Leaves:  to local, redacted" in by_id
+    assert "Export:  to local, redacted" in by_id
     assert turnspan("show", "5e55")[1] == by_id
     assert turnspan("show", str(path))[1] == by_id
 
@@ -143,7 +143,7 @@ def test_capture_narrows_what_is_shown(turnspan, monkeypatch):
     monkeypatch.setenv("TURNSPAN_CAPTURE", "metadata")
     _, out, _ = turnspan("show", SESSION, "--full")
     assert "carpet" not in out
-    assert "Leaves:  to local, metadata" in out
+    assert "Export:  to local, metadata" in out
     assert "Bash" in out
 
 
@@ -151,7 +151,7 @@ def test_what_is_switched_off_is_said_to_stay(turnspan, monkeypatch):
     """A person may look at a session that never leaves, and is told that it does not."""
     two_turns().save(turnspan.projects / "-p")
     monkeypatch.setenv("TURNSPAN_ENABLED", "0")
-    assert "Leaves:  nowhere: switched off by $TURNSPAN_ENABLED" in turnspan("show", SESSION)[1]
+    assert "Export:  nowhere: switched off by $TURNSPAN_ENABLED" in turnspan("show", SESSION)[1]
 
 
 def test_a_transcript_with_a_name_of_its_own_is_shown(turnspan, tmp_path):

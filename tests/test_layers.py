@@ -1,4 +1,4 @@
-"""Imports point inwards: the table of what each room may import, held by reading the code itself."""
+"""Imports point inwards: a table of what each room may import, checked against the code."""
 
 import ast
 import sys
@@ -14,14 +14,13 @@ MODULES = {
     for path in SOURCE.rglob("*.py")
 }
 
-# Each room, and the rooms it may import besides itself. A file in the root of the package is a room of its own.
+# Each room, and the rooms it may import besides itself. A file in the root of the package is a room.
 MAY_IMPORT = {
-    # Everybody may use these: they know nothing of the rest.
+    # For all rooms: these know nothing about the rest.
     "errors": set(),
     "lazy": set(),
     "terminal": set(),
     "private_files": {"errors"},
-    "log": {"errors", "private_files"},
     # Pure: values in, values out.
     "transcript": {"lazy"},
     "secrets": {"errors", "lazy"},
@@ -31,14 +30,14 @@ MAY_IMPORT = {
     "settings": {"errors", "lazy", "private_files", "terminal"},
     "claude": {"errors", "hook", "private_files"},
     "backends": {"trace", "settings", "errors", "lazy", "private_files"},
-    "delivery": {"backends", "settings", "source", "trace", "secrets", "errors", "lazy", "private_files"},
+    "delivery": {"backends", "settings", "source", "trace", "secrets", "errors", "private_files"},
     "ship": {"backends", "delivery", "settings", "source", "trace"},
-    "report": {"backends", "log", "settings", "ship", "source"},
     # One event.
+    "log": {"backends", "errors", "private_files", "settings", "ship", "source"},
     "hook": set(),
     "hook_event": {"errors", "lazy"},
     "worker": {
-        "backends", "delivery", "errors", "hook", "hook_event", "lazy", "log", "private_files", "report", "settings",
+        "backends", "delivery", "errors", "hook", "hook_event", "log", "private_files", "settings",
         "ship", "source", "transcript",
     },
     # What people run.
@@ -58,15 +57,16 @@ MAY_IMPORT = {
     "cli": {"commands", "delivery", "errors", "hook", "source", "view"},
     "__main__": {"cli", "hook"},
 }  # fmt: skip
-# Libraries that belong to one room.
+# Libraries that only these modules may import.
 ONLY_IN = {
     "filelock": ("private_files",),
+    "fcntl": (),
     "opentelemetry": ("backends",),
     "grpc": ("backends",),
     "langfuse": ("backends", "langfuse"),
     "genai_prices": (),
 }
-# What every event would pay for: a worker that serves one must get by without.
+# Slow to import: a worker that handles one event does not load them.
 HEAVY = {"click", "rich", "opentelemetry", "grpc", "langfuse", "requests", "httpx", "asyncio"}
 
 
@@ -100,7 +100,7 @@ def names_in(nodes, module):
 
 @cache
 def imports(module):
-    """Return what a module imports anywhere, also late, also for types."""
+    """Return everything a module imports, including late imports and imports for types."""
     return names_in(ast.walk(tree(module)), module)
 
 
@@ -111,7 +111,7 @@ def loaded(module):
 
 
 def loaded_with(*modules):
-    """Return all of ours that is loaded with these modules."""
+    """Return all of our modules that are loaded with these."""
     seen, waiting = set(), list(modules)
     while waiting:
         module = waiting.pop()
@@ -128,8 +128,8 @@ def room(module):
 
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_imports_point_inwards(module):
-    """A module imports its own room and the rooms that the table allows, nothing else of ours."""
-    found = {room(name) for name in imports(module)[0] if name}  # the package itself only says its version
+    """A module imports from its own room and from those that the table allows."""
+    found = {room(name) for name in imports(module)[0] if name}  # the package itself only has its version
     assert found <= MAY_IMPORT.get(room(module), set()) | {room(module)}
 
 
@@ -152,15 +152,15 @@ def test_no_rooms_import_each_other():
     order.prepare()  # raises CycleError, which names the rooms
 
 
-def test_nobody_imports_the_commands():
-    """Only the program's own start imports the commands: everything else works without a terminal."""
+def test_only_main_imports_the_commands():
+    """Everything except `__main__` works without the command line."""
     for module in MODULES:
         if room(module) != "__main__":
             assert "cli" not in imports(module)[0], module
 
 
-def test_the_hook_stands_alone():
-    """The hook is loaded for every event: it imports the standard library alone, at first what is loaded anyway."""
+def test_the_hook_imports_only_the_standard_library():
+    """The hook runs for every event: on start it imports only modules that the interpreter has already loaded."""
     own, others = imports("hook")
     assert own == set()
     assert {name.split(".")[0] for name in others} <= sys.stdlib_module_names
@@ -170,13 +170,13 @@ def test_the_hook_stands_alone():
 
 @pytest.mark.parametrize("library", sorted(ONLY_IN))
 def test_libraries_are_imported_where_they_belong(library):
-    """A library that belongs to one room is imported in no other."""
+    """A library is imported only where the table says."""
     users = {m for m in MODULES if any(name.split(".")[0] == library for name in imports(m)[1])}
     assert all(module.startswith(ONLY_IN[library]) for module in users), users
 
 
 def test_an_event_loads_nothing_heavy():
-    """What a worker loads before it knows where to send anything has no terminal, no server and no SDK in it."""
+    """Before a worker knows the destination, it loads no terminal library, no server and no SDK."""
     seen = loaded_with("worker", "source.reader", "delivery.deliver")
     for module in seen:
         assert not {name.split(".")[0] for name in loaded(module)[1]} & HEAVY, module
@@ -184,7 +184,7 @@ def test_an_event_loads_nothing_heavy():
 
 
 def test_an_event_with_nothing_new_loads_nothing_that_reads_or_builds():
-    """Whether there is anything new is found out before."""
+    """The modules that read and build are loaded only if the transcript has grown."""
     seen = loaded_with("worker")
     assert not {module for module in seen if module.startswith(("trace.", "secrets."))}
     assert {module for module in seen if module.startswith("transcript.")} == {"transcript.resume", "transcript.times"}
@@ -193,7 +193,7 @@ def test_an_event_with_nothing_new_loads_nothing_that_reads_or_builds():
 
 
 def test_the_core_needs_one_library():
-    """From the file to the trace only msgspec is needed besides the standard library."""
+    """From the file to the trace only msgspec and the standard library are needed."""
     for module in MODULES:
         if room(module) in {"transcript", "trace", "secrets", "source", "errors"}:
             foreign = {name.split(".")[0] for name in imports(module)[1]} - sys.stdlib_module_names
@@ -201,7 +201,7 @@ def test_the_core_needs_one_library():
 
 
 def test_transcripts_and_traces_are_pure():
-    """What a transcript says and what we make of it depends on no clock, no chance, no network and no environment."""
+    """Parsing and building depend on no clock, randomness, network or environment."""
     for module in MODULES:
         if room(module) not in {"transcript", "trace", "secrets"}:
             continue
@@ -211,7 +211,7 @@ def test_transcripts_and_traces_are_pure():
         assert not named & {"now", "today", "utcnow", "environ"}, module
 
 
-def test_reading_asks_no_clock():
-    """Whoever reads a session says what time it is."""
+def test_reading_uses_no_clock():
+    """The caller that reads a session passes the time."""
     for module in ("source.tail", "source.sessions", "source.reader"):
         assert "time" not in {name.split(".")[0] for name in imports(module)[1]}, module

@@ -1,4 +1,4 @@
-"""Which sessions there are, and what each amounts to."""
+"""The table of sessions and the totals of each."""
 
 import os
 
@@ -14,24 +14,24 @@ DAY_NS = 86400 * 10**9
 
 
 def session_number(number, **options):
-    """A writer for one of many sessions."""
+    """Return a writer for one of many sessions."""
     return Writer(session=f"{number:08}-0000-4000-8000-000000000001", tag=f"s{number}", **options)
 
 
 def save_dated(writer, directory, day):
-    """Save a transcript as one that was last written to on a day."""
+    """Save a transcript with a modification time."""
     path = writer.save(directory)
     os.utime(path, ns=(day * DAY_NS, day * DAY_NS))
     return path
 
 
 def summary_of(path, **options):
-    """What a transcript amounts to."""
+    """Return the summary of a transcript."""
     return summarise(SessionFile(path.stem, path), read(path)[0], **options)
 
 
 def test_a_session_is_summed_up(tmp_path):
-    """Turns, responses, tools, agents and errors are counted, tokens and cost added up, each once."""
+    """Turns, responses, tools, agents and errors are counted, tokens and cost are summed, each once."""
     writer = Writer(version="2.1.325")
     writer.prompt("look around")
     call = writer.call("Agent", {"description": "look", "prompt": "look", "subagent_type": "Explore"})
@@ -54,8 +54,8 @@ def test_a_session_is_summed_up(tmp_path):
     assert not total.is_cost_partial
 
 
-def test_a_sum_says_what_it_leaves_out(tmp_path):
-    """A model without a price and output that was not counted make a sum a lower bound, and the row shows it."""
+def test_a_total_that_lacks_something_is_marked(tmp_path):
+    """A model without a price, or output tokens that were not recorded, make a total a lower bound: ≥."""
     writer = Writer(version="2.1.325")
     writer.prompt("hi")
     writer.say("Hello.", model="some-model-of-tomorrow")
@@ -70,8 +70,8 @@ def test_a_sum_says_what_it_leaves_out(tmp_path):
     assert "≥370" in table_row(uncounted, 100, now_ns=0)
 
 
-def test_a_trace_of_no_spans_amounts_to_nothing(tmp_path):
-    """A session without a turn is a row of its own, too."""
+def test_a_session_without_turns_has_a_row(tmp_path):
+    """A session without a turn is listed, too."""
     path = tmp_path / "5e55104a-0000-4000-8000-000000000001.jsonl"
     path.write_text('{"type":"summary","summary":"old times"}\n')
     summary = summary_of(path, written_ns=3 * DAY_NS)
@@ -80,8 +80,8 @@ def test_a_trace_of_no_spans_amounts_to_nothing(tmp_path):
     assert "(no turn yet)" in table_row(summary, 80, now_ns=0)
 
 
-def test_a_title_is_the_persons_then_the_clients_then_the_first_words(tmp_path):
-    """What a person called a session comes first; a session nobody named goes by its first prompt."""
+def test_a_title_comes_from_the_user_then_the_client_then_the_prompt(tmp_path):
+    """A title given by the user is used first; a session without a title shows its first prompt."""
     writer = Writer()
     writer.turn("weave a\nlong carpet", "Done.")
     path = writer.save(tmp_path)
@@ -94,7 +94,7 @@ def test_a_title_is_the_persons_then_the_clients_then_the_first_words(tmp_path):
 
 
 def test_the_newest_sessions_are_found(tmp_path):
-    """Of many sessions those written to last are found by their dates."""
+    """The sessions that were modified last are found."""
     for number in range(1, 8):
         writer = session_number(number)
         writer.turn("hi", "Hello.")
@@ -103,8 +103,8 @@ def test_the_newest_sessions_are_found(tmp_path):
     assert {session.session_id[:8] for session in found} == {"00000007", "00000006", "00000005"}
 
 
-def test_what_is_not_a_file_is_not_waited_for(tmp_path):
-    """A FIFO or a directory among the transcripts is passed over: opening it could take for ever."""
+def test_only_regular_files_are_opened(tmp_path):
+    """A FIFO or a directory among the transcripts is skipped: opening it could block forever."""
     (tmp_path / "-p").mkdir()
     os.mkfifo(tmp_path / "-p" / "00000001-0000-4000-8000-000000000001.jsonl")
     (tmp_path / "-p" / "00000002-0000-4000-8000-000000000001.jsonl").mkdir()
@@ -113,7 +113,7 @@ def test_what_is_not_a_file_is_not_waited_for(tmp_path):
 
 
 def test_copied_files_are_listed_by_their_own_times(tmp_path):
-    """An archive that was copied has today's dates: what happened last still comes first."""
+    """Copied files have new modification times: the session with the latest activity is still first."""
     for number, day in ((1, 5), (2, 9), (3, 1)):
         writer = session_number(number)
         writer.wait(day * 86400)
@@ -123,7 +123,7 @@ def test_copied_files_are_listed_by_their_own_times(tmp_path):
 
 
 def test_a_project_is_named_by_directory_or_by_a_part_of_its_path(tmp_path):
-    """`--project .` takes a directory and what is below it; a word takes every path that holds it."""
+    """`--project .` selects a directory and those below it; a word selects every path that contains it."""
     here = tmp_path / "work" / "loom"
     (here / "src").mkdir(parents=True)
     places = (here, here / "src", tmp_path / "work" / "loom-2", "C:\\Users\\ada\\carpet")
@@ -144,20 +144,35 @@ def test_a_project_is_named_by_directory_or_by_a_part_of_its_path(tmp_path):
 
 
 def test_a_row_fits_the_terminal(tmp_path):
-    """Wide titles are cut; columns stand below their names, with or without what was sent."""
+    """Long titles are cut and columns are aligned, with or without SENT; from 60 columns on the table fits."""
     writer = Writer(cwd="/home/ada/織物" + "x" * 40)
     writer.turn("織る" * 100, "Done.")
     summary = summary_of(writer.save(tmp_path))
-    for width in (80, 140):
+    for width in (60, 72, 80, 140):
         assert cells(table_row(summary, width, now_ns=summary.last_ns)) <= width
         with_sent = table_row(summary, width, now_ns=summary.last_ns, sent="3/3")
         head = table_head(width, has_sent=True)
         assert cells(with_sent) <= width
         assert with_sent.index("3/3") + 3 == head.index("SENT") + 4
+        assert cells(with_sent[: with_sent.index("織る")]) == head.index("TITLE")
 
 
-def test_sums_of_traces_add_up(tmp_path):
-    """Adding trace by trace gives what the whole amounts to."""
+def test_narrow_terminals_get_fewer_columns():
+    """TOKENS and PROJECT are omitted first; the id, the cost and what was sent stay."""
+    assert " ".join(table_head(80, has_sent=True).split()) == "AGE SESSION TURNS TOKENS COST SENT PROJECT TITLE"
+    assert " ".join(table_head(72, has_sent=True).split()) == "AGE SESSION TURNS COST SENT PROJECT TITLE"
+    assert " ".join(table_head(60, has_sent=True).split()) == "AGE SESSION TURNS COST SENT TITLE"
+
+
+def test_a_title_is_not_markup(tmp_path):
+    """A title that looks like a style or an emoji name of the table library is shown as it is."""
+    writer = Writer()
+    writer.turn("[red]weave[/red] :thread:", "Done.")
+    assert "[red]weave[/red] :thread:" in table_row(summary_of(writer.save(tmp_path)), 120, now_ns=0)
+
+
+def test_totals_add_up(tmp_path):
+    """The totals of all traces add up to those of the session."""
     writer = Writer(version="2.1.325")
     for number in range(3):
         writer.turn(f"question {number}", "answer")

@@ -24,7 +24,7 @@ def home(tmp_path):
 
 
 def in_child(work):
-    """Run `work` in a process of its own, and return its id."""
+    """Run `work` in a child process; return its id."""
     pid = os.fork()
     if pid:
         return pid
@@ -37,12 +37,12 @@ def in_child(work):
 
 
 def wait_all(pids):
-    """Wait for processes, all of which must have succeeded."""
+    """Wait for processes, all of which must succeed."""
     assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids] == [0] * len(pids)
 
 
-def test_line_says_when_how_bad_what_and_the_facts():
-    """A log is read by people and by grep."""
+def test_line_has_time_level_event_and_facts():
+    """A line is readable by people and by grep."""
     facts = {"session": "0a1b", "turns": 3, "took_s": 0.25, "error": 'said "no"', "path": "C:\\x", "none": ""}
     assert format_line(1700000000.0625, "WARN", "backend unreachable", facts) == (
         '2023-11-14T22:13:20.062Z WARN "backend unreachable" session=0a1b turns=3 took_s=0.25 '
@@ -52,7 +52,7 @@ def test_line_says_when_how_bad_what_and_the_facts():
 
 @given(st.text(), st.text())
 def test_no_value_can_forge_a_line(event, value):
-    """Newlines, terminal escapes, reversed text and halves of characters come out as harmless words on one line."""
+    """Newlines, terminal escapes, reversed text and lone surrogates are escaped: one event is one printable line."""
     line = format_line(0.0, "INFO", event, {"value": value})
     assert line.endswith("\n")
     assert line[:-1].isprintable()
@@ -60,18 +60,18 @@ def test_no_value_can_forge_a_line(event, value):
 
 
 @pytest.mark.parametrize("value", ["\x1b]52;c;x\x07", "a\r\nb", "\u202etxt", "\ud800", "\x00", "\u2028", "\x9b31m"])
-def test_terminal_escapes_are_spelled_out(value):
-    """What the log shows of a transcript's names cannot act on the terminal."""
+def test_terminal_escapes_are_escaped(value):
+    """Names from a transcript cannot control the terminal of a reader of the log."""
     assert re.fullmatch(r'[ -~]*v="[ -~]*\\[ -~]*"\n', format_line(0.0, "INFO", "x", {"v": value}))
 
 
 def test_long_values_are_cut():
-    """One event is one line of a bounded length."""
+    """The length of a line is bounded."""
     assert len(format_line(0.0, "INFO", "x", {"v": "y" * 100_000})) < 1100
 
 
 def test_log_is_private_and_grows_by_lines(home):
-    """The first line makes the log; the next is added to it."""
+    """The first line creates the log, private to its owner; the next is appended."""
     assert log_line(home, "INFO", "first")
     assert log_line(home, "ERROR", "second", n=1)
     path = home / LOG_NAME
@@ -80,8 +80,8 @@ def test_log_is_private_and_grows_by_lines(home):
     assert [line.split(" ", 1)[1] for line in path.read_text().splitlines()] == ["INFO first", "ERROR second n=1"]
 
 
-def test_a_log_turns_over_before_it_grows(home):
-    """A file is moved on by the line that makes it too large, and the oldest one goes."""
+def test_a_full_log_is_rotated(home):
+    """The line that makes the log too large rotates it, and the oldest file is dropped."""
     line = len(format_line(0.0, "INFO", "delivered", {"filler": "x" * 900}))
     for _ in range(4 * MAX_LOG_BYTES // line):
         assert log_line(home, "INFO", "delivered", filler="x" * 900)
@@ -90,10 +90,10 @@ def test_a_log_turns_over_before_it_grows(home):
     assert max(sizes.values()) <= MAX_LOG_BYTES + line
 
 
-def test_ten_processes_share_a_log_that_turns_over(home):
-    """Every line is there, once and whole, and when all are done the log is no larger than it may be.
+def test_ten_processes_share_a_log_that_rotates(home):
+    """Every line is there once, complete, and in the end the log does not exceed its limit.
 
-    How large a moved file is, is the scheduler's matter: the others write on while one moves it.
+    A rotated file may: processes that have it open still write to it.
     """
 
     def write(worker):
@@ -111,8 +111,8 @@ def test_ten_processes_share_a_log_that_turns_over(home):
 
 
 @pytest.mark.skipif(not shutil.which("strace"), reason="strace makes a system call take its time")
-def test_only_one_process_turns_the_log_over(home):
-    """While one process moves the files, others write on and move nothing: no line is lost."""
+def test_only_one_process_rotates_the_log(home):
+    """While one process renames the files, others keep writing and rename nothing: no line is lost."""
     assert log_line(home, "INFO", "first")
     path = home / LOG_NAME
     with path.open("ab") as file:
@@ -124,9 +124,9 @@ def test_only_one_process_turns_the_log_over(home):
     with subprocess.Popen([*slowly, sys.executable, "-c", code]):
         end = time.monotonic() + 20
         while path.stat().st_size == size:
-            assert time.monotonic() < end, "the other process never wrote"
+            assert time.monotonic() < end, "the other process did not write"
             time.sleep(0.005)
-        time.sleep(0.1)  # it has seen that it is its turn, and takes its time
+        time.sleep(0.1)  # it is about to rename, slowly
         assert log_line(home, "INFO", "b")
         assert log_line(home, "INFO", "c")
     assert sorted(entry.name for entry in home.iterdir()) == [f"{LOG_NAME}.1"]
@@ -140,8 +140,20 @@ def test_log_never_takes_more_than_its_files(home):
     assert len(list(home.iterdir())) == KEPT_FILES
 
 
-def test_full_disk_is_an_answer(home):
-    """A log that cannot be written stops nothing."""
+@pytest.mark.skipif(not shutil.which("strace"), reason="strace makes the lock fail")
+def test_a_log_is_rotated_where_the_file_system_cannot_lock(home):
+    """On a file system without locks the log is bounded, too."""
+    assert log_line(home, "INFO", "first")
+    with (home / LOG_NAME).open("ab") as file:
+        file.write(b"x" * MAX_LOG_BYTES + b"\n")
+    code = f"import pathlib; from turnspan.log import log_line; log_line(pathlib.Path({str(home)!r}), 'INFO', 'a')"
+    without_locks = ["strace", "-o", os.devnull, "-e", "trace=flock", "-e", "inject=flock:error=ENOLCK"]
+    subprocess.run([*without_locks, sys.executable, "-c", code], check=True)
+    assert sorted(entry.name for entry in home.iterdir()) == [f"{LOG_NAME}.1"]
+
+
+def test_full_disk_is_not_an_error(home):
+    """A log that cannot be written raises nothing."""
     log_line(home, "INFO", "first")
 
     def write_without_room():
@@ -153,8 +165,8 @@ def test_full_disk_is_an_answer(home):
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "directory", "home is a file"])
-def test_log_that_is_no_log_is_not_written(home, tmp_path, kind):
-    """A link in the log's place is not followed, and a FIFO is not waited for."""
+def test_only_a_regular_file_is_written(home, tmp_path, kind):
+    """A link in place of the log is not followed, and a FIFO does not block."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.touch()
     if kind == "home is a file":

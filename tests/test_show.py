@@ -1,4 +1,4 @@
-"""Traces as a tree, and as records."""
+"""Traces as a tree and as JSON records."""
 
 import json
 from datetime import UTC, datetime
@@ -28,15 +28,15 @@ from turnspan.trace.model import (
 from turnspan.trace.tally import tally_of
 from turnspan.view.preview import Leaving
 from turnspan.view.records import line_of, trace_record
-from turnspan.view.tree import Looks, foot_lines, session_lines, trace_lines
+from turnspan.view.tree import Layout, foot_lines, session_lines, trace_lines
 
 NOON_NS = int(datetime(2026, 3, 1, 12, 0, tzinfo=UTC).timestamp()) * 10**9
-LOOKS = Looks(80, zone=UTC)
+LAYOUT = Layout(80, zone=UTC)
 USED = Usage(input=10, output=40, cache_read=300, cache_write_5m=20)
 
 
 def span(number, parent, kind, name, *, start=0.0, took=1.0, **fields):
-    """A span by its number; times in seconds after noon."""
+    """Return a span; times in seconds after noon."""
     begin = NOON_NS + int(start * 10**9)
     return Span(
         span_id=number.to_bytes(8, "big"),
@@ -50,29 +50,29 @@ def span(number, parent, kind, name, *, start=0.0, took=1.0, **fields):
 
 
 def trace(*spans, name="Turn 1", **fields):
-    """A trace of these spans."""
+    """Return a trace of these spans."""
     return Trace(
         trace_id=bytes(15) + b"\1", name=name, session_id="5e55104a", client_version="2.1.325", spans=spans, **fields
     )
 
 
 def asks(text):
-    """What a person typed."""
+    """Return the input of a turn."""
     return (Message("user", (Text(text),)),)
 
 
 def says(*parts):
-    """What the model said."""
+    """Return the output of a generation."""
     return (Message("assistant", parts, "stop"),)
 
 
-def tree(shown, looks=LOOKS):
-    """The lines of a trace without their colours."""
-    return [unstyled(line) for line in trace_lines(shown, looks)]
+def tree(shown, layout=LAYOUT):
+    """Return the lines of a trace without colours."""
+    return [unstyled(line) for line in trace_lines(shown, layout)]
 
 
 def a_turn():
-    """A turn with everything: tools, an agent, an event, an error."""
+    """Return a turn with tools, an agent, an event and an error."""
     return trace(
         span(1, None, Kind.TURN, "Turn 1", took=65, input=asks("count the files"), totals=USED, totals_cost_usd=0.05),
         span(2, 1, Kind.GENERATION, "claude-opus-4-5-20251101", start=1, took=0.7, model="claude-opus-4-5-20251101",
@@ -95,7 +95,7 @@ def a_turn():
 
 
 def test_a_turn_is_a_tree_with_a_line_for_each_span():
-    """Names, content, tokens, cost and time of everything, below what it belongs to, events where they happened."""
+    """Name, content, tokens, cost and duration of every span, below its parent; events where they happened."""
     assert "\n" + "\n".join(tree(a_turn())) + "\n" == dedent("""
         ● Turn 1 12:00  count the files                     330     40   $0.0500   1m05s
         ├─◆ opus-4-5  Let me look.                          330     40   $0.0225   700ms
@@ -110,8 +110,8 @@ def test_a_turn_is_a_tree_with_a_line_for_each_span():
     """)
 
 
-def test_a_figure_that_is_not_measured_says_so():
-    """An inferred time, output that was not counted to its end and an unknown price are marked, and explained."""
+def test_a_figure_that_is_not_measured_is_marked():
+    """An inferred time, output tokens that were not recorded and an unknown price are marked and explained."""
     half = Usage(input=10, output=2, is_incomplete=True)
     shown = trace(
         span(1, None, Kind.TURN, "Turn 1", input=asks("hi"), totals=half),
@@ -126,17 +126,17 @@ def test_a_figure_that_is_not_measured_says_so():
     assert unpriced.split()[-4:] == ["330", "40", "?", "1.0s"]
     assert "[interrupted]" in cut_off
     assert tool.split()[-3:] == ["[no", "result]", "?"]
-    foot = "\n".join(unstyled(line) for line in foot_lines(tally_of(shown), {}, LOOKS))
+    foot = "\n".join(unstyled(line) for line in foot_lines(tally_of(shown), {}, LAYOUT))
     assert "at least $0.5000" in foot
-    assert "~ inferred: when the request was sent is not recorded for 1 response" in foot
-    assert "≥ at least: the client did not count the output of 2 responses to the end" in foot
-    assert "? unknown: there is no price for claude-b" in foot
-    assert "? unknown: what 1 interrupted response cost is not recorded" in foot
+    assert "~ inferred: the client did not record when it sent 1 request" in foot
+    assert "≥ at least: the client did not record the final output tokens of 2 responses" in foot
+    assert "? unknown: no price for claude-b" in foot
+    assert "? unknown: the client did not record the cost of 1 interrupted response" in foot
 
 
-def test_signs_that_were_not_used_are_not_explained():
-    """Where everything was measured, the end says so by saying nothing."""
-    foot = [unstyled(line) for line in foot_lines(tally_of(a_turn()), {}, LOOKS)]
+def test_marks_that_were_not_used_are_not_explained():
+    """If everything was measured, the footer has only totals."""
+    foot = [unstyled(line) for line in foot_lines(tally_of(a_turn()), {}, LAYOUT)]
     assert foot == [
         "1 turn · 3 generations · 3 tool calls · 1 agent · 1 error",
         "990 tokens in (91% from the cache) · 120 out · $0.0525",
@@ -144,8 +144,8 @@ def test_signs_that_were_not_used_are_not_explained():
     ]
 
 
-def test_what_came_later_is_shown_below_its_turn():
-    """A background agent leaves after its turn: it stands below a line that names the turn."""
+def test_late_spans_are_below_the_name_of_their_turn():
+    """A background agent is exported after its turn: it is below a line that names the turn."""
     late = trace(
         span(6, 5, Kind.AGENT, "Explore", input=asks("look"), facts={"background": True}),
         span(7, 6, Kind.GENERATION, "claude-a", output=says(Text("Found."))),
@@ -157,13 +157,13 @@ def test_what_came_later_is_shown_below_its_turn():
     assert generation.startswith("  └─◆ a  Found.")
 
 
-def test_an_agent_that_nobody_launched_stands_alone():
-    """A trace without a turn shows what it has."""
+def test_an_agent_without_a_turn_is_shown():
+    """A trace without a turn shows the spans it has."""
     assert tree(trace(span(6, None, Kind.AGENT, "compact", input=asks("sum up"))))[0].startswith("◉ compact  sum up")
 
 
-def test_a_trace_without_spans_is_no_trouble():
-    """An empty trace gives no line."""
+def test_a_trace_without_spans_has_no_lines():
+    """An empty trace is not an error."""
     assert tree(trace()) == []
 
 
@@ -175,14 +175,14 @@ def test_a_trace_without_spans_is_no_trouble():
         ("is 1 < 2?", "is 1 < 2?"),
     ],
 )
-def test_what_no_person_typed_is_shown_without_its_tags(words, shown):
+def test_tags_of_the_client_are_omitted(words, shown):
     """The client wraps notifications and commands in tags; a line has no room for them."""
     line = tree(trace(span(1, None, Kind.TURN, "Turn 1", input=asks(words))))[0]
     assert line.split("12:00")[1].rsplit("  ", 1)[0].strip() == shown
 
 
-def test_what_an_editor_added_does_not_hide_what_was_typed():
-    """A selection that an editor sent along comes before the prompt, but it is the prompt that a line is for."""
+def test_the_prompt_is_shown_before_an_editors_selection():
+    """A selection that an editor added precedes the prompt in the transcript; the line shows the prompt."""
     both = (Message("user", (Text("ide_selection: def weave()"), Text("explain this"))),)
     alone = (Message("user", (Text("ide_selection: def weave()"),)),)
     assert "12:00  explain this" in tree(trace(span(1, None, Kind.TURN, "Turn 1", input=both)))[0]
@@ -198,15 +198,21 @@ def test_what_an_editor_added_does_not_hide_what_was_typed():
         (None, ""),
     ],
 )
-def test_a_response_shows_what_it_said_or_thought_or_called(output, shown):
-    """The first of the three that there is."""
+def test_a_response_shows_its_text_or_reasoning_or_calls(output, shown):
+    """The first of the three that is present."""
     line = tree(trace(span(2, None, Kind.GENERATION, "m", output=output)))[0]
     assert line.removeprefix("◆ m").rsplit("  ", 1)[0].strip() == shown
 
 
+def test_an_api_error_is_not_shown_as_a_model():
+    """The client records an API error under a model name of its own; the line says what it is."""
+    line = tree(trace(span(2, None, Kind.GENERATION, "<synthetic>", error="api_error", error_message="overloaded")))[0]
+    assert line.startswith("◆ API error ")
+
+
 @pytest.mark.parametrize("width", [44, 60, 80, 140])
 def test_lines_fit_the_terminal(width):
-    """Long names, long words and wide characters are cut, not wrapped."""
+    """Long names, long words and wide characters are cut to the width."""
     wide = "数えて" * 200
     shown = trace(
         span(1, None, Kind.TURN, "Turn 1", input=asks(wide), totals=USED, totals_cost_usd=1000.0),
@@ -214,13 +220,13 @@ def test_lines_fit_the_terminal(width):
         span(3, 2, Kind.TOOL, "mcp__" + "s" * 80, input=Json('{"x":"' + "y" * 500 + '"}'), output=wide,
              error="tool_error", error_message=wide),
     )  # fmt: skip
-    assert all(cells(line) <= width for line in tree(shown, Looks(width, zone=UTC)))
+    assert all(cells(line) <= width for line in tree(shown, Layout(width, zone=UTC)))
 
 
 @given(st.text(max_size=80), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_nothing_in_a_trace_can_command_the_terminal(text, is_full):
-    """Any text in any place of a trace: lines hold no control character, and records are plain ASCII."""
+def test_no_content_can_control_the_terminal(text, is_full):
+    """Any text in any field of a trace: lines have no control characters, and records are plain ASCII."""
     poison = text + "\x1b]0;x\x07\x1b[2J\u202e\x9b31m\x7f\r"
     shown = Trace(
         trace_id=bytes(16), name=poison, session_id=poison, client_version=poison, tags=(poison,),
@@ -234,7 +240,7 @@ def test_nothing_in_a_trace_can_command_the_terminal(text, is_full):
             span(6, 1, Kind.EVENT, poison, output=poison, facts={poison: poison}),
         ),
     )  # fmt: skip
-    lines = session_lines([Leaving(shown, {poison: 1}, poison)], poison, Looks(80, zone=UTC, is_full=is_full))
+    lines = session_lines([Leaving(shown, {poison: 1}, poison)], poison, Layout(80, zone=UTC, is_full=is_full))
     for line in "\n".join(lines).split("\n"):
         words = unstyled(line)
         assert not any(c < " " or "\x7f" <= c <= "\x9f" or c in "\u202e\u2028" for c in words), ascii(words)
@@ -243,18 +249,18 @@ def test_nothing_in_a_trace_can_command_the_terminal(text, is_full):
     assert record.isprintable()
 
 
-def test_what_was_masked_stands_out():
-    """A mask has a colour of its own, and the end counts masks by rule."""
+def test_masked_content_is_highlighted():
+    """A mask has its own colour, and the footer counts masks by rule."""
     line = next(
-        iter(trace_lines(trace(span(1, None, Kind.TURN, "Turn 1", input=asks("use [redacted:jwt] now"))), LOOKS))
+        iter(trace_lines(trace(span(1, None, Kind.TURN, "Turn 1", input=asks("use [redacted:jwt] now"))), LAYOUT))
     )
     assert "\x1b[35m[redacted:jwt]\x1b[0m" in line
-    foot = [unstyled(line) for line in foot_lines(tally_of(a_turn()), {"jwt": 2, "aws-access-key": 1}, LOOKS)]
+    foot = [unstyled(line) for line in foot_lines(tally_of(a_turn()), {"jwt": 2, "aws-access-key": 1}, LAYOUT)]
     assert foot[-1] == "masked: 1 aws-access-key · 2 jwt"
 
 
 def test_full_shows_all_content():
-    """With `--full` every word, every fact and every id that leaves is there, broken to the width on a terminal."""
+    """With `--full` every text, fact and id that is exported is shown, wrapped to the width on a terminal."""
     long = "\n".join(f"line {number} " + "x" * 100 for number in range(5))
     shown = trace(
         span(1, None, Kind.TURN, "Turn 1", input=asks(long), facts={"prompt_id": "p1"},
@@ -262,7 +268,7 @@ def test_full_shows_all_content():
         span(2, 1, Kind.TOOL, "Bash", input=Json('{"command":"ls"}'), output="a\tb\nc", error="tool_error",
              error_message="no"),
     )  # fmt: skip
-    whole = "\n".join(tree(shown, Looks(80, zone=UTC, is_full=True, is_wrapped=False)))
+    whole = "\n".join(tree(shown, Layout(80, zone=UTC, is_full=True, is_wrapped=False)))
     assert all(line in whole for line in long.split("\n"))
     for words in (
         "prompt_id=p1",
@@ -272,13 +278,13 @@ def test_full_shows_all_content():
         "error: no",
     ):
         assert words in whole
-    wrapped = tree(shown, Looks(80, zone=UTC, is_full=True))
+    wrapped = tree(shown, Layout(80, zone=UTC, is_full=True))
     assert all(cells(line) <= 80 for line in wrapped)
     assert "".join(line.removeprefix("│ ").strip() for line in wrapped).count("x" * 100) >= 1
 
 
-def test_a_session_is_shown_as_it_is_read():
-    """A long session is not waited for: the first turn is printed before the second is asked for."""
+def test_a_session_is_shown_while_it_is_read():
+    """The first turn is printed before the second is read."""
     asked = []
 
     def turns():
@@ -286,21 +292,21 @@ def test_a_session_is_shown_as_it_is_read():
             asked.append(number)
             yield Leaving(trace(span(1, None, Kind.TURN, f"Turn {number}", input=asks("hi"))), {})
 
-    for line in session_lines(turns(), "x.jsonl", LOOKS):
+    for line in session_lines(turns(), "x.jsonl", LAYOUT):
         if "Turn 1" in line:
             break
     assert asked == [1]
 
 
-def test_a_session_begins_with_what_it_is():
-    """Who, where, when: like a commit in `git log`; a new day has a line of its own."""
+def test_a_session_has_a_header():
+    """Title, project, client, date and destination, like a commit in `git log`; a new day has its own line."""
     first = trace(
         span(1, None, Kind.TURN, "Turn 1", input=asks("hi")),
         facts={"title": "Weaving", "cwd": "/home/ada/loom", "git_branch": "main", "entrypoint": "cli"},
     )
     second = trace(span(1, None, Kind.TURN, "Turn 2", start=86400, input=asks("again")), name="Turn 2")
     leaving = [Leaving(first, {"jwt": 1}, "to local, redacted"), Leaving(second, {"jwt": 2}, "to local, redacted")]
-    lines = [unstyled(line) for line in session_lines(leaving, "/tmp/x.jsonl", LOOKS)]
+    lines = [unstyled(line) for line in session_lines(leaving, "/tmp/x.jsonl", LAYOUT)]
     assert lines[:7] == [
         "session 5e55104a",
         "Title:   Weaving",
@@ -308,14 +314,14 @@ def test_a_session_begins_with_what_it_is():
         "Client:  Claude Code 2.1.325, cli",
         "Date:    Sun 2026-03-01 12:00:00 +0000",
         "File:    /tmp/x.jsonl",
-        "Leaves:  to local, redacted",
+        "Export:  to local, redacted",
     ]
     assert "Mon 2026-03-02" in lines
     assert lines[-1] == "masked: 3 jwt"
 
 
 def test_a_record_has_every_field_and_is_json():
-    """Machines get the same fields for every span, ids in hexadecimal, times to the nanosecond, arguments as values."""
+    """Every span has the same fields: ids in hexadecimal, times to the nanosecond, arguments as values."""
     record = json.loads(line_of(trace_record(a_turn(), {"jwt": 1})))
     assert record["trace_id"] == "0" * 31 + "1"
     assert record["masked"] == {"jwt": 1}
@@ -333,21 +339,21 @@ def test_a_record_has_every_field_and_is_json():
 
 
 @pytest.mark.parametrize("text", ["{half", "NaN", "[" * 100_000, "9" * 5000])
-def test_what_is_not_json_stays_text_in_a_record(text):
-    """Arguments that were cut, or were never JSON, are passed on as they are."""
+def test_arguments_that_are_not_json_stay_text(text):
+    """Arguments that were truncated, or were never JSON, are kept as they are."""
     record = trace_record(trace(span(1, None, Kind.TOOL, "Bash", input=Json(text))), {})
     assert json.loads(line_of(record))["spans"][0]["input"] == text
 
 
 def test_a_transcript_of_a_real_shape_is_shown(tmp_path):
-    """From the rows of a client to the tree, with nothing in between made up."""
+    """From the rows of a real client version to the tree."""
     writer = Writer(version="2.1.45")
     writer.prompt("how many?")
     call = writer.call("Bash", {"command": "ls"})
     writer.result(call, "a\nb", is_error=False)
     writer.say("Two.")
     traces, _ = read(writer.save(tmp_path))
-    shown = [unstyled(line).rstrip() for line in trace_lines(traces[0], Looks(100, zone=UTC))]
+    shown = [unstyled(line).rstrip() for line in trace_lines(traces[0], Layout(100, zone=UTC))]
     assert [line.split("  ")[0] for line in shown] == ["● Turn 1 09:00", "├─◆ opus-4-5", "│ └─▸ Bash", "└─◆ opus-4-5"]
     assert "how many?" in shown[0]
     assert "ls → a b" in shown[2]

@@ -528,7 +528,7 @@ def test_file_in_use_is_waited_for(tmp_path):
 
 
 def test_twenty_processes_lose_no_update(home):
-    """Under the lock, what one worker saved is what the next one builds upon."""
+    """Updates made under the lock are never overwritten by a concurrent worker."""
     state.save(home, checkpoint_of(0))
 
     def increment():
@@ -542,7 +542,7 @@ def test_twenty_processes_lose_no_update(home):
 
 
 def test_locked_session_is_busy_and_others_are_not(home):
-    """One session's worker is in nobody else's way."""
+    """A lock blocks its own session at once and no other session."""
     with state.lock(home, SESSION) as is_locked:
         assert is_locked
         with pytest.raises(Busy), state.lock(home, SESSION, timeout_s=0.05):
@@ -553,8 +553,8 @@ def test_locked_session_is_busy_and_others_are_not(home):
         pass
 
 
-def test_lock_dies_with_its_holder(home):
-    """A worker that is killed while it holds a session leaves it free at once."""
+def test_lock_ends_with_its_holder(home):
+    """A killed worker releases its session immediately."""
     reader, writer = os.pipe()
 
     def hold():
@@ -573,7 +573,7 @@ def test_lock_dies_with_its_holder(home):
 
 
 def test_lock_is_not_kept_by_a_child(home):
-    """A process that was forked while the lock was held does not keep it when the holder lets go."""
+    """A process that was forked while the lock was held does not keep the lock after its release."""
     reader, writer = os.pipe()
 
     def stay():
@@ -590,10 +590,22 @@ def test_lock_is_not_kept_by_a_child(home):
     wait_all([pid])
 
 
+def test_lock_is_not_inherited(home):
+    """A program started while the lock is held gets no descriptor of the lock file, and the file stays."""
+    path = state.state_path(home, SESSION, ".lock")
+    with state.lock(home, SESSION):
+        listing = "import os; print(*(os.path.realpath(f'/dev/fd/{n}') for n in range(3, 64)), sep='\\n')"
+        opened = subprocess.run(
+            [sys.executable, "-c", listing], stdout=subprocess.PIPE, text=True, check=True, close_fds=False
+        )
+        assert str(path.resolve()) not in opened.stdout.splitlines()
+    assert path.exists()
+
+
 @needs_strace
 @pytest.mark.parametrize("error", ["ENOLCK", "ENOSYS", "EOPNOTSUPP"])
-def test_file_system_without_locks_is_said_not_suffered(home, error):
-    """Where the kernel cannot lock, work goes on and is told so, to warn the person once."""
+def test_file_system_without_locks_is_reported(home, error):
+    """Where the kernel cannot lock, the session is handled without a lock, and the caller knows, to log it."""
     code = """
 import sys
 from pathlib import Path
@@ -606,8 +618,9 @@ with state.lock(Path(sys.argv[1]), sys.argv[2]) as is_locked:
 
 
 @needs_strace
-def test_removed_lock_is_no_lock(home):
-    """Whoever opened a lock file that was removed before it could be locked does not have the session."""
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["removed", "replaced"])
+def test_lock_of_a_removed_file_does_not_count(home, is_replaced):
+    """A worker that opened a lock file which was removed or replaced before it was locked does not hold the session."""
     code = """
 import sys
 from pathlib import Path
@@ -624,6 +637,8 @@ except Busy:
     path = state.state_path(home, SESSION, ".lock")
     wait_for(path.exists)  # opened, and not locked for another half second
     path.unlink()
+    if is_replaced:
+        path.touch(mode=0o600)
     with state.lock(home, SESSION):
         assert process.communicate(timeout=PATIENCE_S)[0] == "busy\n"
 

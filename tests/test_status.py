@@ -87,7 +87,7 @@ def test_before_anything_happened(turnspan):
     """It says that nothing is registered, and what to do."""
     code, out, err = turnspan("status")
     assert (code, err) == (0, "")
-    assert "none: Claude Code does not call turnspan; `turnspan install` registers them" in out
+    assert "none: Claude Code does not call turnspan; run `turnspan install`" in out
     assert "sent     nothing yet" in out
     assert not turnspan.place.claude.exists()
 
@@ -161,15 +161,15 @@ def test_what_is_pending_open_and_history(turnspan):
     assert (local["pending"]["turns"], local["pending"]["open"]) == (1, 1)
     _, out, _ = turnspan("status")
     assert "pending  1 turn of 1 session" in out
-    assert "open     1 session with a turn that goes on" in out
-    assert "history  1 session from before; `turnspan backfill` sends them" in out
+    assert "open     1 session with a turn in progress" in out
+    assert "history  1 older session; run `turnspan backfill` to export them" in out
 
 
 def test_a_project_that_cannot_be_listed_is_said_not_to_be_counted(turnspan):
     """All else is told; the figure says that it is not all."""
     turnspan.place.session()
     (turnspan.place.claude / "projects" / "circle").symlink_to("circle")
-    (why,) = status(turnspan)["unread"]
+    (why,) = status(turnspan)["unreadable"]
     assert why.startswith("cannot list ")
     out = turnspan("status")[1]
     assert "sessions  at least 1 transcript, " in out
@@ -203,9 +203,9 @@ def test_a_destination_that_is_down_is_held(turnspan, monkeypatch):
         turnspan.place.ship(path)
         [otlp] = status(turnspan)["destinations"]
         assert otlp["last_error"].startswith("credentials: HTTP 401")
-        assert otlp["held_until"] > otlp["last_success"] if otlp["last_success"] else otlp["held_until"]
+        assert otlp["backoff_until"] > otlp["last_success"] if otlp["last_success"] else otlp["backoff_until"]
         assert otlp["pending"]["turns"] == 2
-        assert re.search(r"held     until \d\d:\d\d:\d\d: credentials: HTTP 401", turnspan("status")[1])
+        assert re.search(r"backoff  until \d\d:\d\d:\d\d after credentials: HTTP 401", turnspan("status")[1])
 
 
 def test_a_hold_that_is_over(turnspan, monkeypatch):
@@ -214,8 +214,8 @@ def test_a_hold_that_is_over(turnspan, monkeypatch):
     identity = identity_of(turnspan.place.config.destinations[0])
     state.save_hold(turnspan.place.home, identity, state.Hold(until_s=1.0, reason="HTTP 503", answer="later"))
     [otlp] = status(turnspan)["destinations"]
-    assert (otlp["held_until"], otlp["last_error"]) == (None, "later: HTTP 503")
-    assert "later: HTTP 503; the next event tries again" in turnspan("status")[1]
+    assert (otlp["backoff_until"], otlp["last_error"]) == (None, "later: HTTP 503")
+    assert "later: HTTP 503; the next event retries" in turnspan("status")[1]
 
 
 def test_what_was_refused_is_told_by_its_reason(turnspan):
@@ -239,7 +239,7 @@ def test_destinations_of_before_are_named(turnspan):
     """After another endpoint was set, or when only Claude Code's environment has it."""
     cursor = state.Cursor(sent_spans=5)
     state.save(turnspan.place.home, state.Checkpoint(session_id=SESSION, destinations={"otlp-12345678": cursor}))
-    assert status(turnspan)["strangers"] == ["otlp-12345678"]
+    assert status(turnspan)["other_exporters"] == ["otlp-12345678"]
     assert "otlp-12345678" in turnspan("status")[1]
 
 
@@ -251,11 +251,11 @@ def test_the_last_trouble_and_what_was_masked_come_from_the_log(turnspan):
     log.log_line(home, "INFO", "sent", session=SESSION, masked="jwt=4")
     found = status(turnspan)
     assert found["masked"] == {"aws-access-key": 2, "jwt": 5}
-    assert found["masked_since"] == found["last_trouble"]["at"][:10] + found["masked_since"][10:]
-    assert (found["last_trouble"]["event"], found["last_trouble"]["facts"]["reason"]) == ("held: later", 'said "no"')
+    assert found["masked_since"] == found["last_error"]["at"][:10] + found["masked_since"][10:]
+    assert (found["last_error"]["event"], found["last_error"]["facts"]["reason"]) == ("held: later", 'said "no"')
     _, out, _ = turnspan("status")
     assert "aws-access-key 2, jwt 5" in out
-    assert re.search(r'trouble   .*, held: later: session=.* reason=said "no"', out)
+    assert re.search(r'error     .*, held: later: session=.* reason=said "no"', out)
 
 
 def test_switched_off_and_wrong_settings_are_said(turnspan, monkeypatch):
@@ -264,7 +264,7 @@ def test_switched_off_and_wrong_settings_are_said(turnspan, monkeypatch):
     monkeypatch.setenv("TURNSPAN_CAPTURE", "all")
     code, out, _ = turnspan("status")
     assert code == 0
-    assert "is switched off by $TURNSPAN_ENABLED" in out
+    assert "disabled by $TURNSPAN_ENABLED" in out
     assert "$TURNSPAN_CAPTURE: capture is 'all'" in out
 
 
@@ -319,7 +319,7 @@ def test_how_long_the_hook_took(turnspan):
     path = writer.save(turnspan.place.claude / "projects" / "-p")
     path.write_bytes(b'{"subtype":"stop_hook_summary", torn\n' + path.read_bytes())
     assert status(turnspan)["hook_ms"] == {"stops": 3, "median_ms": 95, "longest_ms": 120}
-    assert "took 95 ms, 120 ms at most, over the last 3 stops" in turnspan("status")[1]
+    assert "duration: median 95 ms, max 120 ms (3 runs)" in turnspan("status")[1]
     assert hook_times(turnspan.place.base) is None
 
 
@@ -415,7 +415,7 @@ def test_show_says_that_a_session_is_off(turnspan):
     state.save(turnspan.place.home, state.Checkpoint(session_id=path.stem, is_off=True))
     code, out, err = turnspan("show", path.stem)
     assert code == 0
-    assert "Leaves:  nowhere: this session is switched off" in out
+    assert "Export:  nowhere: this session is switched off" in out
     assert "nothing of it leaves" in err
 
 

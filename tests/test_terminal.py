@@ -1,4 +1,4 @@
-"""What a terminal is given."""
+"""Text and figures for the terminal."""
 
 import pytest
 from hypothesis import given
@@ -25,14 +25,14 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize(("attack", "left"), ATTACKS.values(), ids=ATTACKS)
-def test_text_cannot_command_the_terminal(attack, left):
-    """Whatever stands in a transcript, a terminal only gets its words."""
+def test_control_sequences_are_removed(attack, left):
+    """Text from a transcript cannot control the terminal: only its words are printed."""
     assert one_line(attack) == left
 
 
 @given(st.text(alphabet=st.characters(), max_size=200))
-def test_no_text_can_command_the_terminal(text):
-    """No text at all leaves a control character, a change of direction or a lone surrogate."""
+def test_no_text_can_control_the_terminal(text):
+    """No text results in a control character, a change of direction or a lone surrogate."""
     shown = plain(text)
     assert not any(character < " " and character not in "\n\t" for character in shown)
     assert not any("\x7f" <= character <= "\x9f" or "\ud800" <= character <= "\udfff" for character in shown)
@@ -43,7 +43,7 @@ def test_no_text_can_command_the_terminal(text):
 
 @given(st.text(max_size=60).map(one_line), st.integers(0, 40))
 def test_text_is_cut_to_the_width_of_its_column(text, width):
-    """Chinese, emoji or plain: what is cut fits, and what is padded fills its column exactly."""
+    """Chinese, emoji or ASCII: cut text fits, and padded text fills its column exactly."""
     assert cells(fit(text, width)) <= width
     assert cells(pad(text, width)) == width
     assert fit(text, 200) == text
@@ -59,7 +59,7 @@ def test_text_is_cut_to_the_width_of_its_column(text, width):
     ],
 )  # fmt: skip
 def test_durations_are_short(ms, shown):
-    """A duration fits its column whatever it is."""
+    """Any duration fits its column."""
     assert duration(ms * 1_000_000) == shown
 
 
@@ -76,7 +76,7 @@ def test_durations_are_short(ms, shown):
     ],
 )
 def test_tokens_are_short(number, shown):
-    """So does a number of tokens."""
+    """Any number of tokens fits its column."""
     assert tokens(number) == shown
 
 
@@ -85,7 +85,7 @@ def test_tokens_are_short(number, shown):
     [(0, "$0.0000"), (0.00001, "<$0.0001"), (0.0225, "$0.0225"), (1.5, "$1.50"), (12345.6, "$12,346")],
 )
 def test_small_costs_keep_their_digits(amount, shown):
-    """A turn costs cents: their fractions are what a person compares."""
+    """A turn costs cents, and their fractions are compared."""
     assert usd(amount) == shown
 
 
@@ -94,11 +94,11 @@ def test_small_costs_keep_their_digits(amount, shown):
     [(-5, "now"), (30, "now"), (90, "2m"), (7200, "2h"), (3 * 86400, "3d"), (21 * 86400, "3w"), (800 * 86400, "2.2y")],
 )
 def test_ages_are_short(seconds, shown):
-    """How long ago, at a glance; a clock that went back shows as now."""
+    """An age has one unit; a time in the future shows as now."""
     assert age(seconds) == shown
 
 
-def test_signs_have_a_spelling_in_ascii():
+def test_symbols_have_an_ascii_form():
     """A terminal without Unicode gets lines of the same width."""
     line = "│ ├─◆ └─▸ ● ◉ ○ ✗ → ≥ … ·"
     assert in_ascii(line).isascii()

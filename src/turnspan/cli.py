@@ -177,7 +177,7 @@ def show_command(session: str | None, turn: int | None, is_full: bool, is_json: 
     from turnspan.source.validate import require_transcript
     from turnspan.view.preview import Preview
     from turnspan.view.records import line_of, trace_record
-    from turnspan.view.tree import Looks, session_lines
+    from turnspan.view.tree import Layout, session_lines
 
     config = settings_in_force()
     unread: dict[str, str] = {}
@@ -197,8 +197,8 @@ def show_command(session: str | None, turn: int | None, is_full: bool, is_json: 
             is_anything = True
             answer(line_of(trace_record(leaving.trace, leaving.masked)))
     else:
-        looks = Looks(width(), is_full=is_full, is_wrapped=sys.stdout.isatty())
-        for line in session_lines(shown, str(found.path), looks):
+        layout = Layout(width(), is_full=is_full, is_wrapped=sys.stdout.isatty())
+        for line in session_lines(shown, str(found.path), layout):
             is_anything = True
             answer(line)
     if turn is not None and not is_anything:

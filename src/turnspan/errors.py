@@ -1,20 +1,20 @@
-"""The tree of errors, and who must act on each.
+"""The exceptions of turnspan.
 
 TurnspanError
-├── TranscriptError      the file named is not a transcript we can read: the person named it
-├── ConfigError          a setting is wrong: the person changes it
+├── TranscriptError      a file is not a transcript that can be read
+├── ConfigError          a setting is missing or wrong
 ├── StateError           our own files cannot be read or written: permissions, disk, a newer turnspan
 └── BackendError         a destination cannot be used as it is configured
 
-Every error carries a sentence, and a hint that says what to do about it. What a server answers is not an error but a
-Verdict (`turnspan.backends`).
+Every error has a message and a hint that says what to do. The response of a server is not an error but a Verdict
+(`turnspan.backends`).
 """
 
 from __future__ import annotations
 
 
 class TurnspanError(Exception):
-    """Something a person can act on."""
+    """An error that the user can act on."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -26,7 +26,7 @@ class TurnspanError(Exception):
 
 
 class TranscriptError(TurnspanError):
-    """The file named cannot be read as a transcript."""
+    """A file cannot be read as a transcript."""
 
 
 class ConfigError(TurnspanError):
@@ -38,4 +38,4 @@ class StateError(TurnspanError):
 
 
 class BackendError(TurnspanError):
-    """A destination cannot be used as configured."""
+    """A destination cannot be used as it is configured."""

@@ -1,6 +1,7 @@
-"""What a hook was told, from the bytes on its stdin.
+"""The payload of a hook, parsed from its stdin.
 
-A payload may be cut off, or hold half an emoji: what can be read of it counts, wrong types are as good as missing.
+A payload may be truncated or contain a lone surrogate: every readable field is used. A field of the wrong type counts
+as missing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from turnspan.errors import TurnspanError
 
 
 class Event(msgspec.Struct, frozen=True):
-    """What a hook was told."""
+    """The payload of a hook."""
 
     hook_event_name: str = ""
     session_id: str = ""
@@ -24,7 +25,7 @@ class Event(msgspec.Struct, frozen=True):
     cwd: str = ""
     last_assistant_message: str | None = None
     agent_id: str | None = None
-    at_s: float = 0.0  # when it happened
+    at_s: float = 0.0  # when the hook ran
 
 
 _TEXT: Final = lazy.pattern(
@@ -33,27 +34,27 @@ _TEXT: Final = lazy.pattern(
 
 
 def parse_event(raw: bytes) -> Event:
-    """The payload of a hook; wrong types are as good as missing."""
+    """Parse the payload of a hook; a field of the wrong type counts as missing."""
     try:
         table = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         table = _salvaged(raw) or None
     if not isinstance(table, dict):
-        raise TurnspanError("the hook got no JSON object on stdin")
+        raise TurnspanError("the hook received no JSON object on stdin")
     texts = {key: table[key] for key in Event.__struct_fields__ if isinstance(table.get(key), str)}
-    if "\0" in texts.get("cwd", ""):  # no directory is called so
+    if "\0" in texts.get("cwd", ""):  # not a valid path
         del texts["cwd"]
     return Event(**texts)
 
 
 def _salvaged(raw: bytes) -> dict[str, str]:
-    """What an event says that is no valid JSON: there is half an emoji in it, or its end is missing."""
-    import json  # noqa: PLC0415  few events are broken
+    """Return the readable fields of a payload that is not valid JSON."""
+    import json  # noqa: PLC0415  only for broken payloads
 
     texts: dict[str, str] = {}
     for name, literal in _TEXT.findall(raw):
         with suppress(ValueError):
             text = json.loads(literal.decode("utf-8", "replace"), strict=False)
-            # Half a pair becomes what the transcript's reader makes of it: the last words must be found again.
+            # Replace lone surrogates as the transcript reader does: the last message is compared with the transcript.
             texts.setdefault(name.decode(), text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     return texts

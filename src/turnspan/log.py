@@ -1,27 +1,31 @@
-"""One line per event in a log that never grows past three files.
+"""The log: one line per event, in at most three files.
 
 Rules:
 
-- A line is `time level event key=value…`: one event, one line, whatever the values hold.
-- A line is appended by one write, so lines of any number of processes stay whole.
-- The log is a courtesy: when it cannot be written, that is an answer (False) and not an error.
-- Only facts: whoever calls puts in no content of a transcript and no credentials.
+- A line is `time level event key=value…`. No value can break it or add another.
+- A line is appended by a single write, so lines of concurrent processes do not mix.
+- Logging never fails: a log that cannot be written is a return value (False), not an error.
+- Facts only: callers pass no transcript content and no credentials.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from turnspan.backends import Answer
 from turnspan.errors import StateError
-from turnspan.private_files import open_private, private_directory
+from turnspan.private_files import Busy, kernel_lock, open_private, private_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Literal
+
+    from turnspan.settings.config import Config
+    from turnspan.ship import Shipped
+    from turnspan.source.sessions import SessionFile
 
     Level = Literal["DEBUG", "INFO", "WARN", "ERROR"]
 
@@ -32,7 +36,7 @@ _MAX_VALUE_CHARS: Final = 1000
 
 
 def log_line(home: Path, level: Level, event: str, **facts: object) -> bool:
-    """Append one line; False when the log cannot be written."""
+    """Append one line; return False if the log cannot be written."""
     line = format_line(time.time(), level, event, facts).encode("utf-8")
     path = home / LOG_NAME
     try:
@@ -42,18 +46,19 @@ def log_line(home: Path, level: Level, event: str, **facts: object) -> bool:
         return False
     try:
         is_written = os.write(descriptor, line) == len(line)
-        if os.fstat(descriptor).st_size > MAX_LOG_BYTES:
-            with suppress(OSError):  # another process is at it, or the disk minds; the next line will try again
-                _rotate(path, descriptor)
+        is_full = os.fstat(descriptor).st_size > MAX_LOG_BYTES
     except OSError:
         return False
     finally:
         os.close(descriptor)
+    if is_full:
+        with suppress(Busy, StateError, OSError):  # another process rotates, or the disk fails; the next line retries
+            _rotate(path)
     return is_written
 
 
 def format_line(at_s: float, level: Level, event: str, facts: dict[str, object]) -> str:
-    """The line of an event, newline included."""
+    """Format a line, newline included."""
     seconds, fraction = divmod(at_s, 1)
     at = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{int(fraction * 1000):03}Z"
     pairs = (f"{key}={_value(fact)}" for key, fact in facts.items())
@@ -71,18 +76,61 @@ def _value(fact: object) -> str:
 
 
 def _escape(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")  # also for half a surrogate pair
+    return char.encode("unicode_escape").decode("ascii")  # also a lone surrogate
 
 
-def _rotate(path: Path, descriptor: int) -> None:
-    """Move every file one place on. Who writes to a moved file meanwhile still writes to a file that is kept."""
-    if sys.platform != "win32":
-        import fcntl  # noqa: PLC0415 - there is none on Windows
+def _rotate(path: Path) -> None:
+    """Rename every file to the next number. A process that still writes to a renamed file loses nothing."""
+    with kernel_lock(path, timeout_s=0) as held:
+        if os.fstat(held.descriptor).st_size <= MAX_LOG_BYTES:
+            return  # another process has just rotated
+        for number in range(KEPT_FILES - 1, 0, -1):
+            source = path if number == 1 else path.with_name(f"{path.name}.{number - 1}")
+            if source.exists():
+                source.replace(path.with_name(f"{path.name}.{number}"))
 
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the lock is the file's: it ends with the descriptor
-        if not os.path.samestat(os.fstat(descriptor), os.lstat(path)):
-            return  # someone else has just moved it
-    for place in range(KEPT_FILES - 1, 0, -1):
-        source = path if place == 1 else path.with_name(f"{path.name}.{place - 1}")
-        if source.exists():
-            source.replace(path.with_name(f"{path.name}.{place}"))
+
+# ---- the line about a session
+
+
+def report(config: Config, session: SessionFile, shipped: Shipped, marks: list[dict[str, Any]]) -> None:
+    """Log the result of shipping a session; `marks` are the events that caused it."""
+    facts: dict[str, Any] = {
+        "session": session.session_id,
+        "destination": shipped.destination,
+        "trigger": ",".join(sorted({str(mark.get("event")) for mark in marks})),
+        "turns": shipped.turns,
+        "spans": shipped.spans,
+    }
+    for name in ("copied", "off", "refused", "cut", "kept_as"):
+        if getattr(shipped, name):
+            facts[name] = getattr(shipped, name)
+    for name, counts in (("masked", shipped.masked), ("noticed", shipped.noticed), ("unknown", shipped.unknown)):
+        if counts:
+            facts[name] = ",".join(f"{key}={count}" for key, count in sorted(counts.items()))
+    if shipped.is_rewritten:
+        facts["rewritten"] = True
+    if shipped.is_answer_missing:
+        facts["unsealed"] = True
+    if shipped.stopped is not None:
+        facts["reason"] = shipped.stopped.reason
+    log_line(config.home, _level_of(shipped), _event_of(shipped), **facts)
+
+
+def _level_of(shipped: Shipped) -> Level:
+    stopped = shipped.stopped
+    if shipped.refused or (stopped is not None and stopped.answer is not Answer.LATER):
+        return "ERROR"
+    return "WARN" if stopped is not None or shipped.is_rewritten or shipped.kept_as else "INFO"
+
+
+def _event_of(shipped: Shipped) -> str:
+    if shipped.stopped is not None:
+        return f"held: {shipped.stopped.answer}"
+    if shipped.refused:
+        return "quarantined"
+    if shipped.kept_as:
+        return "state corrupt"
+    if shipped.held_until_s is not None:
+        return "on hold"
+    return "sent" if shipped.spans else "nothing new"

@@ -1,17 +1,17 @@
-"""Our own files: where they live, and how they are opened, replaced and locked.
+"""turnspan's own files: where they are, and how they are opened, replaced and locked.
 
 Rules:
 
-- Everything of ours is below `$CLAUDE_CONFIG_DIR/turnspan`, or `~/.claude/turnspan`. A relative directory is refused: a
-  worker has no working directory it could be relative to.
-- Directories of ours are 0700 and files 0600. What is a link, belongs to someone else or can be written by others is
-  refused, never repaired: whoever made it so could have put anything there.
-- A file is replaced as a whole: a temporary file is written and fsynced, renamed, and the directory fsynced. Whoever
-  reads, and whenever the machine stops, there is the old one or the new one.
-- Locks are the kernel's: they die with their holder, are never stolen and never soft. `fcntl` is used directly: loading
-  `filelock` takes some 70 ms of CPU for the same `flock`, and where the file system has none it turns to a soft lock.
-  It does the locking where there is no `fcntl`.
-- What the disk says is told as a `StateError`, a sentence with a hint. Only "it is not there" stays an answer.
+- Everything is below `$CLAUDE_CONFIG_DIR/turnspan`, or `~/.claude/turnspan`. A relative directory is refused: a worker
+  has no working directory to resolve it against.
+- Directories are 0700 and files 0600. A path that is a link, belongs to another user or is writable by others is
+  refused, never repaired: its content cannot be trusted.
+- Replacing a file is atomic and durable: a temporary file is written and fsynced, renamed, and the directory fsynced.
+  A reader, or a machine after a crash, finds the old content or the new content.
+- Locks are kernel locks: they end with their holder and are never stolen. `filelock` locks a descriptor that was opened
+  here, so that the rules above also hold for lock files. Lock files stay; one that was removed or replaced between
+  opening and locking is opened again.
+- A disk error is raised as a `StateError`, a sentence with a hint. Only FileNotFoundError is passed on.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from filelock import lock_descriptor, unlock_descriptor
+
 from turnspan.errors import StateError
 
 if TYPE_CHECKING:
@@ -33,20 +35,20 @@ if TYPE_CHECKING:
 _SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 _LOCK_POLL_S = 0.02
-_SHORTEST_POLL_S = 0.001  # most are held for a few milliseconds
+_SHORTEST_POLL_S = 0.001  # most locks are held for a few milliseconds
 _PATIENCE_S = 2.5
-_IN_USE = {5, 32, 33}  # what Windows answers while a virus scanner or an indexer has the file open
+_IN_USE = {5, 32, 33}  # Windows error codes while a virus scanner or an indexer has the file open
 
 
-class Busy(Exception):  # noqa: N818 - an answer, not an error
-    """Someone else holds this lock."""
+class Busy(Exception):  # noqa: N818 - a result, not an error
+    """Another process holds this lock."""
 
 
 def claude_home(env: Mapping[str, str]) -> Path:
-    """Where Claude Code keeps its own files."""
+    """Return the directory of Claude Code's own files."""
     configured = env.get("CLAUDE_CONFIG_DIR")
     if not configured:
-        return _person_home(env) / ".claude"
+        return _user_home(env) / ".claude"
     if not Path(configured).is_absolute():
         message = f"no state dir: CLAUDE_CONFIG_DIR is {configured!r}, which is a relative path"
         raise StateError(message, hint="set it to an absolute path")
@@ -54,20 +56,20 @@ def claude_home(env: Mapping[str, str]) -> Path:
 
 
 def turnspan_home(env: Mapping[str, str]) -> Path:
-    """Where our state, log, settings and local traces live."""
+    """Return the directory of our state, log, settings and local traces."""
     return claude_home(env) / "turnspan"
 
 
-def _person_home(env: Mapping[str, str]) -> Path:
+def _user_home(env: Mapping[str, str]) -> Path:
     named = Path(env.get("USERPROFILE" if sys.platform == "win32" else "HOME") or "")
     if named.is_absolute():
         return named
     if sys.platform != "win32":
-        import pwd  # noqa: PLC0415 - there is none on Windows
+        import pwd  # noqa: PLC0415 - does not exist on Windows
 
         try:
             recorded = Path(pwd.getpwuid(os.geteuid()).pw_dir)
-        except KeyError:  # a container that runs under a number without a name
+        except KeyError:  # a container whose user id has no name
             recorded = Path()
         if recorded.is_absolute():
             return recorded
@@ -75,7 +77,7 @@ def _person_home(env: Mapping[str, str]) -> Path:
 
 
 def private_directory(path: Path) -> Path:
-    """Make sure of a directory that only we can write to, and return it."""
+    """Return a directory that only we can write to; create it if missing."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:
@@ -83,7 +85,7 @@ def private_directory(path: Path) -> Path:
     except OSError as error:
         raise disk_error(error, path) from error
     if stat.S_ISLNK(found.st_mode) or not stat.S_ISDIR(found.st_mode):
-        raise _unsafe(path, "it is not a directory of its own", hint="move it away")
+        raise _unsafe(path, "it is not a directory, or is a link", hint="move it away")
     _check_owner(path, found)
     return path
 
@@ -91,20 +93,20 @@ def private_directory(path: Path) -> Path:
 def _make_directory(path: Path) -> os.stat_result:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir(mode=0o700, exist_ok=True)  # another worker may have been faster
+        path.mkdir(mode=0o700, exist_ok=True)  # another worker may have created it meanwhile
         return os.lstat(path)
     except OSError as error:
         raise disk_error(error, path) from error
 
 
 def open_private(path: Path, flags: int) -> int:
-    """Open a regular file of ours, or create it 0600. Raises FileNotFoundError where there is none to open."""
+    """Open a regular file of ours, or create it 0600. Raises FileNotFoundError without O_CREAT."""
     try:
         descriptor = os.open(path, flags | _SAFELY | _BINARY, 0o600)
     except OSError as error:
         if error.errno == errno.ENOENT and not flags & os.O_CREAT:
             raise
-        # A link, a directory, a FIFO or socket without anyone at its other end.
+        # A link, a directory, or a FIFO or socket without a reader.
         if error.errno in {errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO}:
             raise _unsafe(path, "it is not a regular file", hint="move it away") from error
         raise disk_error(error, path) from error
@@ -120,7 +122,7 @@ def open_private(path: Path, flags: int) -> int:
 
 
 def read_private(path: Path, limit: int) -> bytes | None:
-    """The first `limit` bytes of a file of ours; None when there is no such file."""
+    """Return the first `limit` bytes of a file of ours; None if it does not exist."""
     try:
         descriptor = open_private(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -134,13 +136,13 @@ def read_private(path: Path, limit: int) -> bytes | None:
 
 
 def read_on(descriptor: int, limit: int) -> bytes:
-    """What a file holds from here to its end, or to a limit."""
+    """Return the bytes from the current offset to the end of the file, `limit` at most."""
     size = os.fstat(descriptor).st_size - os.lseek(descriptor, 0, os.SEEK_CUR)
     return os.read(descriptor, max(0, min(size, limit)))
 
 
 def replace_private(path: Path, content: bytes) -> None:
-    """Give a file new content, durably. Raises StateError, and then the old content is still there."""
+    """Replace the content of a file, durably. Raises StateError, which keeps the old content."""
     temporary = _write_temporary(path, content)
     try:
         rename_patiently(temporary, path)
@@ -172,7 +174,7 @@ def _write_temporary(path: Path, content: bytes) -> Path:
 def rename_patiently(
     source: Path, target: Path, *, rename: Callable[[Path, Path], None] = os.replace, patience_s: float = _PATIENCE_S
 ) -> None:
-    """Rename over `target`; where Windows says that it is in use, try again for a while."""
+    """Rename over `target`; retry for a while if Windows says that it is in use."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
@@ -184,7 +186,7 @@ def rename_patiently(
 
 
 def _sync_directory(path: Path) -> None:
-    if sys.platform == "win32":  # directories cannot be opened there
+    if sys.platform == "win32":  # Windows cannot open directories
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -194,77 +196,55 @@ def _sync_directory(path: Path) -> None:
 
 
 class Held(NamedTuple):
-    """A lock that is held, and the file it is the lock of."""
+    """A lock that is held, and the file that it locks."""
 
     descriptor: int
-    is_locked: bool  # False where the file system cannot lock, and then nobody is kept out
+    is_locked: bool  # False on a file system that cannot lock: other processes are not kept out
 
 
-if sys.platform != "win32":
-    import fcntl
+@contextmanager
+def kernel_lock(path: Path, timeout_s: float) -> Iterator[Held]:
+    """Hold the lock of this file, which is created if missing. Raises Busy."""
+    deadline, pause_s = time.monotonic() + timeout_s, _SHORTEST_POLL_S
+    while (held := _try_lock(path)) is None:
+        if time.monotonic() >= deadline:
+            raise Busy
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LOCK_POLL_S)
+    try:
+        yield held
+    finally:
+        # Closing alone is not enough: a forked child has the same open file, and with it the lock.
+        with suppress(OSError):
+            unlock_descriptor(held.descriptor)
+        os.close(held.descriptor)
 
-    @contextmanager
-    def kernel_lock(path: Path, timeout_s: float) -> Iterator[Held]:
-        """Hold the lock of this file, which is made when there is none. Raises Busy."""
-        deadline, pause_s = time.monotonic() + timeout_s, _SHORTEST_POLL_S
-        while (held := _try_lock(path)) is None:
-            if time.monotonic() >= deadline:
-                raise Busy
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LOCK_POLL_S)
+
+def _try_lock(path: Path) -> Held | None:
+    """Lock a file, or return None if another process holds it."""
+    while True:
+        descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
         try:
-            yield held
-        finally:
-            # Not only by closing: a forked child would have the same open file, and with it the lock.
-            with suppress(OSError):
-                fcntl.flock(held.descriptor, fcntl.LOCK_UN)
-            os.close(held.descriptor)
-
-    def _try_lock(path: Path) -> Held | None:
-        while True:
-            descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
-            is_locked = True
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(descriptor)
-                return None
-            except OSError:  # ENOLCK, ENOSYS, EOPNOTSUPP: some network file systems
-                is_locked = False
+            is_busy, is_locked = not lock_descriptor(descriptor, blocking=False), True
+        except OSError:  # ENOLCK, ENOSYS, EOPNOTSUPP: some network file systems
+            is_busy = is_locked = False
+        if not is_busy:
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
                     return Held(descriptor, is_locked)
-            os.close(descriptor)  # removed between our opening and our locking it: that was the lock no more
-
-else:
-
-    @contextmanager
-    def kernel_lock(path: Path, timeout_s: float) -> Iterator[Held]:
-        """Hold the lock of this file, which is made when there is none. Raises Busy."""
-        from filelock import FileLock, Timeout  # noqa: PLC0415 - slow to load
-
-        guard = FileLock(f"{path}.guard", timeout=timeout_s)  # a locked file cannot be read there, not even by us
-        try:
-            guard.acquire()
-        except Timeout:
-            raise Busy from None
-        try:
-            descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
-            try:
-                yield Held(descriptor, is_locked=True)
-            finally:
-                os.close(descriptor)
-        finally:
-            guard.release()
+        os.close(descriptor)
+        if is_busy:
+            return None
+        # The file was removed after it was opened: other processes lock its successor.
 
 
 def _check_owner(path: Path, found: os.stat_result) -> None:
-    if sys.platform == "win32":  # the profile directory's access list does this there
+    if sys.platform == "win32":  # there the access list of the profile directory protects it
         return
     if found.st_uid != os.geteuid():
         raise _unsafe(path, "it belongs to another user", hint="move it away, or run as its owner")
     if found.st_mode & 0o022:
-        raise _unsafe(path, "others can write to it", hint=f"look at what is in it, then `chmod go-w '{path}'`")
+        raise _unsafe(path, "other users can write to it", hint=f"check its content, then `chmod go-w '{path}'`")
 
 
 def _unsafe(path: Path, why: str, *, hint: str) -> StateError:
@@ -272,7 +252,7 @@ def _unsafe(path: Path, why: str, *, hint: str) -> StateError:
 
 
 def disk_error(error: OSError, path: Path) -> StateError:
-    """What the disk said, as a sentence."""
+    """Return a StateError for an error of the disk."""
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
             return StateError(f"disk full: cannot write {str(path)!r}", hint="free some space")

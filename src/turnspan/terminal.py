@@ -1,11 +1,11 @@
-"""What a terminal is given: text that cannot command it, cut to its width, and figures read at a glance.
+"""Text for a terminal: without control sequences, cut to a width, with short figures.
 
 Rules:
 
-- Whatever comes from a transcript, a path or a server goes through `plain` or `one_line`: no escape sequence, control
-  character or change of direction reaches the screen.
+- Text from a transcript, a path or a server goes through `plain` or `one_line`: no escape sequence, control character
+  or change of direction reaches the screen.
 - Widths are counted in cells: a Chinese character takes two.
-- A figure says how it is known: `~` it is inferred, `≥` it is at least that, `?` nobody knows.
+- A figure that is not measured is marked: `~` inferred, `≥` at least, `?` unknown.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 _SEQUENCE: Final = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor movements
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x80-\x9f]*(?:\x07|\x1b\\|\x9c)"  # OSC…: titles, clipboard
-    r"|\x1b[ -/]*[0-~]"  # all others
+    r"|\x1b[ -/]*[0-~]"  # all other sequences
 )
 _NEWLINE: Final = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
 _UNSEEN: Final = re.compile(
-    "[\x00-\x08\x0e-\x1f\x7f-\x9f"  # controls but tab and newline
-    "\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # direction, and what has no width
+    "[\x00-\x08\x0e-\x1f\x7f-\x9f"  # controls except tab and newline
+    "\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # direction marks, no width
     "\U000e0000-\U000e007f]"
 )
-# Signs that join or colour emoji. Terminals disagree about the width of what they make, and columns would not stand.
+# Characters that join or colour emoji: terminals disagree about the width of the result, which breaks columns.
 _EMOJI_GLUE: Final = re.compile(
     "[\ufe0e\ufe0f\U0001f3fb-\U0001f3ff]|(?<=[\u2190-\u2bff\ufe0f\U0001f000-\U0001faff])\u200d"
 )
@@ -42,17 +42,17 @@ _ASCII: Final = str.maketrans(
         "→": ">", "←": "<", "≥": ">", "…": ".", "·": "-",
     }
 )  # fmt: skip
-_LONGEST_LINE: Final = 1000  # characters looked at to make one line; no screen is wider
+_LONGEST_LINE: Final = 1000  # characters used for one line; no screen is wider
 
 
 def plain(text: str) -> str:
-    """Text without anything that a terminal would obey; newlines and tabs stay."""
+    """Return the text without control sequences; newlines and tabs are kept."""
     text = _NEWLINE.sub("\n", _SEQUENCE.sub("", text))
     return _SURROGATE.sub("\ufffd", _UNSEEN.sub("", text))
 
 
 def one_line(text: str) -> str:
-    """The beginning of a text as one line, as wide in one terminal as in another."""
+    """Return the beginning of a text as one line that has the same width in every terminal."""
     line = " ".join(text[:_LONGEST_LINE].split())
     if line.isascii() and line.isprintable():
         return line
@@ -60,24 +60,24 @@ def one_line(text: str) -> str:
 
 
 def in_ascii(text: str) -> str:
-    """Our own signs spelled for a terminal that knows no others, each as wide as before."""
+    """Replace our own symbols by ASCII ones of the same width."""
     return text.translate(_ASCII)
 
 
 def cells(text: str) -> int:
-    """How many columns a text takes."""
+    """Return the number of columns a text takes."""
     return len(text) if text.isascii() else sum(map(get_character_cell_size, text))
 
 
 def fit(text: str, width: int) -> str:
-    """Text cut to a width; what was cut off shows as an ellipsis."""
+    """Cut text to a width, with an ellipsis."""
     if len(text) <= width and cells(text) <= width:
         return text
     return text[: _beginning(text, width - 1)].rstrip() + "…" if width > 0 else ""
 
 
 def _beginning(text: str, width: int) -> int:
-    """How many characters of a text there is room for."""
+    """Return the number of characters that fit a width."""
     for number, character in enumerate(text):
         width -= get_character_cell_size(character)
         if width < 0:
@@ -86,7 +86,7 @@ def _beginning(text: str, width: int) -> int:
 
 
 def broken(text: str, width: int) -> Iterator[str]:
-    """A line in pieces of at most a width."""
+    """Break a line into pieces of at most a width."""
     while (length := _beginning(text, width)) < len(text):
         yield text[: max(length, 1)]
         text = text[max(length, 1) :]
@@ -94,18 +94,18 @@ def broken(text: str, width: int) -> Iterator[str]:
 
 
 def pad(text: str, width: int) -> str:
-    """Text cut or filled up to exactly a width."""
+    """Cut or pad text to exactly a width."""
     shown = fit(text, width)
     return shown + " " * (width - cells(shown))
 
 
 def paint(text: str, fg: str | None = None, *, is_bold: bool = False) -> str:
-    """Text in a colour; `click.echo` takes it away again where none is wanted."""
+    """Return the text in a colour; `click.echo` removes it where colour is not wanted."""
     return click.style(text, fg=fg, bold=is_bold or None) if text and (fg or is_bold) else text
 
 
 def unstyled(text: str) -> str:
-    """Text as it was before it was painted."""
+    """Return the text without its colours."""
     return click.unstyle(text)
 
 
@@ -113,7 +113,7 @@ def unstyled(text: str) -> str:
 
 
 def duration(ns: int) -> str:
-    """How long something took, in at most six characters."""
+    """Format a duration in at most six characters."""
     ms = ns // 1_000_000
     if ms < 1000:
         return f"{ms}ms"
@@ -127,7 +127,7 @@ def duration(ns: int) -> str:
 
 
 def tokens(count: int) -> str:
-    """A number of tokens, in at most five characters."""
+    """Format a number of tokens in at most five characters."""
     for size, unit in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (1000, "k")):
         if count >= size:
             value = count / size
@@ -136,14 +136,14 @@ def tokens(count: int) -> str:
 
 
 def usd(amount: float) -> str:
-    """A cost: to the hundredth of a cent while it is small."""
+    """Format a cost; below a dollar to the hundredth of a cent."""
     if amount and amount < 0.00005:
         return "<$0.0001"
     return f"${amount:.4f}" if amount < 1 else f"${amount:.2f}" if amount < 1000 else f"${amount:,.0f}"
 
 
 def age(seconds: float) -> str:
-    """How long ago something was."""
+    """Format the age of something."""
     for length, unit in ((86400 * 365, "y"), (86400 * 7, "w"), (86400, "d"), (3600, "h"), (60, "m")):
         if seconds >= length * (2 if unit == "w" else 1):
             return f"{seconds / length:.0f}{unit}" if unit != "y" else f"{seconds / length:.1f}y"
@@ -151,11 +151,11 @@ def age(seconds: float) -> str:
 
 
 def iso_time(at_ns: int) -> str:
-    """A time for machines: UTC, to the nanosecond."""
+    """Format a time for machines: UTC, to the nanosecond."""
     seconds, ns = divmod(at_ns, 10**9)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ns:09d}Z"
 
 
 def count(number: int, word: str, words: str = "") -> str:
-    """A number and what it counts: 1 turn, 2 turns."""
+    """Format a number with its noun: 1 turn, 2 turns."""
     return f"{number:,} {word if number == 1 else words or word + 's'}"

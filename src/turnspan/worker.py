@@ -11,9 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-from turnspan import lazy  # noqa: F401  before anybody else loads msgspec
-
-# isort: split
 import os
 import time
 from contextlib import suppress
@@ -28,8 +25,8 @@ from turnspan.delivery.destinations import since, targets_of
 from turnspan.errors import BackendError, ConfigError, TurnspanError
 from turnspan.hook import take_over
 from turnspan.hook_event import parse_event
+from turnspan.log import report
 from turnspan.private_files import Busy
-from turnspan.report import report
 from turnspan.settings.config import OFF, load_config
 from turnspan.ship import ship
 from turnspan.source import sessions

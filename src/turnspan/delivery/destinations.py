@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import importlib
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from turnspan.errors import ConfigError
-from turnspan.lazy import blake2b
 from turnspan.private_files import private_directory, read_private, replace_private
 
 if TYPE_CHECKING:

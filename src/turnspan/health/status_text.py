@@ -1,9 +1,9 @@
-"""A status for people, as lines, and for machines, as one record.
+"""A status as lines for people, and as one record for machines.
 
 Rules:
 
-- Values in, lines out. What came from a file, a log or a server is stripped of what a terminal would obey.
-- Nothing is said of what there is none of.
+- Text from a file, a log or a server goes through `one_line`: no control sequence reaches the terminal.
+- Empty sections are omitted.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
     from turnspan.health.status import Standing, Status
 
 _LABEL: Final = 9
-_NAMED: Final = 5  # reasons with a line of their own
+_NAMED: Final = 5  # reasons that are listed
 _GOOD, _POOR, _BAD = "green", "yellow", "red"
 
 
 def status_lines(status: Status) -> Iterator[str]:
-    """A status for people."""
+    """Yield the lines of a status."""
     yield from _switches(status)
     more = "at least " if status.unread else ""
     words = [more + count(status.transcripts, "transcript"), f"{status.known:,} seen by turnspan"]
     words += [f"{status.off:,} switched off"] if status.off else []
-    words += [f"{status.unreadable:,} with a state that is not understood"] if status.unreadable else []
+    words += [f"{status.unreadable:,} with an unreadable state"] if status.unreadable else []
     yield _row("sessions", ", ".join(words))
     for why in status.unread:
         yield _row("", paint(one_line(why), _BAD))
     if status.hook is not None:
-        took = f"{status.hook.median_ms:.0f} ms, {status.hook.longest_ms:.0f} ms at most"
-        yield _row("hook", f"took {took}, over the last {count(status.hook.stops, 'stop')}, by Claude Code's own clock")
+        took = f"median {status.hook.median_ms:.0f} ms, max {status.hook.longest_ms:.0f} ms"
+        yield _row("hook", f"duration: {took} ({count(status.hook.stops, 'run')})")
     if status.masked:
         rules = ", ".join(f"{one_line(rule)} {times:,}" for rule, times in sorted(status.masked.items()))
         yield _row("masked", f"{rules} (in the log since {status.masked_since[:10]})")
     if status.last_trouble is not None:
-        yield _row("trouble", _trouble(status.last_trouble))
+        yield _row("error", _log_line(status.last_trouble))
     for problem in status.problems:
         yield _row("settings", paint(one_line(problem), _BAD))
     for standing in status.destinations:
@@ -52,20 +52,20 @@ def status_lines(status: Status) -> Iterator[str]:
     if status.strangers:
         yield ""
         names = ", ".join(map(one_line, status.strangers))
-        yield f"not configured here, but known from before or from Claude Code's environment: {names}"
+        yield f"not configured here, but used before or configured in Claude Code's environment: {names}"
 
 
 def _switches(status: Status) -> Iterator[str]:
     if not status.is_enabled:
-        yield _row("turnspan", paint(f"is switched off by {one_line(status.switched_by)}", _BAD))
+        yield _row("turnspan", paint(f"disabled by {one_line(status.switched_by)}", _BAD))
     for place in status.places:
         yield _row("hooks", f"{one_line(place.scope)} ({one_line(place.path)}): {', '.join(place.events)}")
     if not status.places:
         none = paint("none: Claude Code does not call turnspan", _BAD)
-        yield _row("hooks", f"{none}; `turnspan install` registers them")
+        yield _row("hooks", f"{none}; run `turnspan install`")
 
 
-def _trouble(line: Line) -> str:
+def _log_line(line: Line) -> str:
     facts = " ".join(f"{name}={one_line(value)}" for name, value in line.facts.items() if name != "trigger")
     return f"{line.at[:19].replace('T', ' ')} UTC, {one_line(line.event)}: {facts}"
 
@@ -82,7 +82,8 @@ def _standing(it: Standing, now_s: float) -> Iterator[str]:
     yield f"{paint(one_line(it.name), is_bold=True)}  {one_line(it.where)} ({it.type}, {it.capture}{source})"
     if it.answer is not None:
         is_good = it.answer == "acknowledged"
-        yield _below("answers", paint("yes", _GOOD) if is_good else paint(f"{it.answer}: {_said(it)}", _BAD))
+        reason = f"{it.answer}: {one_line(it.answer_reason)}"
+        yield _below("check", paint("ok", _GOOD) if is_good else paint(reason, _BAD))
     if it.spans:
         when = f", last {_ago(now_s, it.last_success_s)}" if it.last_success_s else ""
         yield _below(
@@ -93,9 +94,9 @@ def _standing(it: Standing, now_s: float) -> Iterator[str]:
     yield from _waiting(it)
     if it.held_until_s is not None:
         until = time.strftime("%H:%M:%S", time.localtime(it.held_until_s))
-        yield _below("held", paint(f"until {until}: {one_line(it.last_error)}", _BAD))
+        yield _below("backoff", paint(f"until {until} after {one_line(it.last_error)}", _BAD))
     elif it.last_error:
-        yield _below("error", paint(f"{one_line(it.last_error)}; the next event tries again", _POOR))
+        yield _below("error", paint(f"{one_line(it.last_error)}; the next event retries", _POOR))
     for refusal in it.refused[:_NAMED]:
         where = f"{count(refusal.spans, 'span')}, latest in {one_line(refusal.session_id)[:8]}"
         yield _below("refused", paint(f"{where}: {one_line(refusal.reason)}", _BAD))
@@ -113,13 +114,10 @@ def _waiting(it: Standing) -> Iterator[str]:
         words = f"{more}{count(pending.turns, 'turn')} of {count(pending.sessions, 'session')}"
         yield _below("pending", paint(words, _POOR))
     if pending.open:
-        yield _below("open", f"{count(pending.open, 'session')} with a turn that goes on")
+        yield _below("open", f"{count(pending.open, 'session')} with a turn in progress")
     if pending.history:
-        yield _below("history", f"{count(pending.history, 'session')} from before; `turnspan backfill` sends them")
-
-
-def _said(it: Standing) -> str:
-    return one_line(it.answer_reason)
+        older = count(pending.history, "older session")
+        yield _below("history", f"{older}; run `turnspan backfill` to export them")
 
 
 def _below(label: str, text: str) -> str:
@@ -135,23 +133,23 @@ def _ago(now_s: float, then_s: float | None) -> str:
 
 
 def status_record(status: Status) -> dict[str, object]:
-    """A status as values that JSON knows; times are UTC."""
+    """Return a status as JSON values; times are UTC."""
     return {
         "at": _iso(status.at_s),
         "home": status.home,
         "is_enabled": status.is_enabled,
-        "switched_by": status.switched_by,
+        "disabled_by": status.switched_by,
         "hooks": msgspec.to_builtins(status.places),
         "transcripts": status.transcripts,
-        "unread": list(status.unread),
+        "unreadable": list(status.unread),
         "sessions": {"known": status.known, "off": status.off, "unreadable": status.unreadable},
         "hook_ms": msgspec.to_builtins(status.hook),
         "masked": status.masked,
         "masked_since": status.masked_since or None,
-        "last_trouble": msgspec.to_builtins(status.last_trouble),
+        "last_error": msgspec.to_builtins(status.last_trouble),
         "problems": list(status.problems),
         "destinations": [_standing_record(standing) for standing in status.destinations],
-        "strangers": list(status.strangers),
+        "other_exporters": list(status.strangers),
     }
 
 
@@ -171,7 +169,7 @@ def _standing_record(it: Standing) -> dict[str, object]:
         "pending": msgspec.to_builtins(it.pending),
         "last_success": _iso(it.last_success_s),
         "last_error": it.last_error or None,
-        "held_until": _iso(it.held_until_s),
+        "backoff_until": _iso(it.held_until_s),
         "refused": msgspec.to_builtins(it.refused),
         "newest": None
         if newest is None

@@ -14,12 +14,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from turnspan.errors import TranscriptError
-from turnspan.lazy import blake2b
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,9 +6,8 @@ the same transcript must give other traces than before.
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Final
-
-from turnspan.lazy import sha256
 
 VERSION: Final = b"turnspan-1"
 

@@ -1,4 +1,4 @@
-"""What a span says, in one line that a terminal can be given."""
+"""The content of a span in one line for the terminal."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from turnspan.trace.model import Json, Kind, Media, Reasoning, Text, ToolCall, T
 if TYPE_CHECKING:
     from turnspan.trace.model import Content, Part, Span
 
-# The argument that says most about a call, in the order of preference.
-_TELLING: Final = (
+# The arguments that describe a call best, in order of preference.
+_DESCRIPTIVE: Final = (
     "command", "file_path", "notebook_path", "pattern", "query", "url", "skill", "description", "prompt", "subject",
 )  # fmt: skip
 _TAG: Final = re.compile(r"</?[a-z][a-z_-]*>")
 _FROM_EDITOR: Final = re.compile(r"ide_[a-z_]+: ")
 _SUMMARY: Final = re.compile(r"<summary>(.*?)</summary>", re.DOTALL)
-_LOOKED_AT: Final = 10_000  # characters of a notification: its summary stands near the beginning
+_LOOKED_AT: Final = 10_000  # characters of a notification; its summary is near the beginning
 
 
 def gist_of(span: Span, *, is_parent: bool) -> str:
-    """What a span is about. `is_parent`: something stands below it that tells what came of it."""
+    """Summarise a span. `is_parent`: its children show its result."""
     match span.kind:
         case Kind.TURN | Kind.AGENT:
             return _headline(words_of(span)) or one_line(str(span.facts.get("agent_description", "")))
         case Kind.GENERATION:
-            return "" if span.error is not None else _said(span.output)
+            return "" if span.error is not None else _response(span.output)
         case Kind.TOOL:
-            asked = _asked_for(span.input)
-            # What an agent answered stands at the agent; what went wrong has a line of its own.
-            is_told = is_parent or span.error is not None or "background" in span.facts
-            gave = "" if is_told or span.output is None else one_line(flat(span.output))
-            return f"{asked} → {gave}" if asked and gave else asked or gave
+            call = _call(span.input)
+            # The result of an agent is shown at the agent, and an error on its own line.
+            is_shown_elsewhere = is_parent or span.error is not None or "background" in span.facts
+            result = "" if is_shown_elsewhere or span.output is None else one_line(flat(span.output))
+            return f"{call} → {result}" if call and result else call or result
         case Kind.EVENT:
             details = [_detail(name, value) for name, value in span.facts.items() if name != "event"]
             words = words_of(span) or (flat(span.output) if span.output is not None else "")
@@ -44,15 +44,15 @@ def gist_of(span: Span, *, is_parent: bool) -> str:
 
 
 def _headline(text: str) -> str:
-    """The beginning of a prompt, without the tags the client wraps around what no person typed."""
+    """Return the beginning of a prompt, without the tags that the client wraps around text it generated."""
     if not text.lstrip().startswith("<"):
         return one_line(text)
     summary = _SUMMARY.search(text[:_LOOKED_AT])
     return one_line(summary[1] if summary is not None else _TAG.sub(" ", text))
 
 
-def _said(content: Content | None) -> str:
-    """What the model said; what it thought, if it said nothing; what it called, if it did neither."""
+def _response(content: Content | None) -> str:
+    """Return the text of a response; without text its reasoning, without that its tool calls."""
     if not isinstance(content, tuple):
         return one_line(flat(content)) if content is not None else ""
     parts = [part for message in content for part in message.parts]
@@ -64,24 +64,24 @@ def _said(content: Content | None) -> str:
     return f"→ {calls}" if calls else ""
 
 
-def _asked_for(content: Content | None) -> str:
+def _call(content: Content | None) -> str:
     if not isinstance(content, Json):
         return one_line(flat(content)) if content is not None else ""
-    return _argument(content.text, *_TELLING) or one_line(content.text).removeprefix("{").removesuffix("}")
+    return _argument(content.text, *_DESCRIPTIVE) or one_line(content.text).removeprefix("{").removesuffix("}")
 
 
 def _argument(text: str, *names: str) -> str:
-    """The first of some fields of a JSON object that holds text."""
+    """Return the first of these fields of a JSON object that is a string."""
     try:
         fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         found = (fields[name] for name in names if name in fields and bytes(fields[name]).startswith(b'"'))
         return next((one_line(msgspec.json.decode(field, type=str)) for field in found), "")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # never JSON, or cut by masking
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # not JSON, or truncated by masking
         return ""
 
 
 def flat(content: Content) -> str:
-    """All text of a content, one after the other."""
+    """Return all text of a content, joined."""
     if isinstance(content, str):
         return content
     if isinstance(content, Json):
@@ -90,7 +90,7 @@ def flat(content: Content) -> str:
 
 
 def part_text(part: Part) -> str:
-    """A part of a message as text."""
+    """Return a part of a message as text."""
     match part:
         case Text():
             return part.text
@@ -115,7 +115,7 @@ def _detail(name: str, value: object) -> str:
 
 
 def words_of(span: Span) -> str:
-    """The first words that a person, or an agent's caller, asked with; what an editor added only if there are none."""
+    """Return the first text of a prompt; text that an editor added only if there is no other."""
     if not isinstance(span.input, tuple):
         return ""
     texts = [part.text for message in span.input for part in message.parts if isinstance(part, Text)]

@@ -1,9 +1,9 @@
-"""What some traces amount to: turns, tokens, cost and errors.
+"""Totals of traces: turns, tokens, cost and errors.
 
 Rules:
 
-- A sum says what it leaves out: responses without a known price, and output that the client did not count to its end.
-- Usage and cost are added up from generations, each of which is in exactly one trace.
+- A total says what it lacks: responses without a known price, and output tokens that the client did not record.
+- Usage and cost are summed over generations, each of which is in exactly one trace.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """What some traces amount to."""
+    """Totals of some traces."""
 
     turns: int = 0
     generations: int = 0
@@ -28,11 +28,11 @@ class Tally(msgspec.Struct, frozen=True):
     agents: int = 0
     errors: int = 0
     usage: Usage = Usage()
-    cost_usd: float = 0.0  # of the responses whose cost is known
-    cut_off: int = 0  # responses that were interrupted: what they cost is not recorded
+    cost_usd: float = 0.0  # of responses with a known cost
+    cut_off: int = 0  # interrupted responses, whose cost was not recorded
     unpriced: frozenset[str] = frozenset()  # models without a known price
     inferred: int = 0  # spans with an inferred time
-    incomplete: int = 0  # responses whose output was not counted to its end
+    incomplete: int = 0  # responses whose final output tokens were not recorded
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
@@ -51,12 +51,12 @@ class Tally(msgspec.Struct, frozen=True):
 
     @property
     def is_cost_partial(self) -> bool:
-        """Whether the real cost is higher than what could be added up."""
+        """Whether the real cost is higher than the total."""
         return bool(self.cut_off or self.unpriced or self.incomplete)
 
 
 def tally_of(trace: Trace) -> Tally:
-    """What one trace amounts to."""
+    """Return the totals of one trace."""
     kinds = Counter(span.kind for span in trace.spans)
     usage, cost_usd, cut_off, incomplete = Usage(), 0.0, 0, 0
     unpriced = set()
@@ -76,7 +76,7 @@ def tally_of(trace: Trace) -> Tally:
         generations=kinds[Kind.GENERATION],
         tools=kinds[Kind.TOOL],
         agents=kinds[Kind.AGENT],
-        # A turn or an agent fails by one of its responses, which is counted.
+        # A turn or an agent fails because of one of its responses, which is counted.
         errors=sum(span.error is not None for span in trace.spans if span.kind in {Kind.GENERATION, Kind.TOOL}),
         usage=usage,
         cost_usd=cost_usd,
@@ -88,5 +88,5 @@ def tally_of(trace: Trace) -> Tally:
 
 
 def has_tokens(usage: Usage) -> bool:
-    """Whether anything was counted."""
+    """Whether any tokens were counted."""
     return bool(usage.input or usage.output or usage.cache_read or usage.cache_write)

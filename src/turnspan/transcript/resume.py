@@ -4,6 +4,7 @@ A session's state is stored in these types. An event with nothing new loads no o
 """
 
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Final
 
 import msgspec
@@ -44,7 +45,7 @@ class Carry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def words_digest(text: str) -> str:
     """Return a digest of a text, so that an event can wait for the text without storing it."""
-    return lazy.blake2b(" ".join(text.split()).encode("utf-8", "replace"), digest_size=12).hexdigest()
+    return blake2b(" ".join(text.split()).encode("utf-8", "replace"), digest_size=12).hexdigest()
 
 
 def known_as(given: str | None) -> str | None:

@@ -27,7 +27,7 @@ from turnspan.view.overview import overview
 from turnspan.view.preview import Preview
 from turnspan.view.sessions_table import columns_of
 from turnspan.view.tree import (
-    Looks,
+    Layout,
     badges_of,
     by_parent,
     details_of,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 Record = dict[str, object]
 
-_LOOKS: Final = Looks(width=100)  # of the sentences below a session; the page breaks them as it likes
+_LAYOUT: Final = Layout(width=100)  # of the sentences below a session; the page breaks them as it likes
 _COLUMNS: Final = ("age", "id", "turns", "tokens", "cost", "sent", "project", "title")
 
 
@@ -107,7 +107,7 @@ class Book:
             total += tally_of(leaving.trace)
             masked.update(leaving.masked)
         if spots:
-            yield {"is": "foot", "lines": [unstyled(line) for line in foot_lines(total, masked, _LOOKS)]}
+            yield {"is": "foot", "lines": [unstyled(line) for line in foot_lines(total, masked, _LAYOUT)]}
         else:
             yield {"is": "note", "text": "this session has no turn yet"}
         if known is not None and known.is_off:
@@ -116,7 +116,7 @@ class Book:
             yield {"is": "note", "text": plain(note)}
 
     def _head(self, leaving: Leaving) -> Mapping[str, str]:
-        return head_of(leaving, str(self._session.path), _LOOKS)
+        return head_of(leaving, str(self._session.path), _LAYOUT)
 
     def trace_record(self, at: int) -> Record:
         """One of the traces, with all its spans. Raises TranscriptError when it is not there any more."""
@@ -139,7 +139,7 @@ def _turn_record(leaving: Leaving) -> Record:
     is_later = top.parent_id is not None
     return {
         "name": plain(trace.name),
-        "when": time_of_day(top, _LOOKS),
+        "when": time_of_day(top, _LAYOUT),
         "start_ms": top.start_ns / 1e6,
         "is_later": is_later,
         "badges": ["later"] if is_later else list(badges_of(top)),

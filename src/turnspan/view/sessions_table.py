@@ -1,23 +1,36 @@
-"""Sessions as rows of a table: what each amounts to."""
+"""Sessions as rows of a table.
+
+Every row is a table of `rich` with the same columns: a row is printed as soon as its session is read.
+"""
 
 from __future__ import annotations
 
+import io
 import re
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.terminal import age, cells, fit, one_line, pad, tokens, usd
+from turnspan.terminal import age, one_line, tokens, usd
 from turnspan.trace.model import Kind
 from turnspan.trace.one_liner import words_of
 from turnspan.trace.tally import Tally, tally_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
+
+    from rich.console import Console, JustifyMethod
 
     from turnspan.source.sessions import SessionFile
     from turnspan.trace.model import Trace
+
+
+_COLUMNS: Final = ("AGE", "SESSION", "TURNS", "TOKENS", "COST", "SENT", "PROJECT", "TITLE")
+_WIDTHS: Final = {"AGE": 4, "SESSION": 8, "TURNS": 5, "TOKENS": 7, "COST": 9, "SENT": 7}
+_LEFT_ALIGNED: Final = {"SESSION", "PROJECT", "TITLE"}
+_NEEDS_WIDTH: Final = {"TOKENS": 80, "PROJECT": 70}  # columns that a narrower terminal does not show
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -26,14 +39,14 @@ class Summary(msgspec.Struct, frozen=True):
     session_id: str
     path: Path
     title: str
-    project: str  # the working directory; before any turn the name of the directory it lies in
+    project: str  # the working directory; before the first turn the name of the transcript's directory
     tally: Tally
-    last_ns: int  # when something last happened in it
+    last_ns: int  # the time of the last activity
     client_version: str = ""
 
 
 def summarise(session: SessionFile, traces: Iterable[Trace], *, title: str = "", written_ns: int = 0) -> Summary:
-    """What a session amounts to. `title` and `written_ns` hold where its traces say nothing about that."""
+    """Sum up a session. `title` and `written_ns` are used if its traces have no title or time."""
     total = Tally()
     named = prompt = project = version = ""
     last_ns = 0
@@ -56,17 +69,17 @@ def summarise(session: SessionFile, traces: Iterable[Trace], *, title: str = "",
 
 
 def table_head(width: int, *, has_sent: bool = False) -> str:
-    """The names of the columns."""
-    return _row(("AGE", "SESSION", "TURNS", "TOKENS", "COST", "SENT" if has_sent else None, "PROJECT", "TITLE"), width)
+    """Return the names of the columns."""
+    return _row([name if has_sent or name != "SENT" else None for name in _COLUMNS], width)
 
 
 def table_row(summary: Summary, width: int, *, now_ns: int, sent: str | None = None) -> str:
-    """A session on one line. `sent` says how much of it has arrived; without it there is no such column."""
+    """Return a session as one line. `sent` says how much of it was acknowledged; None omits that column."""
     return _row(columns_of(summary, now_ns=now_ns, sent=sent), width)
 
 
 def columns_of(summary: Summary, *, now_ns: int, sent: str | None) -> tuple[str | None, ...]:
-    """A session's age, id, turns, tokens, cost, how much has arrived, project and title, each for a person."""
+    """Return age, id, turns, tokens, cost, how much was sent, project and title of a session, formatted."""
     total = summary.tally
     used = total.usage
     counted = used.input + used.output + used.cache_read + used.cache_write
@@ -82,11 +95,28 @@ def columns_of(summary: Summary, *, now_ns: int, sent: str | None) -> tuple[str 
     )
 
 
-def _row(columns: tuple[str | None, ...], width: int) -> str:
-    when, session, turns, used, cost, sent, project, title = columns
-    line = f"{when:>4}  {session:8}  {turns:>5}  {used:>7}  {cost:>9}  "
-    if sent is not None:
-        line += f"{sent:>7}  "
-    left = max(width - cells(line), 20)
-    for_project = min(20, left * 2 // 5)
-    return (line + pad(project or "", for_project) + "  " + fit(title or "", left - for_project - 2)).rstrip()
+def _row(cells: Sequence[str | None], width: int) -> str:
+    from rich.table import Table  # noqa: PLC0415 - the page in the browser needs only the columns
+    from rich.text import Text  # noqa: PLC0415
+
+    row = Table.grid(expand=True, padding=(0, 2, 0, 0))
+    widths = {**_WIDTHS, "PROJECT": min(20, width // 8)}  # the title takes the rest
+    shown = []
+    for name, cell in zip(_COLUMNS, cells, strict=True):
+        if cell is None or width < _NEEDS_WIDTH.get(name, 0):
+            continue
+        justify: JustifyMethod = "left" if name in _LEFT_ALIGNED else "right"
+        row.add_column(width=widths.get(name), ratio=1 if name == "TITLE" else None, justify=justify, no_wrap=True)
+        shown.append(Text(cell, overflow="ellipsis"))
+    row.add_row(*shown)
+    console = _console(width)
+    with console.capture() as captured:
+        console.print(row)
+    return captured.get().rstrip()
+
+
+@cache
+def _console(width: int) -> Console:
+    from rich.console import Console  # noqa: PLC0415 - as above
+
+    return Console(file=io.StringIO(), width=width, height=25, color_system=None, legacy_windows=False)

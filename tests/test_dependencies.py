@@ -1,0 +1,68 @@
+"""Dependencies: what pyproject.toml declares is what the code imports."""
+
+import re
+import sys
+import tomllib
+from functools import cache
+from importlib.metadata import distribution, packages_distributions
+from pathlib import Path
+
+from test_layers import MODULES, imports
+
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+DECLARED = {re.match(r"[\w.-]+", line)[0]: line for line in PROJECT["dependencies"]}
+
+# Packages that a declared one pins or bounds itself: declaring them as well could only contradict it.
+BROUGHT_BY = {
+    "opentelemetry-proto": "opentelemetry-exporter-otlp",
+    "grpcio": "opentelemetry-exporter-otlp",
+    "protobuf": "opentelemetry-exporter-otlp",
+}
+# Declared for work that is not merged yet: remove a name as soon as the code imports it.
+NOT_IMPORTED_YET = {"langfuse", "opentelemetry-sdk"}
+
+
+@cache
+def files_of(name):
+    """Return the files that a distribution installs."""
+    return {file.as_posix() for file in distribution(name).files or ()}
+
+
+def distribution_of(name):
+    """Return the distribution that an imported name comes from; `name` may end in a class or a function."""
+    top, *inside = name.split(".")
+    candidates = sorted(set(packages_distributions().get(top, ())))
+    if len(candidates) <= 1:
+        return candidates[0] if candidates else top
+    while inside:  # a namespace that several distributions share
+        path = "/".join((top, *inside))
+        for candidate in candidates:
+            if {f"{path}.py", f"{path}/__init__.py"} & files_of(candidate):
+                return candidate
+        inside.pop()
+    return top
+
+
+def imported():
+    """Return the distributions that the code imports, each with an example of who imports it."""
+    names = {name: module for module in MODULES for name in imports(module)[1]}
+    foreign = {name: module for name, module in names.items() if name.split(".")[0] not in sys.stdlib_module_names}
+    return {distribution_of(name): f"{module} imports {name}" for name, module in foreign.items()}
+
+
+def test_everything_imported_is_declared():
+    """An import from outside the standard library comes from a declared package, or from one that it brings."""
+    undeclared = {name: why for name, why in imported().items() if BROUGHT_BY.get(name, name) not in DECLARED}
+    assert undeclared == {}
+
+
+def test_everything_declared_is_imported():
+    """A package that no code imports is not installed on the user's machine."""
+    used = {BROUGHT_BY.get(name, name) for name in imported()}
+    assert DECLARED.keys() - used == NOT_IMPORTED_YET
+
+
+def test_every_range_has_both_ends():
+    """Each package has a lowest version, which CI tests, and ends before a major version that nobody has tried."""
+    for name, line in DECLARED.items():
+        assert re.fullmatch(rf"{re.escape(name)}>=\d+(\.\d+)*,<\d+", line), line
