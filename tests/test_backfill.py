@@ -27,7 +27,7 @@ from turnspan.bulk.plan import Selection, age_warning, make_plan, peek
 from turnspan.bulk.pool import Crew, Desk, Done, Lost
 from turnspan.bulk.report import survey_lines
 from turnspan.commands.backfill import When
-from turnspan.delivery import state
+from turnspan.delivery import marks, state
 from turnspan.delivery.destinations import Target
 from turnspan.errors import TranscriptError
 from turnspan.settings.config import Destination, load_config
@@ -418,7 +418,7 @@ def test_an_event_that_comes_meanwhile_is_served(tmp_path):
 
     def answer(connection, _request):
         if len(server.requests) == 1:
-            state.leave_mark(home, session.session, {"event": "Stop", "path": str(path)})
+            marks.leave_mark(home, session.session, {"event": "Stop", "path": str(path)})
         connection.sendall(OK)
 
     with HttpServer(answer) as server:
@@ -426,7 +426,7 @@ def test_an_event_that_comes_meanwhile_is_served(tmp_path):
         turns = [s["name"] for request in server.requests for s in request.spans if s["name"].startswith("Turn")]
     assert (code, told["turns"]) == (0, 1)
     assert turns == ["Turn 1", "Turn 2"]
-    assert not state.has_marks(home, session.session)
+    assert not marks.has_marks(home, session.session)
 
 
 # ---- destinations that do not want to

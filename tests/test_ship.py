@@ -23,7 +23,7 @@ from faults.recording import (
 from rows import Writer, agent_writer, save_agent
 
 from turnspan.backends import Answer, Verdict
-from turnspan.delivery import state
+from turnspan.delivery import backoff, state
 from turnspan.delivery.destinations import Target
 from turnspan.errors import StateError
 from turnspan.settings.config import load_config
@@ -240,7 +240,7 @@ def test_a_hold_grows_while_an_outage_lasts_and_ends_with_it(place):
     assert waits == [30, 60, 120, 240, 300, 300]
     backend.answers = [ACKNOWLEDGED]
     assert place.ship(writer, backend).is_complete
-    assert state.load_hold(place.config.home, place.identity()) is None
+    assert backoff.load(place.config.home, place.identity()) is None
 
 
 @pytest.mark.parametrize(("asked", "given"), [(5.0, 30.0), (90.0, 90.0), (10.0**9, 3600.0)])
@@ -344,7 +344,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from faults.recording import Recording
 from test_ship import Place, writer_of
-from turnspan.delivery import state
+from turnspan.delivery import backoff, state
 from turnspan.errors import StateError
 place, backend, writer = Place(Path(sys.argv[1]) / "claude"), Recording(), writer_of(1)
 place.ship(writer, backend)

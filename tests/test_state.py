@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnspan.delivery import state
+from turnspan.delivery import marks, state
+from turnspan.delivery.prune import Pruned, prune
 from turnspan.delivery.state import Checkpoint, Cursor
 from turnspan.errors import StateError
 from turnspan.private_files import Busy, claude_home, disk_error, private_directory, rename_patiently, turnspan_home
@@ -107,7 +108,7 @@ def test_everything_is_private(home):
     before = os.umask(0)
     try:
         state.save(home, checkpoint_of(1))
-        state.leave_mark(home, SESSION, {})
+        marks.leave_mark(home, SESSION, {})
         with state.lock(home, SESSION):
             pass
     finally:
@@ -128,7 +129,7 @@ def test_session_id_that_is_no_plain_name_is_refused(home, name):
         lambda: state.load(home, name),
         lambda: state.save(home, Checkpoint(session_id=name)),
         lambda: state.lock(home, name).__enter__(),
-        lambda: state.leave_mark(home, name, {}),
+        lambda: marks.leave_mark(home, name, {}),
     ):
         with pytest.raises(StateError, match="is not a session id"):
             act()
@@ -163,7 +164,7 @@ UNSAFE = [make_link, os.mkdir, os.mkfifo, make_open, pytest.param(make_foreign, 
     [
         (".json", lambda home: state.load(home, SESSION)),
         (".lock", lambda home: state.lock(home, SESSION).__enter__()),
-        (".marks", lambda home: state.leave_mark(home, SESSION, {})),
+        (".marks", lambda home: marks.leave_mark(home, SESSION, {})),
     ],
     ids=["state", "lock", "marks"],
 )
@@ -334,7 +335,7 @@ def test_too_many_open_files_is_not_an_empty_state(home):
         import resource  # noqa: PLC0415
 
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
-        for act in (lambda: state.load(home, SESSION), lambda: state.prune(home, time.time())):
+        for act in (lambda: state.load(home, SESSION), lambda: prune(home, time.time())):
             with pytest.raises(StateError, match="too many open files"):
                 act()
 
@@ -430,7 +431,8 @@ def run_python(code, *args, strace):
 SAVE_CODE = """
 import sys
 from pathlib import Path
-from turnspan.delivery import state
+from turnspan.delivery import marks, state
+from turnspan.delivery.prune import Pruned, prune
 from turnspan.errors import StateError
 try:
     state.save(Path(sys.argv[1]), state.Checkpoint(session_id=sys.argv[2], transcript="new"))
@@ -611,7 +613,8 @@ def test_removed_lock_is_no_lock(home):
     code = """
 import sys
 from pathlib import Path
-from turnspan.delivery import state
+from turnspan.delivery import marks, state
+from turnspan.delivery.prune import Pruned, prune
 from turnspan.private_files import Busy
 try:
     with state.lock(Path(sys.argv[1]), sys.argv[2]):
@@ -634,24 +637,24 @@ except Busy:
 def test_event_is_served_with_its_facts(home):
     """The work gets what the event said, and nothing is left when it is done."""
     served = []
-    assert state.attend(
-        home, SESSION, {"event": "Stop", "at": 1.5}, lambda marks, is_locked: served.append((marks, is_locked))
+    assert marks.attend(
+        home, SESSION, {"event": "Stop", "at": 1.5}, lambda events, is_locked: served.append((events, is_locked))
     )
     assert served == [([{"event": "Stop", "at": 1.5}], True)]
-    assert not state.has_marks(home, SESSION)
+    assert not marks.has_marks(home, SESSION)
 
 
 def test_event_that_arrives_meanwhile_is_served_by_the_holder(home):
     """The second event's worker leaves at once; the first goes round once more."""
     served = []
 
-    def work(marks, _is_locked):
-        served.append([mark["n"] for mark in marks])
+    def work(events, _is_locked):
+        served.append([mark["n"] for mark in events])
         if len(served) == 1:
             for number in (2, 3):
-                assert not state.attend(home, SESSION, {"n": number}, lambda *_: pytest.fail("the session is ours"))
+                assert not marks.attend(home, SESSION, {"n": number}, lambda *_: pytest.fail("the session is ours"))
 
-    assert state.attend(home, SESSION, {"n": 1}, work)
+    assert marks.attend(home, SESSION, {"n": 1}, work)
     assert served == [[1], [2, 3]]
 
 
@@ -661,64 +664,64 @@ def test_event_in_the_last_moment_is_served(home, tmp_path):
     code = """
 import sys
 from pathlib import Path
-from turnspan.delivery import state
+from turnspan.delivery import marks
 home, session_id, ledger = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
-def work(marks, is_locked):
+def work(events, is_locked):
     with ledger.open("a") as file:
-        file.write("".join(mark["n"] for mark in marks))
-state.attend(home, session_id, {"n": "1"}, work)
+        file.write("".join(mark["n"] for mark in events))
+marks.attend(home, session_id, {"n": "1"}, work)
 """
     ledger = tmp_path / "served"
     slowly = ["-e", "trace=flock", "-e", "inject=flock:delay_enter=800000:when=2"]  # the second flock lets go
     process = start_python(code, home, SESSION, ledger, strace=slowly)
     wait_for(lambda: ledger.exists() and ledger.read_text() == "1")
     time.sleep(0.2)  # the holder looks for marks in no time, and then takes its time to let go
-    assert not state.attend(home, SESSION, {"n": "2"}, lambda *_: pytest.fail("the session is not ours"))
+    assert not marks.attend(home, SESSION, {"n": "2"}, lambda *_: pytest.fail("the session is not ours"))
     assert process.wait(PATIENCE_S) == 0, process.stderr.read()
     assert ledger.read_text() == "12"
 
 
 def test_failed_work_is_left_for_the_next_event(home):
     """Events that waited for a worker which failed, or was killed over them, are served with the next one."""
-    state.leave_mark(home, SESSION, {"n": 1})
+    marks.leave_mark(home, SESSION, {"n": 1})
 
     def fail(*_):
         raise StateError("disk full")
 
     with pytest.raises(StateError):
-        state.attend(home, SESSION, {"n": 2}, fail)
-    state.leave_mark(home, SESSION, {"n": 3})
-    kill = in_child(lambda: state.attend(home, SESSION, {"n": 4}, lambda *_: os.kill(os.getpid(), signal.SIGKILL)))
+        marks.attend(home, SESSION, {"n": 2}, fail)
+    marks.leave_mark(home, SESSION, {"n": 3})
+    kill = in_child(lambda: marks.attend(home, SESSION, {"n": 4}, lambda *_: os.kill(os.getpid(), signal.SIGKILL)))
     os.waitpid(kill, 0)
     served = []
-    state.attend(home, SESSION, {"n": 5}, lambda marks, _: served.extend(mark["n"] for mark in marks))
+    marks.attend(home, SESSION, {"n": 5}, lambda events, _: served.extend(mark["n"] for mark in events))
     assert served == [1, 3, 5]
 
 
 def test_mark_that_was_cut_is_still_a_mark(home):
     """Half a line, from a disk that was full, costs its facts and not the event, nor the facts of the next."""
-    state.leave_mark(home, SESSION, {"n": 1})
+    marks.leave_mark(home, SESSION, {"n": 1})
     with state.state_path(home, SESSION, ".marks").open("ab") as file:
         file.write(b'\n{"n": ')
-    state.leave_mark(home, SESSION, {"n": 3})
-    assert state.read_marks(home, SESSION).events == [{"n": 1}, {"n": 3}]
+    marks.leave_mark(home, SESSION, {"n": 3})
+    assert marks.read_marks(home, SESSION).events == [{"n": 1}, {"n": 3}]
     state.state_path(home, SESSION, ".marks").write_bytes(b'\n{"n": ')
     served = []
-    state.attend(home, SESSION, {"n": 4}, lambda marks, _: served.extend(marks))
+    marks.attend(home, SESSION, {"n": 4}, lambda events, _: served.extend(events))
     assert served == [{"n": 4}]
-    assert not state.has_marks(home, SESSION)
+    assert not marks.has_marks(home, SESSION)
 
 
 def test_marks_do_not_grow_without_bound(home):
     """However many events meet a holder that hangs, their file stays small; and the last is still a mark."""
     facts = {"path": "x" * 10_000}
     for _ in range(60):
-        state.leave_mark(home, SESSION, facts)
-    marks = state.read_marks(home, SESSION)
-    assert marks.length < state.MAX_MARKS_BYTES + 60
-    state.leave_mark(home, SESSION, facts)
-    state.drop_marks(home, SESSION, marks)
-    assert state.has_marks(home, SESSION)
+        marks.leave_mark(home, SESSION, facts)
+    found = marks.read_marks(home, SESSION)
+    assert found.length < marks.MAX_MARKS_BYTES + 60
+    marks.leave_mark(home, SESSION, facts)
+    marks.drop_marks(home, SESSION, found)
+    assert marks.has_marks(home, SESSION)
 
 
 def test_no_mark_is_lost_between_workers(home, tmp_path):
@@ -726,18 +729,18 @@ def test_no_mark_is_lost_between_workers(home, tmp_path):
     ledger = tmp_path / "served"
     inside = tmp_path / "inside"
 
-    def work(marks, _is_locked):
+    def work(events, _is_locked):
         os.close(os.open(inside, os.O_CREAT | os.O_EXCL))  # fails when someone else is inside
         with ledger.open("ab", buffering=0) as file:
-            file.write("".join(f"{mark['n']}\n" for mark in marks).encode())
+            file.write("".join(f"{mark['n']}\n" for mark in events).encode())
         inside.unlink()
 
     def fire(worker):
         for event in range(40):
-            state.attend(home, SESSION, {"n": f"{worker}-{event}"}, work)
+            marks.attend(home, SESSION, {"n": f"{worker}-{event}"}, work)
 
     wait_all([in_child(lambda worker=worker: fire(worker)) for worker in range(8)])
-    assert not state.has_marks(home, SESSION)  # the last holder served the last mark, with no further event
+    assert not marks.has_marks(home, SESSION)  # the last holder served the last mark, with no further event
     assert sorted(set(ledger.read_text().split())) == sorted(
         f"{worker}-{event}" for worker in range(8) for event in range(40)
     )
@@ -752,14 +755,14 @@ def test_no_mark_is_lost_when_workers_are_killed(home, tmp_path):
         with path.open("ab", buffering=0) as file:
             file.write(text.encode())
 
-    def work(marks, _is_locked):
-        note(ledger, "".join(f"{mark['n']}\n" for mark in marks))
+    def work(events, _is_locked):
+        note(ledger, "".join(f"{mark['n']}\n" for mark in events))
 
     def fire(worker):
         for event in range(1000):
-            state.leave_mark(home, SESSION, {"n": f"{worker}-{event}"})
+            marks.leave_mark(home, SESSION, {"n": f"{worker}-{event}"})
             note(sent, f"{worker}-{event}\n")
-            state.attend(home, SESSION, {"n": "again"}, work)
+            marks.attend(home, SESSION, {"n": "again"}, work)
 
     for round_number in range(4):
         pids = [in_child(lambda worker=worker, r=round_number: fire(f"{r}{worker}")) for worker in range(4)]
@@ -768,7 +771,7 @@ def test_no_mark_is_lost_when_workers_are_killed(home, tmp_path):
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-    state.attend(home, SESSION, {"n": "last"}, work)
+    marks.attend(home, SESSION, {"n": "last"}, work)
     assert set(sent.read_text().split()) <= set(ledger.read_text().split())
 
 
@@ -807,7 +810,7 @@ def test_only_what_is_gone_for_good_is_pruned(home, project):
     keep(home, "elsewhere", home / "unmounted" / "projects" / "p" / "x.jsonl", days=400)
     keep(home, "relative", "projects/p/x.jsonl", days=400)
     keep(home, "below-a-file", project / "there.jsonl" / "x" / "y.jsonl", days=400)
-    assert state.prune(home, time.time()) == state.Pruned(states=1)
+    assert prune(home, time.time()) == Pruned(states=1)
     assert sorted(path.stem for path in (home / "state").glob("*.json")) == [
         "below-a-file",
         "elsewhere",
@@ -815,7 +818,7 @@ def test_only_what_is_gone_for_good_is_pruned(home, project):
         "relative",
         "there",
     ]
-    assert state.prune(home, time.time() + 2 * DAY_S) == state.Pruned(leftovers=1)  # the lock that is left of "gone"
+    assert prune(home, time.time() + 2 * DAY_S) == Pruned(leftovers=1)  # the lock that is left of "gone"
     assert not list((home / "state").glob("gone.*"))
 
 
@@ -830,26 +833,26 @@ def test_leftovers_of_killed_workers_are_removed(home):
     ):
         (directory / name).touch(0o600)
         age(directory / name, days)
-    assert state.prune(home, time.time()) == state.Pruned(leftovers=2)
+    assert prune(home, time.time()) == Pruned(leftovers=2)
     assert sorted(path.name for path in directory.iterdir()) == [".pruned", ".x.json.bb.tmp", "y.json.corrupt-1"]
 
 
 def test_pruning_happens_once_a_day(home, project):
     """Of all events of a day one looks through the directory; a clock that was set back does not stop that for ever."""
     now_s = time.time()
-    assert state.prune(home, now_s) == state.Pruned()
+    assert prune(home, now_s) == Pruned()
     keep(home, "gone", project / "gone.jsonl", days=100)
-    assert state.prune(home, now_s + 3600) == state.Pruned()
-    assert state.prune(home, now_s + DAY_S + 1) == state.Pruned(states=1)
+    assert prune(home, now_s + 3600) == Pruned()
+    assert prune(home, now_s + DAY_S + 1) == Pruned(states=1)
     keep(home, "gone", project / "gone.jsonl", days=100)
-    assert state.prune(home, now_s) == state.Pruned(states=1)
+    assert prune(home, now_s) == Pruned(states=1)
 
 
 def test_session_in_use_is_not_pruned(home, project):
     """A session that a worker holds is not looked at."""
     keep(home, "gone", project / "gone.jsonl", days=100)
     with state.lock(home, "gone"):
-        assert state.prune(home, time.time()) == state.Pruned()
+        assert prune(home, time.time()) == Pruned()
     assert state.state_path(home, "gone").exists()
 
 
@@ -860,8 +863,8 @@ def test_nothing_is_pruned_on_an_error(home, project):
     code = """
 import sys, time
 from pathlib import Path
-from turnspan.delivery import state
-print(state.prune(Path(sys.argv[1]), time.time()))
+from turnspan.delivery.prune import prune
+print(prune(Path(sys.argv[1]), time.time()))
 """
     calls = "lstat,stat,newfstatat,statx"
     for error in ("EACCES", "EMFILE", "EIO", "ESTALE"):
@@ -870,4 +873,4 @@ print(state.prune(Path(sys.argv[1]), time.time()))
         done = run_python(code, home, strace=strace)
         assert done.stdout == "Pruned(states=0, leftovers=0)\n", done.stderr
     assert state.state_path(home, "gone").exists()
-    assert state.prune(home, time.time() + 2 * DAY_S) == state.Pruned(states=1)  # and without an error it goes
+    assert prune(home, time.time() + 2 * DAY_S) == Pruned(states=1)  # and without an error it goes

@@ -15,7 +15,7 @@ from rows import Writer
 from turnspan import log
 from turnspan.claude.install import Scope, apply, plan_install, this_runtime
 from turnspan.cli import main
-from turnspan.delivery import state
+from turnspan.delivery import backoff, state
 from turnspan.delivery.destinations import Target, identity_of, since
 from turnspan.health.hook_times import hook_times
 from turnspan.health.log_lines import counts_in, read_log
@@ -212,7 +212,7 @@ def test_a_hold_that_is_over(turnspan, monkeypatch):
     """The last error is told, and that the next event tries again."""
     monkeypatch.setenv("TURNSPAN_OTLP_ENDPOINT", "http://127.0.0.1:1")
     identity = identity_of(turnspan.place.config.destinations[0])
-    state.save_hold(turnspan.place.home, identity, state.Hold(until_s=1.0, reason="HTTP 503", answer="later"))
+    backoff.save(turnspan.place.home, identity, backoff.Backoff(until_s=1.0, reason="HTTP 503", answer="later"))
     [otlp] = status(turnspan)["destinations"]
     assert (otlp["held_until"], otlp["last_error"]) == (None, "later: HTTP 503")
     assert "later: HTTP 503; the next event tries again" in turnspan("status")[1]

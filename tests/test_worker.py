@@ -20,7 +20,7 @@ from faults.recording import (
 from rows import Writer, agent_writer, save_agent
 
 from turnspan.backends import Answer, Verdict
-from turnspan.delivery import state
+from turnspan.delivery import marks, state
 from turnspan.errors import TurnspanError
 from turnspan.hook_event import Event, parse_event
 from turnspan.log import LOG_NAME
@@ -350,7 +350,7 @@ def test_an_event_that_comes_while_its_session_is_served_is_not_lost(office):
     assert turns(office.backend) == ["Turn 1", "Turn 2"]
     assert office.backend.twice == []
     assert [line.split(" session=")[0] for line in office.log] == ["INFO busy", "INFO sent", "INFO sent"]
-    assert not state.has_marks(office.home, writer.session)
+    assert not marks.has_marks(office.home, writer.session)
 
 
 def test_an_event_ends_the_wait_for_words(office):
@@ -387,7 +387,7 @@ def test_an_event_of_a_session_that_is_being_recovered_is_not_lost(office):
     office.serve("SessionStart", office.writer(3))
     assert turns(office.backend) == ["Turn 1", "Turn 2"]
     assert office.backend.twice == []
-    assert not state.has_marks(office.home, writer.session)
+    assert not marks.has_marks(office.home, writer.session)
 
 
 def test_what_a_killed_worker_was_asked_is_found_by_the_next(office):
@@ -395,7 +395,7 @@ def test_what_a_killed_worker_was_asked_is_found_by_the_next(office):
     writer = office.writer()
     writer.turn("Hello.", "Good day.")
     office.save(writer)
-    state.leave_mark(office.home, writer.session, {"event": "Stop"})
+    marks.leave_mark(office.home, writer.session, {"event": "Stop"})
     office.serve("SubagentStop", writer, agent_id="a1")
     assert turns(office.backend) == ["Turn 1"]
     assert "trigger=Stop,SubagentStop" in office.log[-1]
@@ -738,7 +738,7 @@ def test_copied_history_is_not_recovered_as_its_own(office):
     office.serve("SessionStart", office.writer(9))
     assert sorted(turns(office.backend)) == ["Turn 1", "Turn 2"]
     shutil.rmtree(office.home / "state")
-    state._state_directory.cache_clear()
+    state.state_directory.cache_clear()
     office.serve("SessionStart", office.writer(9))
     assert len({row.key for row in office.backend.rows}) == 4
 
@@ -752,7 +752,7 @@ def test_state_that_was_deleted_costs_a_second_reading(office):
     writer.turn("Hello.", "Good day.")
     office.stop(writer)
     shutil.rmtree(office.home)
-    state._state_directory.cache_clear()
+    state.state_directory.cache_clear()
     office.stop(writer)
     first, second = office.backend.requests
     assert first == second

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from turnspan.backends import Answer, Holdings
-from turnspan.delivery import state
+from turnspan.delivery import backoff, state
 from turnspan.source import sessions
 from turnspan.source.progress import Ending, Position, Progress
 from turnspan.source.scan import stamp_of
@@ -94,7 +94,7 @@ def ship(
         shipped.off = 1
         return shipped
     now = clock()
-    held = state.load_hold(config.home, target.identity)
+    held = backoff.load(config.home, target.identity)
     if held is not None and now < held.until_s <= now + _LONGEST_RETRY_AFTER_S:
         shipped.held_until_s = held.until_s
         return shipped
@@ -201,7 +201,7 @@ class _Walk:
         is_unsure = delivery.stopped is not None and delivery.stopped.is_unknown
         self._cursor = msgspec.structs.replace(self._cursor, is_unsure=is_unsure)
         if delivery.sent:
-            state.drop_hold(self._config.home, self._target.identity)
+            backoff.clear(self._config.home, self._target.identity)
         if only is not None:
             self._there = frozenset(arrived)
             self._shipped.stopped = delivery.stopped
@@ -298,12 +298,12 @@ class _Walk:
             return
         now = self._clock()
         home, identity = self._config.home, self._target.identity
-        held = state.load_hold(home, identity)
+        held = backoff.load(home, identity)
         length = min(_LONGEST_HOLD_S, 2 * held.length_s) if held is not None else _FIRST_HOLD_S
         if verdict.retry_after_s is not None:
             length = max(length, min(verdict.retry_after_s, _LONGEST_RETRY_AFTER_S))
-        hold = state.Hold(until_s=now + length, length_s=length, reason=verdict.reason, answer=verdict.answer)
-        state.save_hold(home, identity, hold)
+        hold = backoff.Backoff(until_s=now + length, length_s=length, reason=verdict.reason, answer=verdict.answer)
+        backoff.save(home, identity, hold)
         self._commit(last_error=error)
 
     def _seen(self) -> int:

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from turnspan import log
-from turnspan.delivery import state
+from turnspan.delivery import marks, state
 from turnspan.delivery.destinations import since, targets_of
+from turnspan.delivery.prune import prune
 from turnspan.errors import BackendError, ConfigError, TurnspanError
 from turnspan.hook import take_over
 from turnspan.hook_event import parse_event
@@ -144,7 +145,7 @@ def serve(
         if config.values["recover"] and _is_sweep_due(config, event, session, clock()):
             is_stop = event.hook_event_name in {"Stop", "SessionEnd"}
             sweep(shift, session, event.session_id if is_stop else None)
-        state.prune(config.home, clock())
+        prune(config.home, clock())
     finally:
         for target in opened:
             target.close()
@@ -154,15 +155,15 @@ def _attend(shift: Shift, session: SessionFile, facts: dict[str, Any]) -> None:
     """Have an event served, by us or by whoever has its session now."""
     home, session_id = shift.config.home, session.session_id
 
-    def work(marks: list[dict[str, Any]], is_locked: bool) -> None:
+    def work(events: list[dict[str, Any]], is_locked: bool) -> None:
         if not is_locked:
             log.log_line(home, "WARN", "lock unavailable", session=session_id)
-        if any(mark.get("event") == _SWITCHED_OFF for mark in marks):
+        if any(mark.get("event") == _SWITCHED_OFF for mark in events):
             _switch_off(shift.config, session)
         else:
-            _serve_session(shift, session, marks)
+            _serve_session(shift, session, events)
 
-    if not state.attend(home, session_id, facts, work):
+    if not marks.attend(home, session_id, facts, work):
         log.log_line(home, "INFO", "busy", session=session_id, trigger=facts["event"])
 
 
@@ -189,14 +190,14 @@ def _switch_off(config: Config, session: SessionFile) -> None:
 # ---- the session of the event
 
 
-def _serve_session(shift: Shift, session: SessionFile, marks: list[dict[str, Any]]) -> None:
-    ending = _ending(marks)
+def _serve_session(shift: Shift, session: SessionFile, events: list[dict[str, Any]]) -> None:
+    ending = _ending(events)
     if not session.path.exists() and ending.is_stopped:
         _wait(session.path.exists, _ANSWER_WAIT_S, shift.sleep)
     if not session.path.exists():
         return  # SessionStart comes before the file does
     home, clock = shift.config.home, shift.clock
-    waiting = state.marks_length(home, session.session_id)
+    waiting = marks.marks_length(home, session.session_id)
     for target in list(shift.targets):
         patience = _Patience(shift.sleep)
         early = _before_the_end(shift, session, target, ending, patience) if ending.is_over else None
@@ -209,12 +210,12 @@ def _serve_session(shift: Shift, session: SessionFile, marks: list[dict[str, Any
         for _ in range(int(_ANSWER_WAIT_S / _POLL_S)):  # counted too: a clock that steps back must not keep us here
             if not shipped.is_answer_missing or not shipped.is_complete or clock() >= deadline:
                 break
-            if state.marks_length(home, session.session_id) > waiting:
+            if marks.marks_length(home, session.session_id) > waiting:
                 break  # the session has gone on: whoever came meanwhile is served with the whole
             shift.sleep(_POLL_S)
             again = ship(session, target, shift.config, ending, clock, is_patient=patience)
             shipped = _joined(shipped, again)
-        report(shift.config, session, shipped, marks)
+        report(shift.config, session, shipped, events)
 
 
 def _before_the_end(
@@ -249,12 +250,12 @@ def _ship(shift: Shift, session: SessionFile, target: Target, ending: Ending, pa
         return None
 
 
-def _ending(marks: list[dict[str, Any]]) -> Ending:
+def _ending(events: list[dict[str, Any]]) -> Ending:
     """What the events since the last time say together. Idleness is no question: an event shows that it is alive."""
-    names = {str(mark.get("event")) for mark in marks}
+    names = {str(mark.get("event")) for mark in events}
     # StopFailure fires for a subagent too (2.1.325): then it names the agent, and the turn goes on.
-    stops = [m for m in marks if m.get("event") == "Stop" or (m.get("event") == "StopFailure" and not m.get("agent"))]
-    agents = [mark for mark in marks if mark.get("event") in {"SubagentStop", "StopFailure"}]
+    stops = [m for m in events if m.get("event") == "Stop" or (m.get("event") == "StopFailure" and not m.get("agent"))]
+    agents = [mark for mark in events if mark.get("event") in {"SubagentStop", "StopFailure"}]
     words = stops[-1].get("words") if stops and stops[-1].get("event") == "Stop" else None
     at = stops[-1].get("at") if stops else None
     return Ending(
@@ -339,7 +340,7 @@ def sweep(shift: Shift, current: SessionFile, stopped: str | None = None) -> int
         try:
             with state.lock(config.home, session.session_id):
                 recovered += _recover(shift, session, patience, stopped)
-            if state.has_marks(config.home, session.session_id):
+            if marks.has_marks(config.home, session.session_id):
                 _attend(shift, session, {"event": _RECOVERED})
         except Busy:
             continue  # its own worker is at it

@@ -151,7 +151,7 @@ class Loom(RuleBasedStateMachine):
 
     def call(self, event):
         """Serve an event as a new process would: a mutant may do it otherwise."""
-        state._state_directory.cache_clear()
+        state.state_directory.cache_clear()
         backend = self.backend()
         serve(event, self.env, lambda: self.now_s, self.sleep, lambda config: [target_for(config, backend)])
 

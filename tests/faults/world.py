@@ -105,7 +105,7 @@ class World:
 
     def serve(self, payload):
         """Do in this process what a worker does; what went wrong, as its log would tell."""
-        state._state_directory.cache_clear()  # every worker is a new process
+        state.state_directory.cache_clear()  # every worker is a new process
         try:
             serve(parse_event(payload), self.env, self.now, self.sleep)
         except (TurnspanError, OSError) as error:

@@ -22,7 +22,7 @@ from turnspan import log, worker
 from turnspan.backends import Answer
 from turnspan.bulk.plan import is_outdated_copy, peek
 from turnspan.bulk.pool import Crew, Done, Lost
-from turnspan.delivery import state
+from turnspan.delivery import backoff, marks, state
 from turnspan.delivery.destinations import Target, identity_of
 from turnspan.errors import StateError, TurnspanError
 from turnspan.hook_event import Event
@@ -168,7 +168,7 @@ class Sender:
         )
         if patience.is_cut_short:
             # It is the person who has no time: nobody was given up, and who starts it again need not wait.
-            state.drop_hold(config.home, target.identity)
+            backoff.clear(config.home, target.identity)
             shipped.stopped, shipped.is_interrupted = None, True
         return shipped
 
@@ -208,9 +208,9 @@ class Patience:
 
 def serve_waiting(home: Path, session_id: str) -> None:
     """Serve the events that came while we had their session: their workers have left them to us."""
-    if not state.has_marks(home, session_id):
+    if not marks.has_marks(home, session_id):
         return
-    events = state.read_marks(home, session_id).events
+    events = marks.read_marks(home, session_id).events
     path = next((str(facts["path"]) for facts in events if facts.get("path")), "")
     # An event that says nothing by itself: those that wait say it all.
     event = Event(hook_event_name="SubagentStop", session_id=session_id, transcript_path=path)
@@ -229,10 +229,10 @@ def run(
     """Send what is planned. `watch` hears how far it is, many times a second."""
     totals = Totals(pending=len(plan.jobs))
     for destination in orders.destinations:
-        held = state.load_hold(orders.config.home, identity_of(destination))
+        held = backoff.load(orders.config.home, identity_of(destination))
         if held is not None and held.answer != Answer.LATER:
             # A person asks for it, perhaps after setting right what was wrong. Only a server that wants time gets it.
-            state.drop_hold(orders.config.home, identity_of(destination))
+            backoff.clear(orders.config.home, identity_of(destination))
     if plan.jobs:
         size = min(processes, len(plan.jobs))
         shared = msgspec.structs.replace(orders, rate=orders.rate / size if orders.rate is not None else None)
@@ -376,6 +376,6 @@ class _Run:
             refusing = self._refusing.get(shipped.destination, 0)
             self._refusing[shipped.destination] = refusing if refusing < 0 else refusing + 1
             if refusing + 1 < _REFUSING_ALL:
-                state.drop_hold(self._home, shipped.destination)  # what it refuses is this session's
+                backoff.clear(self._home, shipped.destination)  # what it refuses is this session's
                 return
         self._give_up(shipped.destination, why)

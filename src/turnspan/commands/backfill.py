@@ -315,7 +315,7 @@ def _repaired(
 ) -> tuple[bool, str]:
     from turnspan.bulk.backfill import Patience, serve_waiting
     from turnspan.bulk.verify import repair
-    from turnspan.delivery import state
+    from turnspan.delivery import backoff
     from turnspan.errors import TurnspanError
     from turnspan.private_files import Busy
 
@@ -335,7 +335,7 @@ def _repaired(
     except TurnspanError as error:
         return False, str(error)
     if patience.is_cut_short:
-        state.drop_hold(config.home, target.identity)  # as in a backfill: it is the person who has no time
+        backoff.clear(config.home, target.identity)  # as in a backfill: it is the person who has no time
     for shipped in done:
         if shipped.stopped is not None:
             return False, f"{shipped.stopped.answer}: {shipped.stopped.reason}"

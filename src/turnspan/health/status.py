@@ -20,7 +20,7 @@ import msgspec
 
 from turnspan.bulk.pending import Pending, count_pending, first_uses
 from turnspan.claude.hooks import US, read_sources, registrations
-from turnspan.delivery import state
+from turnspan.delivery import backoff, state
 from turnspan.delivery.destinations import Target, identity_of
 from turnspan.errors import StateError, TurnspanError
 from turnspan.health.hook_times import HookTimes, hook_times
@@ -206,9 +206,9 @@ def _standing(
     )
 
 
-def _hold(home: Path, identity: str) -> state.Hold | None:
+def _hold(home: Path, identity: str) -> backoff.Backoff | None:
     try:
-        return state.load_hold(home, identity)
+        return backoff.load(home, identity)
     except StateError:
         return None
 
