@@ -831,7 +831,7 @@ def test_transcripts_that_go_soon(place):
     assert check.says == "Claude Code deletes 1 session with 1 unsent turn within a week, the first in 2 days"
     assert "turnspan backfill" in check.todo
     config = examine_config(place)
-    ship(session_at(path), Target(config.destinations[0], config), config, Ending(is_over=True), time.time)
+    ship(session_at(path), Target(config.destinations[0], config), Ending(is_over=True), time.time)
     assert all(check.mark == "good" for check in place.about("Transcripts"))
 
 
@@ -870,7 +870,7 @@ def test_one_destination_only(place, turnspan):
     assert "Destination otlp" not in turnspan("doctor", "--to", "local")[1]
     code, _, err = turnspan("doctor", "--to", "nowhere")
     assert code == 1
-    assert "there are: local, otlp" in err
+    assert "available: local, otlp" in err
 
 
 def test_what_a_server_says_cannot_command_the_terminal(place, turnspan):

@@ -54,7 +54,7 @@ class Place:
         shipped = []
         for destination in config.destinations:
             target = Target(destination, config)
-            shipped.append(ship(session_at(path), target, config, Ending(is_over=True), time.time, **options))
+            shipped.append(ship(session_at(path), target, Ending(is_over=True), time.time, **options))
             target.close()
         return shipped
 

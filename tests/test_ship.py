@@ -58,7 +58,7 @@ class Place:
         session = session_at(writer.save(self.project))
         target = target_for(self.config, backend, number)
         ending = options.pop("ending", OVER)
-        return ship(session, target, self.config, ending, lambda: self.now_s, **options)
+        return ship(session, target, ending, lambda: self.now_s, **options)
 
     def cursor(self, writer, number=0):
         """Return what the state knows of a session at a destination."""
@@ -313,7 +313,7 @@ def test_a_changed_endpoint_is_a_new_destination(place):
         for server in (old, new, old):
             place.configure(TURNSPAN_OTLP_ENDPOINT=server.url)
             target = Target(place.config.destinations[0], place.config)
-            ship(session_at(writer.save(place.project)), target, place.config, OVER, time.time)
+            ship(session_at(writer.save(place.project)), target, OVER, time.time)
             target.close()
         assert len(old.requests) == len(new.requests) == 1
         assert old.requests[0].body == new.requests[0].body
@@ -326,7 +326,7 @@ def test_a_rotated_key_drains_what_was_kept(place):
         for key in ("old", "new"):
             place.configure(TURNSPAN_OTLP_ENDPOINT=server.url, TURNSPAN_OTLP_HEADERS=f"authorization={key}-key-123")
             target = Target(place.config.destinations[0], place.config)
-            shipped = ship(session_at(writer.save(place.project)), target, place.config, OVER, lambda: place.now_s)
+            shipped = ship(session_at(writer.save(place.project)), target, OVER, lambda: place.now_s)
             target.close()
             place.now_s += 3600
         assert shipped.turns == 2
@@ -387,7 +387,7 @@ def test_a_disk_that_is_full_at_the_commit_stops_the_export(place):
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
         with pytest.raises(StateError, match="cannot persist state"):
-            ship(session, target, place.config, OVER, lambda: place.now_s)
+            ship(session, target, OVER, lambda: place.now_s)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert len(backend.requests) == 1
@@ -462,7 +462,7 @@ def test_no_working_directory_can_hurt_us(place, cwd):
     writer, backend = writer_of(1, cwd="@"), Recording()
     path = writer.save(place.project)
     path.write_bytes(path.read_bytes().replace(b'"@"', json.dumps(cwd).encode()))
-    shipped = ship(session_at(path), target_for(place.config, backend), place.config, OVER, lambda: NOW_S)
+    shipped = ship(session_at(path), target_for(place.config, backend), OVER, lambda: NOW_S)
     assert shipped.is_complete
     assert place.cursor(writer).progress.main.offset == path.stat().st_size
 

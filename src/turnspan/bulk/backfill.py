@@ -20,14 +20,13 @@ import msgspec
 
 from turnspan import log, worker
 from turnspan.backends import Answer
-from turnspan.bulk.plan import is_outdated_copy, peek
 from turnspan.bulk.pool import Crew, Done, Lost
 from turnspan.delivery import backoff, marks, state
 from turnspan.delivery.destinations import Target, identity_of
 from turnspan.errors import StateError, TurnspanError
 from turnspan.hook_event import Event
 from turnspan.private_files import Busy
-from turnspan.ship import Shipped, ship
+from turnspan.ship import Shipped, resend, ship
 from turnspan.source.progress import Ending
 
 if TYPE_CHECKING:
@@ -145,10 +144,6 @@ class Sender:
         return Sent(tuple(shipped))
 
     def _ship(self, desk: Desk, job: Job, target: Target, behind: float) -> Shipped:
-        config, is_resend = self._orders.config, self._orders.is_resend
-        known = peek(config.home, job.session.session_id)
-        if not is_resend and is_outdated_copy(job.session, known, known.destinations.get(target.identity)):
-            return Shipped(target.identity)
         turns = spans = 0
         patience = Patience(desk.pause, desk.tell)
 
@@ -163,12 +158,11 @@ class Sender:
             return desk.pause(self._ahead_s())
 
         ending = Ending(now_ns=time.time_ns())
-        shipped = ship(
-            job.session, target, config, ending, time.time, is_patient=patience, goes_on=goes_on, is_resend=is_resend
-        )
+        send = resend if self._orders.is_resend else ship
+        shipped = send(job.session, target, ending, time.time, is_patient=patience, should_continue=goes_on)
         if patience.is_cut_short:
             # It is the person who has no time: nobody was given up, and who starts it again need not wait.
-            backoff.clear(config.home, target.identity)
+            backoff.clear(target.home, target.identity)
             shipped.stopped, shipped.is_interrupted = None, True
         return shipped
 
@@ -241,9 +235,10 @@ def run(
     totals.left.update(plan.unread)
     reasons = totals.given_up or dict(list(totals.left.items())[:1])
     if totals.is_interrupted:
-        reasons = {"stopped": totals.waiting or "by the person"}
+        reasons = {"stopped": totals.waiting or "by the user"}
+    is_fine = totals.is_complete or (totals.is_interrupted and not (totals.left or totals.given_up or totals.refused))
     log.log_line(
-        orders.config.home, "INFO" if totals.is_complete else "WARN", "backfilled", sessions=totals.sessions,
+        orders.config.home, "INFO" if is_fine else "WARN", "backfilled", sessions=totals.sessions,
         turns=totals.turns, spans=totals.spans, left=len(totals.left) + totals.pending, refused=totals.refused,
         **({"reason": "; ".join(f"{name}: {why}" for name, why in reasons.items())} if reasons else {}),
     )  # fmt: skip

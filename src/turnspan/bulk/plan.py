@@ -12,25 +12,24 @@ from __future__ import annotations
 import os
 import re
 import time
+from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from turnspan.backends.settings import parse_url
-from turnspan.delivery import state
-from turnspan.delivery.destinations import identity_of
+from turnspan.delivery.destinations import Target
 from turnspan.errors import StateError, TranscriptError
-from turnspan.private_files import read_private
 from turnspan.source import sessions, tail
-from turnspan.source.progress import Ending
-from turnspan.source.reader import Reading
-from turnspan.source.scan import first_time_ns, last_time_ns, modified_ns, size_of
+from turnspan.source.scan import first_time_ns, last_time_ns, modified_ns
+from turnspan.unsent import files_bytes, has_unsent, known, unread_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
+    from turnspan.delivery import state
     from turnspan.settings.config import Config, Destination
     from turnspan.source.sessions import SessionFile
 
@@ -89,11 +88,12 @@ def make_plan(
     named = _named(sessions.projects_dir(config.claude_home), selection.paths, unread)
     found = {session.path: session for session in named if _is_selected(session, selection)}
     wanted = sessions.each_once(found.values())
-    identities = [identity_of(destination) for destination in destinations]
-    jobs = [_job(config.home, session, identities, is_resend=is_resend) for session in wanted]
+    targets = [Target(destination, config) for destination in destinations]
+    jobs = [_job(session, targets, is_resend=is_resend) for session in wanted]
     jobs.sort(key=lambda job: (job.began_ns, job.session.session_id))
     if selection.limit is not None:
-        ready = (job for job in jobs if _has_more(config.home, job, identities, is_resend=is_resend))
+        now_ns = time.time_ns()
+        ready = (job for job in jobs if _has_unsent(job, targets, now_ns, is_resend=is_resend))
         jobs = list(islice(ready, selection.limit))
     return Plan(jobs, len(found) - len(wanted), unread, selection.since_ns or 0)
 
@@ -145,85 +145,22 @@ def began_ns(path: Path) -> int:
     return first_time_ns(path) or modified_ns(path)
 
 
-# ---- what is left
+def _job(session: SessionFile, targets: Sequence[Target], *, is_resend: bool) -> Job:
+    cursors: dict[str, state.Cursor] = {}
+    with suppress(StateError):  # `ship` will say so
+        cursors = {} if is_resend else known(targets[0].home, session.session_id).destinations if targets else {}
+    left = max((unread_bytes(session, cursors.get(target.identity)) for target in targets), default=0)
+    return Job(session, began_ns(session.path), sum(files_bytes(session)), left)
 
 
-def peek(home: Path, session_id: str) -> state.Checkpoint:
-    """What was acknowledged of a session, without touching anything; nothing where that cannot be understood."""
-    nothing = state.Checkpoint(session_id=session_id)
+def _has_unsent(job: Job, targets: Sequence[Target], now_ns: int, *, is_resend: bool) -> bool:
+    """Return whether something of a session could be sent now. Bytes do not tell: some rows are never exported."""
     try:
-        path = state.state_path(home, session_id)
-    except StateError:  # `ship` will say so
-        return nothing
-    raw = read_private(path, state.MAX_STATE_BYTES)
-    if raw is None:
-        return nothing
-    try:
-        found = msgspec.json.decode(raw, type=state.Checkpoint)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return nothing
-    return found if found.session_id == session_id and found.version <= state.VERSION else nothing
-
-
-def _job(home: Path, session: SessionFile, identities: Sequence[str], *, is_resend: bool) -> Job:
-    main, agents = size_of(session.path), sum(map(size_of, _agent_paths(session)))
-    cursors = {} if is_resend else peek(home, session.session_id).destinations
-    left = max((_left(main, agents, cursors.get(identity)) for identity in identities), default=0)
-    return Job(session, began_ns(session.path), main + agents, left)
-
-
-def _left(main: int, agents: int, cursor: state.Cursor | None) -> int:
-    """How many bytes of a session's files a destination has not acknowledged."""
-    if cursor is None:
-        return main + agents
-    read = sum(position.offset for position in cursor.progress.agents.values())
-    return (0 if cursor.seen_bytes == main else max(0, main - cursor.progress.main.offset)) + max(0, agents - read)
-
-
-def _has_more(home: Path, job: Job, identities: Sequence[str], *, is_resend: bool) -> bool:
-    """Whether something of a session could leave now. Bytes do not tell: rows behind an agent's end never leave."""
-    known = peek(home, job.session.session_id)
-    if not job.left_bytes or known.is_off:
-        return False
-    cursors = [None if is_resend else known.destinations.get(identity) for identity in identities]
-    ending = Ending(now_ns=time.time_ns())
-    try:
-        return any(
-            cursor is None
-            or (
-                not is_outdated_copy(job.session, known, cursor)
-                and any(Reading(job.session, cursor.progress, ending).pieces())
-            )
-            for cursor in cursors
+        return bool(job.left_bytes) and any(
+            has_unsent(job.session, target, now_ns, is_resend=is_resend) for target in targets
         )
-    except TranscriptError:
-        return True  # whoever sends it will say why not
-
-
-def _agent_paths(session: SessionFile) -> Iterator[Path]:
-    for directory, _, names in os.walk(session.path.parent / session.session_id / "subagents"):
-        yield from (Path(directory) / name for name in names if name.endswith(".jsonl"))
-
-
-def is_outdated_copy(session: SessionFile, checkpoint: state.Checkpoint, cursor: state.Cursor | None) -> bool:
-    """Whether a file is only the beginning of a transcript that was acknowledged beyond the file's end."""
-    if cursor is None or checkpoint.transcript == str(session.path):
-        return False
-    size = size_of(session.path)
-    if cursor.progress.main.offset <= size or size == 0:
-        return False
-    try:
-        return _fingerprint(session.path, size) == _fingerprint(Path(checkpoint.transcript), size)
-    except TranscriptError:
-        return False
-
-
-def _fingerprint(path: Path, offset: int) -> str:
-    descriptor = tail.open_regular(path)
-    try:
-        return tail.fingerprint(descriptor, offset)
-    finally:
-        os.close(descriptor)
+    except (StateError, TranscriptError):
+        return True  # `ship` will say why not
 
 
 # ---- backends and old spans
@@ -238,6 +175,3 @@ def age_warning(destination: Destination, oldest_ns: int, now_ns: int) -> str | 
         if hosts.fullmatch(endpoint.host.lower()) and now_ns - oldest_ns > hours * _HOUR_NS:
             return f"{destination.name}: {what}"
     return None
-
-
-# ---- files

@@ -16,21 +16,19 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.bulk.plan import is_outdated_copy, peek
 from turnspan.claude.hooks import managed_settings
-from turnspan.delivery.destinations import identity_of
-from turnspan.errors import TranscriptError
+from turnspan.delivery.destinations import Target
+from turnspan.errors import StateError, TranscriptError
 from turnspan.source import sessions
-from turnspan.source.progress import Ending, Progress
-from turnspan.source.reader import Reading
-from turnspan.source.scan import ends, modified_ns, size_of
-from turnspan.trace.tally import Tally, tally_of
+from turnspan.source.scan import ends, modified_ns
+from turnspan.unsent import known, may_have_more, read_unsent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from turnspan.settings.config import Config, Destination
     from turnspan.source.sessions import SessionFile
+    from turnspan.trace.tally import Tally
 
 DEFAULT_DAYS: Final = 30
 _DAY_NS: Final = 86400 * 10**9
@@ -92,6 +90,7 @@ def expiring(
     A session that cannot be read cannot be sent either, and goes all the same.
     """
     days = cleanup_period(config.claude_home).days
+    targets = [Target(destination, config) for destination in destinations]
     found = sessions.all_sessions(sessions.projects_dir(config.claude_home), unread)
     dated = sorted(((modified_ns(session.path), session) for session in found), key=lambda pair: pair[0])
     for written, session in dated:
@@ -101,35 +100,22 @@ def expiring(
         if days_left > within_days:
             return
         try:
-            project, unsent = _unsent(session, config, destinations, now_ns)
-        except TranscriptError as error:
+            project, unsent = _unsent(session, targets, now_ns)
+        except (TranscriptError, StateError) as error:
             unread[session.session_id] = str(error)
             continue
         if unsent:
             yield Expiring(session, project, days_left, unsent)
 
 
-def _unsent(
-    session: SessionFile, config: Config, destinations: Sequence[Destination], now_ns: int
-) -> tuple[str, dict[str, Tally]]:
-    known = peek(config.home, session.session_id)
-    size = size_of(session.path)
+def _unsent(session: SessionFile, targets: Sequence[Target], now_ns: int) -> tuple[str, dict[str, Tally]]:
+    checkpoint = known(targets[0].home, session.session_id) if targets else None
     unsent: dict[str, Tally] = {}
     project = ""
-    for destination in destinations:
-        cursor = known.destinations.get(identity_of(destination))
-        if known.is_off or (cursor is not None and cursor.seen_bytes == size):
-            continue
-        if is_outdated_copy(session, known, cursor):
-            continue
-        tally = Tally()
-        progress = cursor.progress if cursor is not None else Progress()
-        for piece in Reading(session, progress, Ending(now_ns=now_ns)).pieces():
-            for trace in piece.traces:
-                cwd = str(trace.facts.get("cwd", ""))
-                project = project or cwd
-                if not config.narrowing(cwd).is_off:
-                    tally += tally_of(trace)
-        if tally != Tally():
-            unsent[destination.name] = tally
+    for target in targets:
+        if may_have_more(session, checkpoint, target.identity):
+            found = read_unsent(session, target, now_ns)
+            project = project or found.cwd
+            if found.spans:
+                unsent[target.destination.name] = found.tally
     return project or session.project, unsent

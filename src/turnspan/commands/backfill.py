@@ -293,14 +293,14 @@ def _verified(
     """Every session at one destination, each with how many bytes have been read; `failed` hears what cannot be."""
     from turnspan.bulk.report import Verified
     from turnspan.bulk.verify import check
-    from turnspan.errors import TranscriptError
+    from turnspan.errors import StateError, TranscriptError
 
     read_bytes = 0
     for job in jobs:
         read_bytes += job.bytes
         try:
             checked = check(job.session, target, config, holdings, time.time_ns())
-        except TranscriptError as error:
+        except (TranscriptError, StateError) as error:
             failed[job.session.session_id] = str(error)
             continue
         if is_repair and not checked.is_complete:

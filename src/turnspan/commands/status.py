@@ -60,11 +60,11 @@ def status(*, is_asking: bool, is_watching: bool, every: float, is_json: bool) -
     refused  the destination will never take these spans; all others go on
 
     --json, one object (with --watch, one a line):
-      at home is_enabled switched_by
+      at home is_enabled disabled_by
       hooks[scope path events] hook_ms{stops median_ms longest_ms}
-      transcripts unread[…] sessions{known off unreadable}
+      transcripts unreadable[…] sessions{known off unreadable}
       masked{rule: times} masked_since
-      last_trouble{at level event facts} problems[…] strangers[…]
+      last_error{at level event facts} problems[…] other_exporters[…]
       destinations[name type where source capture answer answer_reason
         sessions turns spans pending{sessions turns is_more open history}
         last_success last_error held_until refused[reason spans session_id]
