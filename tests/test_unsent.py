@@ -7,9 +7,18 @@ import time
 import pytest
 from rows import MODEL, Writer
 
+from turnspan.delivery import state
+from turnspan.delivery.destinations import Target, since
+from turnspan.settings.config import load_config
+from turnspan.ship import ship
+from turnspan.source.progress import Ending, Progress
+from turnspan.source.reader import Reading
+from turnspan.source.sessions import session_at
+
 ONE = "5e55104a-0000-4000-8000-000000000001"
 TWO = "5e55104a-0000-4000-8000-000000000002"
 DAY_S = 86400
+OVER = Ending(is_over=True)
 
 
 @pytest.fixture
@@ -121,3 +130,91 @@ def test_sessions_lists_a_session_whose_state_cannot_be_read(claude, command):
     assert code == 1
     assert {one["session_id"]: one["sent"] for one in map(json.loads, out.splitlines())} == {ONE: "?", TWO: "no"}
     assert f"{ONE}.json" in err
+
+
+# ---- the same answer everywhere
+
+
+def answers(command):
+    """Return the unsent turns that `status`, `backfill --dry-run` and `retention` report."""
+    _, [status] = asked(command, "status")
+    _, [planned] = asked(command, "backfill", "--dry-run", "--jobs", "1")
+    _, [kept] = asked(command, "retention")
+    expiring = sum(one["unsent"]["local"]["turns"] for one in kept["expiring"])
+    return (
+        status["destinations"][0]["pending"]["turns"],
+        planned["destinations"]["local"]["total"]["turns"],
+        expiring,
+    )
+
+
+def target_of(claude):
+    """Return the first destination, used for the first time long ago."""
+    config = load_config(os.environ)
+    target = Target(config.destinations[0], config)
+    since(config, target.identity, time.time() - 90 * DAY_S)
+    assert config.claude_home == claude
+    return target
+
+
+def test_every_command_counts_the_same_turns(claude, command):
+    """Nothing sent, one turn unsent, everything sent."""
+    target = target_of(claude)
+    session(claude)
+    assert answers(command) == (2, 2, 2)
+    command("backfill", "--jobs", "1")
+    assert answers(command) == (0, 0, 0)
+    path = session(claude, turns=3)
+    assert answers(command) == (1, 1, 1)
+    assert ship(session_at(path), target, OVER, time.time).turns == 1
+    assert answers(command) == (0, 0, 0)
+
+
+def test_spans_that_arrived_are_not_unsent(claude, command):
+    """A part of a batch was accepted before an outage: `status`, the dry run, `retention` and `verify` count the rest."""
+    target = target_of(claude)
+    path = session(claude)
+    [piece] = Reading(session_at(path), Progress(), OVER).pieces()
+    first, _ = piece.traces
+    arrived = tuple(span.span_id.hex() for span in first.spans)
+    cursor = state.Cursor(arrived=arrived, sent_spans=len(arrived))
+    state.save(
+        target.home, state.Checkpoint(session_id=ONE, transcript=str(path), destinations={target.identity: cursor})
+    )
+    assert answers(command) == (1, 1, 1)
+
+
+def test_a_switched_off_directory_has_nothing_unsent(claude, tmp_path, command):
+    """Neither `status` nor the dry run nor `retention` counts it, and `--limit` does not choose it."""
+    target_of(claude)
+    configure(claude, f'off = ["{tmp_path}/private/**"]')
+    session(claude, ONE, cwd=str(tmp_path / "private"))
+    assert answers(command) == (0, 0, 0)
+    session(claude, TWO, turns=1)
+    assert answers(command) == (1, 1, 1)
+    _, [done] = asked(command, "backfill", "--jobs", "1", "--limit", "1")
+    assert (done["sessions"], done["turns"]) == (1, 1)
+
+
+def test_an_outdated_copy_has_nothing_unsent(claude, command):
+    """A shorter copy of a transcript that was sent is not sent again, whichever way it is found."""
+    target = target_of(claude)
+    path = session(claude, turns=3)
+    command("backfill", "--jobs", "1")
+    copy = claude / "projects" / "-copy" / path.name
+    copy.parent.mkdir()
+    copy.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:4]))
+    os.utime(copy, (path.stat().st_mtime,) * 2)
+    before = state.peek(target.home, ONE)
+    for ending in (OVER, Ending(is_stopped=True), Ending(now_ns=time.time_ns())):
+        assert ship(session_at(copy), target, ending, time.time).spans == 0
+    assert state.peek(target.home, ONE) == before
+    assert answers(command) == (0, 0, 0)
+
+
+def test_a_session_that_was_switched_off_has_nothing_unsent(claude, command):
+    """`status`, the dry run and `retention` agree with the worker."""
+    target = target_of(claude)
+    path = session(claude)
+    state.save(target.home, state.Checkpoint(session_id=ONE, transcript=str(path), is_off=True))
+    assert answers(command) == (0, 0, 0)
