@@ -27,18 +27,6 @@ NARROWS = 'capture = "metadata"\nthinking = false\ntags = ["from the project"]\n
 NOTHING = {"masked": {}}  # a backend gets no counts
 
 
-@pytest.fixture
-def claude(tmp_path, monkeypatch):
-    """A Claude home in tmp_path, without any settings of this machine."""
-    for name in [name for name in os.environ if name.startswith(("TURNSPAN_", "LANGFUSE_", "CC_", "CLAUDE"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "claude"))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "claude" / "turnspan").mkdir(mode=0o700, parents=True)
-    return tmp_path / "claude"
-
-
 class Recorder:
     """A backend that keeps the traces it gets."""
 
@@ -60,9 +48,9 @@ class Recorder:
         """Do nothing."""
 
 
-def configure(claude, capture):
+def configure(claude_home, capture):
     """Write settings with tags, a pattern and a capture mode."""
-    path = claude / "turnspan" / "config.toml"
+    path = claude_home / "turnspan" / "config.toml"
     path.write_text(
         f'tags = ["mine"]\n[destinations.local]\ncapture = "{capture}"\n[patterns]\nvault = "vault-[0-9]+"\n'
     )
@@ -90,15 +78,15 @@ def shown(command, session):
 
 
 @pytest.mark.parametrize("capture", ["full", "redacted", "metadata"])
-def test_show_prints_exactly_what_is_sent(claude, command, capture):
+def test_show_prints_exactly_what_is_sent(claude_home, command, capture):
     """Every fixture, in every capture mode: `show --json` prints the traces that a backend gets."""
-    configure(claude, capture)
+    configure(claude_home, capture)
     compared = 0
     for number, project in enumerate(PROJECTS):
-        copied = claude / "projects" / f"-p{number}"
+        copied = claude_home / "projects" / f"-p{number}"
         shutil.copytree(project, copied)
         for session in sessions_in(copied):
-            (claude / "turnspan" / "state" / f"{session.session_id}.json").unlink(missing_ok=True)
+            (claude_home / "turnspan" / "state" / f"{session.session_id}.json").unlink(missing_ok=True)
             found = sent(session)
             assert shown(command, session) == found, session.path
             compared += len(found)
@@ -107,15 +95,15 @@ def test_show_prints_exactly_what_is_sent(claude, command, capture):
 
 @pytest.mark.parametrize("capture", ["full", "redacted", "metadata"])
 @pytest.mark.parametrize("project", ["", NARROWS])
-def test_show_prints_what_a_project_lets_out(claude, tmp_path, command, capture, project):
+def test_show_prints_what_a_project_lets_out(claude_home, tmp_path, command, capture, project):
     """A project that narrows the export narrows what `show` prints, in the same way."""
-    configure(claude, capture)
+    configure(claude_home, capture)
     (tmp_path / "loom" / ".claude").mkdir(parents=True)
     (tmp_path / "loom" / ".claude" / "turnspan.toml").write_text(project)
     writer = Writer(cwd=str(tmp_path / "loom"))
     writer.turn(f"the key is {SECRET}, see vault-17", "Noted.")
-    writer.save(claude / "projects" / "-p")
-    [session] = sessions_in(claude / "projects" / "-p")
+    writer.save(claude_home / "projects" / "-p")
+    [session] = sessions_in(claude_home / "projects" / "-p")
     found = sent(session)
     assert shown(command, session) == found
     text = json.dumps(found)
@@ -127,15 +115,15 @@ def test_show_prints_what_a_project_lets_out(claude, tmp_path, command, capture,
     assert ("from the project" in text) == (bool(project) and not is_metadata)
 
 
-def test_show_says_that_a_switched_off_project_is_not_exported(claude, tmp_path, command):
+def test_show_says_that_a_switched_off_project_is_not_exported(claude_home, tmp_path, command):
     """Nothing of it is sent; `show` prints it masked, and says that it is exported nowhere."""
-    configure(claude, "redacted")
+    configure(claude_home, "redacted")
     (tmp_path / "loom" / ".claude").mkdir(parents=True)
     (tmp_path / "loom" / ".claude" / "turnspan.toml").write_text("enabled = false\n")
     writer = Writer(cwd=str(tmp_path / "loom"))
     writer.turn(f"the key is {SECRET}", "Noted.")
-    writer.save(claude / "projects" / "-p")
-    [session] = sessions_in(claude / "projects" / "-p")
+    writer.save(claude_home / "projects" / "-p")
+    [session] = sessions_in(claude_home / "projects" / "-p")
     assert sent(session) == []
     [record] = shown(command, session)
     assert SECRET not in json.dumps(record)

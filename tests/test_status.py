@@ -13,6 +13,8 @@ from backends.servers import OK, HttpServer, reply
 from rows import Writer
 
 from turnspan import log
+from turnspan.bulk.backfill import Orders, run
+from turnspan.bulk.plan import Selection, make_plan
 from turnspan.claude.install import Scope, apply, plan_install, this_runtime
 from turnspan.cli import main
 from turnspan.delivery import backoff, state
@@ -243,7 +245,7 @@ def test_destinations_of_before_are_named(turnspan):
     assert "otlp-12345678" in turnspan("status")[1]
 
 
-def test_the_last_trouble_and_what_was_masked_come_from_the_log(turnspan):
+def test_the_last_error_and_what_was_masked_come_from_the_log(turnspan):
     """Counts by rule, and the last line that was not fine."""
     home = turnspan.place.home
     log.log_line(home, "INFO", "sent", session=SESSION, masked="aws-access-key=2,jwt=1")
@@ -256,6 +258,17 @@ def test_the_last_trouble_and_what_was_masked_come_from_the_log(turnspan):
     _, out, _ = turnspan("status")
     assert "aws-access-key 2, jwt 5" in out
     assert re.search(r'trouble   .*, held: later: session=.* reason=said "no"', out)
+
+
+def test_ctrl_c_during_a_backfill_is_not_an_error(turnspan):
+    """You stopped it: `status` has nothing to report."""
+    place = turnspan.place
+    place.session()
+    config = place.config
+    plan = make_plan(config, Selection(), config.destinations)
+    orders = Orders(config=config, destinations=config.destinations)
+    assert run(plan, orders, 1, lambda _totals: None, lambda: True).is_interrupted
+    assert status(turnspan)["last_error"] is None
 
 
 def test_switched_off_and_wrong_settings_are_said(turnspan, monkeypatch):

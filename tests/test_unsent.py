@@ -21,41 +21,29 @@ DAY_S = 86400
 OVER = Ending(is_over=True)
 
 
-@pytest.fixture
-def claude(tmp_path, monkeypatch):
-    """A Claude home in tmp_path, without any settings of this machine."""
-    for name in [name for name in os.environ if name.startswith(("TURNSPAN_", "LANGFUSE_", "CC_", "CLAUDE"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "claude"))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "claude" / "turnspan").mkdir(mode=0o700, parents=True)
-    return tmp_path / "claude"
-
-
-def configure(claude, text):
+def configure(claude_home, text):
     """Write config.toml."""
-    path = claude / "turnspan" / "config.toml"
+    path = claude_home / "turnspan" / "config.toml"
     path.write_text(text)
     path.chmod(0o600)
 
 
-def session(claude, session_id=ONE, turns=2, **options):
+def session(claude_home, session_id=ONE, turns=2, **options):
     """Write a session that Claude Code deletes in a day, and return its path."""
     writer = Writer(session=session_id, tag=session_id[-1], **options)
     for number in range(turns):
         writer.turn(f"question {number}", "Answer.")
-    path = writer.save(claude / "projects" / "-p")
+    path = writer.save(claude_home / "projects" / "-p")
     then = time.time() - 29 * DAY_S
     os.utime(path, (then, then))
     return path
 
 
-def link_state(claude, session_id):
+def link_state(claude_home, session_id):
     """Make the state file of a session a symlink, which turnspan refuses to read."""
-    directory = claude / "turnspan" / "state"
+    directory = claude_home / "turnspan" / "state"
     directory.mkdir(mode=0o700, exist_ok=True)
-    (directory / f"{session_id}.json").symlink_to(claude / "elsewhere.json")
+    (directory / f"{session_id}.json").symlink_to(claude_home / "elsewhere.json")
 
 
 def asked(command, *arguments):
@@ -67,13 +55,13 @@ def asked(command, *arguments):
 # ---- one answer
 
 
-def test_the_users_prices_count_in_every_command(claude, command):
+def test_the_users_prices_count_in_every_command(claude_home, command):
     """With prices of your own, `sessions`, `backfill --dry-run` and `retention` show the same cost."""
     dear = dict.fromkeys(("input", "output", "cache_read", "cache_write_5m", "cache_write_1h"), 1e6)
-    prices = claude / "prices.json"
+    prices = claude_home / "prices.json"
     prices.write_text(json.dumps({MODEL: dear}))
-    configure(claude, f'prices = "{prices}"')
-    session(claude)
+    configure(claude_home, f'prices = "{prices}"')
+    session(claude_home)
     _, [listed] = asked(command, "sessions")
     _, [planned] = asked(command, "backfill", "--dry-run", "--jobs", "1")
     _, [kept] = asked(command, "retention")
@@ -88,11 +76,11 @@ def test_the_users_prices_count_in_every_command(claude, command):
 
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",), ("--limit", "5")])
-def test_a_state_file_that_is_a_link_stops_no_other_session(claude, command, options):
+def test_a_state_file_that_is_a_link_stops_no_other_session(claude_home, command, options):
     """`backfill` names the session, sends or counts all others, and exits with 1."""
-    session(claude, ONE)
-    session(claude, TWO)
-    link_state(claude, ONE)
+    session(claude_home, ONE)
+    session(claude_home, TWO)
+    link_state(claude_home, ONE)
     code, [done] = asked(command, "backfill", "--jobs", "1", *options)
     assert code == 1
     if "--dry-run" in options:
@@ -101,31 +89,31 @@ def test_a_state_file_that_is_a_link_stops_no_other_session(claude, command, opt
         assert (list(done["left"]), done["turns"], done["sessions"]) == ([ONE], 2, 1)
 
 
-def test_verify_names_a_session_whose_state_cannot_be_read(claude, command):
+def test_verify_names_a_session_whose_state_cannot_be_read(claude_home, command):
     """`verify` compares all others, and exits with 1."""
-    session(claude, ONE)
-    session(claude, TWO)
+    session(claude_home, ONE)
+    session(claude_home, TWO)
     command("backfill", "--jobs", "1", "--session", TWO)
-    link_state(claude, ONE)
+    link_state(claude_home, ONE)
     code, [done] = asked(command, "verify")
     assert (code, list(done["failed"]), done["differences"]) == (1, [ONE], [])
     assert done["destinations"]["local"]["sessions"] == 1
 
 
-def test_retention_names_a_session_whose_state_cannot_be_read(claude, command):
+def test_retention_names_a_session_whose_state_cannot_be_read(claude_home, command):
     """`retention` lists all others, and exits with 1."""
-    session(claude, ONE)
-    session(claude, TWO)
-    link_state(claude, ONE)
+    session(claude_home, ONE)
+    session(claude_home, TWO)
+    link_state(claude_home, ONE)
     code, [done] = asked(command, "retention")
     assert (code, list(done["failed"]), [one["session_id"] for one in done["expiring"]]) == (1, [ONE], [TWO])
 
 
-def test_sessions_lists_a_session_whose_state_cannot_be_read(claude, command):
+def test_sessions_lists_a_session_whose_state_cannot_be_read(claude_home, command):
     """`sessions` lists every session; what arrived of that one is unknown, it says why, and exits with 1."""
-    session(claude, ONE)
-    session(claude, TWO)
-    link_state(claude, ONE)
+    session(claude_home, ONE)
+    session(claude_home, TWO)
+    link_state(claude_home, ONE)
     code, out, err = command("sessions", "--json")
     assert code == 1
     assert {one["session_id"]: one["sent"] for one in map(json.loads, out.splitlines())} == {ONE: "?", TWO: "no"}
@@ -148,32 +136,32 @@ def answers(command):
     )
 
 
-def target_of(claude):
+def target_of(claude_home):
     """Return the first destination, used for the first time long ago."""
     config = load_config(os.environ)
     target = Target(config.destinations[0], config)
     since(config, target.identity, time.time() - 90 * DAY_S)
-    assert config.claude_home == claude
+    assert config.claude_home == claude_home
     return target
 
 
-def test_every_command_counts_the_same_turns(claude, command):
+def test_every_command_counts_the_same_turns(claude_home, command):
     """Nothing sent, one turn unsent, everything sent."""
-    target = target_of(claude)
-    session(claude)
+    target = target_of(claude_home)
+    session(claude_home)
     assert answers(command) == (2, 2, 2)
     command("backfill", "--jobs", "1")
     assert answers(command) == (0, 0, 0)
-    path = session(claude, turns=3)
+    path = session(claude_home, turns=3)
     assert answers(command) == (1, 1, 1)
     assert ship(session_at(path), target, OVER, time.time).turns == 1
     assert answers(command) == (0, 0, 0)
 
 
-def test_spans_that_arrived_are_not_unsent(claude, command):
+def test_spans_that_arrived_are_not_unsent(claude_home, command):
     """A part of a batch was accepted before an outage: `status`, the dry run, `retention` and `verify` count the rest."""
-    target = target_of(claude)
-    path = session(claude)
+    target = target_of(claude_home)
+    path = session(claude_home)
     [piece] = Reading(session_at(path), Progress(), OVER).pieces()
     first, _ = piece.traces
     arrived = tuple(span.span_id.hex() for span in first.spans)
@@ -184,24 +172,24 @@ def test_spans_that_arrived_are_not_unsent(claude, command):
     assert answers(command) == (1, 1, 1)
 
 
-def test_a_switched_off_directory_has_nothing_unsent(claude, tmp_path, command):
+def test_a_switched_off_directory_has_nothing_unsent(claude_home, tmp_path, command):
     """Neither `status` nor the dry run nor `retention` counts it, and `--limit` does not choose it."""
-    target_of(claude)
-    configure(claude, f'off = ["{tmp_path}/private/**"]')
-    session(claude, ONE, cwd=str(tmp_path / "private"))
+    target_of(claude_home)
+    configure(claude_home, f'off = ["{tmp_path}/private/**"]')
+    session(claude_home, ONE, cwd=str(tmp_path / "private"))
     assert answers(command) == (0, 0, 0)
-    session(claude, TWO, turns=1)
+    session(claude_home, TWO, turns=1)
     assert answers(command) == (1, 1, 1)
     _, [done] = asked(command, "backfill", "--jobs", "1", "--limit", "1")
     assert (done["sessions"], done["turns"]) == (1, 1)
 
 
-def test_an_outdated_copy_has_nothing_unsent(claude, command):
+def test_an_outdated_copy_has_nothing_unsent(claude_home, command):
     """A shorter copy of a transcript that was sent is not sent again, whichever way it is found."""
-    target = target_of(claude)
-    path = session(claude, turns=3)
+    target = target_of(claude_home)
+    path = session(claude_home, turns=3)
     command("backfill", "--jobs", "1")
-    copy = claude / "projects" / "-copy" / path.name
+    copy = claude_home / "projects" / "-copy" / path.name
     copy.parent.mkdir()
     copy.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:4]))
     os.utime(copy, (path.stat().st_mtime,) * 2)
@@ -212,9 +200,9 @@ def test_an_outdated_copy_has_nothing_unsent(claude, command):
     assert answers(command) == (0, 0, 0)
 
 
-def test_a_session_that_was_switched_off_has_nothing_unsent(claude, command):
+def test_a_session_that_was_switched_off_has_nothing_unsent(claude_home, command):
     """`status`, the dry run and `retention` agree with the worker."""
-    target = target_of(claude)
-    path = session(claude)
+    target = target_of(claude_home)
+    path = session(claude_home)
     state.save(target.home, state.Checkpoint(session_id=ONE, transcript=str(path), is_off=True))
     assert answers(command) == (0, 0, 0)

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime
 
@@ -22,6 +24,7 @@ from rows import Writer, agent_writer, save_agent
 from turnspan.backends import Answer, Verdict
 from turnspan.delivery import marks, state
 from turnspan.errors import TurnspanError
+from turnspan.health.log_lines import read_log
 from turnspan.hook_event import Event, parse_event
 from turnspan.log import LOG_NAME
 from turnspan.settings.config import load_config
@@ -911,3 +914,11 @@ def test_a_backend_that_refuses_everything_is_held_not_quarantined(office):
     office.backend.answers = [ACKNOWLEDGED]
     office.serve("SessionEnd", writer)
     assert turns(office.backend) == ["Turn 1"]
+
+
+def test_the_hook_command_in_a_terminal_is_not_an_error(office):
+    """Without an event on stdin the worker does nothing, and `status` reports no error."""
+    command = [sys.executable, "-m", "turnspan.worker"]
+    subprocess.run(command, env={**os.environ, **office.env}, input=b"\n", check=True, timeout=60)
+    [line] = read_log(office.home)
+    assert (line.level, line.event) == ("INFO", "no event")

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from turnspan.source.sessions import SessionFile
     from turnspan.trace.model import Trace
 
+    _Patience = Callable[[Verdict], bool]
+    _Commits = Callable[["Shipped", Progress], bool]
+
 _FIRST_BACKOFF_S: Final = 30.0
 _LONGEST_BACKOFF_S: Final = 300.0
 _LONGEST_RETRY_AFTER_S: Final = 3600.0
@@ -97,18 +100,15 @@ def ship(
     ending: Ending,
     clock: Callable[[], float],
     *,
-    is_patient: Callable[[Verdict], bool] = _never,
-    should_continue: Callable[[Shipped, Progress], bool] = _always,
+    is_patient: _Patience = _never,
+    should_continue: _Commits = _always,
 ) -> Shipped:
     """Send what a destination does not have of a session yet. The caller holds the session's lock.
 
     `is_patient` is called after a response of "later": True if it has waited, and the same request should be retried.
     `should_continue` is called after every commit.
     """
-    export = _Export(session, target, clock)
-    if export.is_blocked() or not export.may_have_more(ending):
-        return export.shipped
-    return export.run(export.cursor.progress, ending, is_patient, should_continue)
+    return _Export(session, target, clock).send_unsent(ending, is_patient, should_continue)
 
 
 def resend(
@@ -117,15 +117,11 @@ def resend(
     ending: Ending,
     clock: Callable[[], float],
     *,
-    is_patient: Callable[[Verdict], bool] = _never,
-    should_continue: Callable[[Shipped, Progress], bool] = _always,
+    is_patient: _Patience = _never,
+    should_continue: _Commits = _always,
 ) -> Shipped:
     """Send all of a session as if nothing had ever been sent; otherwise like `ship`."""
-    export = _Export(session, target, clock)
-    if export.is_blocked():
-        return export.shipped
-    export.cursor = state.Cursor()
-    return export.run(Progress(), ending, is_patient, should_continue)
+    return _ExportAll(session, target, clock).send_all(ending, is_patient, should_continue)
 
 
 def send_unsent(
@@ -135,13 +131,10 @@ def send_unsent(
     clock: Callable[[], float],
     stored: frozenset[bytes],
     *,
-    is_patient: Callable[[Verdict], bool] = _never,
+    is_patient: _Patience = _never,
 ) -> Shipped:
     """Like `ship`, but without the spans that the backend was found to have although they are not acknowledged."""
-    export = _Export(session, target, clock, stored)
-    if export.is_blocked() or not export.may_have_more(ending):
-        return export.shipped
-    return export.run(export.cursor.progress, ending, is_patient, _always)
+    return _Export(session, target, clock, stored).send_unsent(ending, is_patient, _always)
 
 
 def send_again(
@@ -151,13 +144,10 @@ def send_again(
     clock: Callable[[], float],
     spans: frozenset[bytes],
     *,
-    is_patient: Callable[[Verdict], bool] = _never,
+    is_patient: _Patience = _never,
 ) -> Shipped:
     """Send these acknowledged spans of a session once more; the cursor does not move."""
-    export = _ExportAgain(session, target, clock, spans)
-    if export.is_blocked():
-        return export.shipped
-    return export.run(Progress(), ending, is_patient, _always)
+    return _ExportAgain(session, target, clock, spans).send_all(ending, is_patient, _always)
 
 
 class _Export:
@@ -174,7 +164,7 @@ class _Export:
     ) -> None:
         loaded = state.load(target.home, session.session_id)
         self.shipped = Shipped(target.identity, kept_as=loaded.kept_as)
-        self.cursor = loaded.checkpoint.destinations.get(target.identity, state.Cursor())
+        self._cursor = loaded.checkpoint.destinations.get(target.identity, state.Cursor())
         self._session = session
         self._target = target
         self._clock = clock
@@ -182,7 +172,21 @@ class _Export:
         self._checkpoint = loaded.checkpoint
         self._is_writable = False
 
-    def is_blocked(self) -> bool:
+    def send_unsent(self, ending: Ending, is_patient: _Patience, should_continue: _Commits) -> Shipped:
+        """Send what the destination does not have."""
+        if not self._is_blocked() and self._may_have_more(ending):
+            self._run(self._cursor.progress, ending, is_patient, should_continue)
+        return self.shipped
+
+    def send_all(self, ending: Ending, is_patient: _Patience, should_continue: _Commits) -> Shipped:
+        """Send everything from the beginning of the session."""
+        if not self._is_blocked():
+            self._run(Progress(), ending, is_patient, should_continue)
+        return self.shipped
+
+    # ---- steps
+
+    def _is_blocked(self) -> bool:
         """Return whether nothing may be sent now: the session is switched off, or the destination is backing off."""
         if self._checkpoint.is_off:
             self.shipped.off = 1
@@ -194,7 +198,7 @@ class _Export:
             return True
         return False
 
-    def may_have_more(self, ending: Ending) -> bool:
+    def _may_have_more(self, ending: Ending) -> bool:
         """Return whether it is worth reading.
 
         At the session's end, or when time has passed, the same bytes may allow another conclusion: then they are read.
@@ -204,13 +208,7 @@ class _Export:
             return not unsent.is_outdated_copy(self._session, self._checkpoint, identity)
         return unsent.may_have_more(self._session, self._checkpoint, identity)
 
-    def run(
-        self,
-        progress: Progress,
-        ending: Ending,
-        is_patient: Callable[[Verdict], bool],
-        should_continue: Callable[[Shipped, Progress], bool],
-    ) -> Shipped:
+    def _run(self, progress: Progress, ending: Ending, is_patient: _Patience, should_continue: _Commits) -> None:
         """Send everything from a place on, until it is done or something stops it."""
         from turnspan.source.reader import Reading  # noqa: PLC0415  an event with nothing new must not load it
 
@@ -233,11 +231,8 @@ class _Export:
         noticed = reading.noticed
         shipped.noticed = {name: count for name in _NOTICED if (count := getattr(noticed, name))}
         shipped.unknown = {f"{kind} ({version})": count for (kind, version), count in noticed.unknown.items()}
-        if shipped.is_complete and self._moves_cursor and _seen_bytes(reading) != self.cursor.seen_bytes:
+        if shipped.is_complete and self._moves_cursor and _seen_bytes(reading) != self._cursor.seen_bytes:
             self._commit(seen_bytes=_seen_bytes(reading))  # nothing is left to send, and that is new
-        return shipped
-
-    # ---- steps
 
     def _exportable(self, traces: Sequence[Trace]) -> list[Trace]:
         """Return the traces that may be exported, masked once, however often they are sent."""
@@ -254,7 +249,7 @@ class _Export:
 
     def _send(self, traces: Sequence[Trace], piece: Piece, reading: Reading) -> bool:
         """Send a piece and commit what is settled; return False if something stopped it."""
-        arrived = {*self._stored, *(bytes.fromhex(span) for span in self.cursor.arrived)}
+        arrived = {*self._stored, *(bytes.fromhex(span) for span in self._cursor.arrived)}
         delivery = self._deliver(traces, arrived)
         if delivery.stopped is None:
             self.shipped.turns += piece.turns
@@ -262,7 +257,7 @@ class _Export:
             self._commit(
                 progress=piece.progress,
                 arrived=(),
-                sent_turns=self.cursor.sent_turns + piece.turns,
+                sent_turns=self._cursor.sent_turns + piece.turns,
                 last_success_s=self._clock(),
                 last_error="",
                 seen_bytes=_seen_bytes(reading),
@@ -277,7 +272,7 @@ class _Export:
         """Send the spans that have not arrived, and add those that were settled to `arrived`."""
         from turnspan.delivery.deliver import deliver  # noqa: PLC0415  as above
 
-        if self.cursor.is_unsure:
+        if self._cursor.is_unsure:
             arrived |= self._stored_at_backend(traces)
         left = [trace for each in traces if (trace := unsent.without(each, arrived)) is not None]
         if left and not self._is_writable:
@@ -286,13 +281,13 @@ class _Export:
         delivery = deliver(self._target.backend, left, lambda sent: arrived.update(_span_ids(sent)))
         self._account(delivery)
         is_unsure = delivery.stopped is not None and delivery.stopped.is_unknown
-        self.cursor = msgspec.structs.replace(self.cursor, is_unsure=is_unsure)
+        self._cursor = msgspec.structs.replace(self._cursor, is_unsure=is_unsure)
         if delivery.sent:
             backoff.clear(self._target.home, self._target.identity)
         return delivery
 
     def _stored_at_backend(self, traces: Sequence[Trace]) -> set[bytes]:
-        """Return which of these spans the backend has; a backend that cannot tell gets all of them again."""
+        """Return which of these spans the backend has; if it does not say, it gets all of them again."""
         backend = self._target.backend
         found: set[bytes] = set()
         if isinstance(backend, Holdings):
@@ -306,14 +301,14 @@ class _Export:
     def _account(self, delivery: Delivery) -> None:
         self.shipped.spans += delivery.sent
         self.shipped.cut += delivery.cut
-        self.cursor = msgspec.structs.replace(self.cursor, sent_spans=self.cursor.sent_spans + delivery.sent)
+        self._cursor = msgspec.structs.replace(self._cursor, sent_spans=self._cursor.sent_spans + delivery.sent)
         if delivery.refused and (delivery.stopped is None or delivery.sent):  # else they will be sent again
             self.shipped.refused += delivery.refused_spans
             self._quarantine(delivery)
 
     def _quarantine(self, delivery: Delivery) -> None:
         now = self._clock()
-        known = {(entry.trace_id, entry.span_id) for entry in self.cursor.quarantined}
+        known = {(entry.trace_id, entry.span_id) for entry in self._cursor.quarantined}
         new = [
             state.Quarantine(
                 trace_id=r.trace_id.hex(), span_id=r.span_id.hex(), spans=r.spans, reason=r.reason[:300], at_s=now
@@ -322,10 +317,10 @@ class _Export:
             # Without an id they may be other spans of the same trace, unless they are sent once more.
             if (r.trace_id.hex(), r.span_id.hex()) not in known or (not r.span_id and self._moves_cursor)
         ]
-        entries = (*self.cursor.quarantined, *new)
+        entries = (*self._cursor.quarantined, *new)
         past = sum(entry.spans for entry in entries[:-_REMEMBERED_QUARANTINE])
-        self.cursor = msgspec.structs.replace(
-            self.cursor, quarantined=entries[-_REMEMBERED_QUARANTINE:], forgotten=self.cursor.forgotten + past
+        self._cursor = msgspec.structs.replace(
+            self._cursor, quarantined=entries[-_REMEMBERED_QUARANTINE:], forgotten=self._cursor.forgotten + past
         )
 
     def _stop(self, verdict: Verdict) -> None:
@@ -349,11 +344,19 @@ class _Export:
         self._commit(last_error=error)
 
     def _commit(self, **changes: Any) -> None:  # noqa: ANN401  the fields of a Cursor
-        self.cursor = msgspec.structs.replace(self.cursor, **changes)
-        destinations = {**self._checkpoint.destinations, self._target.identity: self.cursor}
+        self._cursor = msgspec.structs.replace(self._cursor, **changes)
+        destinations = {**self._checkpoint.destinations, self._target.identity: self._cursor}
         path = str(self._session.path)
         self._checkpoint = msgspec.structs.replace(self._checkpoint, transcript=path, destinations=destinations)
         state.save(self._target.home, self._checkpoint)
+
+
+class _ExportAll(_Export):
+    """Sends a session as if nothing had ever been sent."""
+
+    def __init__(self, session: SessionFile, target: Target, clock: Callable[[], float]) -> None:
+        super().__init__(session, target, clock)
+        self._cursor = state.Cursor()
 
 
 class _ExportAgain(_Export):

@@ -90,14 +90,14 @@ def _fingerprint(path: Path, offset: int) -> str:
         os.close(descriptor)
 
 
-def files_bytes(session: SessionFile) -> tuple[int, int]:
-    """Return the sizes of a session's own file and of its subagents' files."""
+def file_sizes(session: SessionFile) -> tuple[int, int]:
+    """Return the size of a session's own file, and of its subagents' files together."""
     return size_of(session.path), sum(file.size for file in sessions.agent_files(session).values())
 
 
-def unread_bytes(session: SessionFile, cursor: state.Cursor | None) -> int:
+def unread_bytes(sizes: tuple[int, int], cursor: state.Cursor | None) -> int:
     """Return how many bytes of a session's files a destination has not acknowledged; for progress bars."""
-    main, agents = files_bytes(session)
+    main, agents = sizes
     if cursor is None:
         return main + agents
     read = sum(position.offset for position in cursor.progress.agents.values())

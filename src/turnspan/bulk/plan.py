@@ -1,10 +1,10 @@
-"""Which sessions a person means, how old they are, and how much of each is not acknowledged yet.
+"""The plan of a backfill: which sessions were selected, how old they are, and how much of each is not acknowledged yet.
 
 Rules:
 
-- A plan only looks: nothing is written for it, not even set aside.
-- A session is taken or left as a whole, and the oldest come first.
-- Only what lies in the places named is read: a link that leads out of them is not followed.
+- Making a plan writes nothing.
+- A session is selected completely or not at all, and the oldest come first.
+- Only files in the named places are read: a link that points outside of them is not followed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from turnspan.delivery.destinations import Target
 from turnspan.errors import StateError, TranscriptError
 from turnspan.source import sessions, tail
 from turnspan.source.scan import first_time_ns, last_time_ns, modified_ns
-from turnspan.unsent import files_bytes, has_unsent, known, unread_bytes
+from turnspan.unsent import file_sizes, has_unsent, known, unread_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from turnspan.source.sessions import SessionFile
 
 _HOUR_NS: Final = 3600 * 10**9
-# Hosts of backends that are known not to show old spans, from which age on, and what they do with them.
+# Hosts of backends that are known not to show old spans, the age in hours, and what they do with them.
 _FORGETFUL: Final = (
     (re.compile(r"(?:.+\.)?(?:datadoghq\.(?:com|eu)|ddog-gov\.com)"), 18, "Datadog drops spans older than 18 hours"),
     (re.compile(r".+\.dynatrace(?:labs)?\.com"), 1, "Dynatrace drops spans older than one hour"),
@@ -47,18 +47,18 @@ _FORGETFUL: Final = (
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which sessions a person means."""
+    """Which sessions the user selected."""
 
     paths: tuple[Path, ...] = ()  # none: all projects
     since_ns: int | None = None  # written to at this time or later
     until_ns: int | None = None  # begun before this time
     project: str | None = None
-    sessions: tuple[str, ...] = ()  # ids, or how they begin
-    limit: int | None = None  # at most so many with something left to send
+    sessions: tuple[str, ...] = ()  # ids or prefixes of ids
+    limit: int | None = None  # at most so many, of those with something unsent
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A session to be sent."""
+    """A session to send."""
 
     session: SessionFile
     began_ns: int
@@ -67,23 +67,23 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is going to be done."""
+    """The sessions to send, oldest first."""
 
     jobs: list[Job]
-    copies: int = 0  # files passed over: no longer than another one of the same session
+    copies: int = 0  # files that were skipped: another one of the same session is at least as long
     unread: dict[str, str] = {}  # project → why it cannot be listed
-    since_ns: int = 0  # what the person said
+    since_ns: int = 0  # as the user selected
 
     @property
     def left_bytes(self) -> int:
-        """How much there is to read."""
+        """How many bytes there are to read."""
         return sum(job.left_bytes for job in self.jobs)
 
 
 def make_plan(
     config: Config, selection: Selection, destinations: Sequence[Destination], *, is_resend: bool = False
 ) -> Plan:
-    """The sessions a person means, oldest first. Raises TranscriptError where a path leads nowhere."""
+    """Return the plan for a selection. Raises TranscriptError if a path has no transcripts."""
     unread: dict[str, str] = {}
     named = _named(sessions.projects_dir(config.claude_home), selection.paths, unread)
     found = {session.path: session for session in named if _is_selected(session, selection)}
@@ -99,7 +99,7 @@ def make_plan(
 
 
 def _named(projects: Path, paths: Sequence[Path], unread: dict[str, str]) -> Iterator[SessionFile]:
-    """The sessions in the places named: a transcript, a project, projects, or a directory that holds `projects`."""
+    """Yield the sessions in these paths: a transcript, a project, projects, or a directory with `projects` in it."""
     if not paths:
         yield from _below(projects, sessions.all_sessions(projects, unread))
     for path in paths:
@@ -107,12 +107,12 @@ def _named(projects: Path, paths: Sequence[Path], unread: dict[str, str]) -> Ite
             root = path / "projects" if (path / "projects").is_dir() else path
             inside = list(_below(root, (*sessions.sessions_in(root), *sessions.all_sessions(root, unread))))
             if not inside and not unread:
-                raise TranscriptError(f"there are no transcripts in {str(path)!r}", hint="name a project's directory")
+                raise TranscriptError(f"no transcripts in {str(path)!r}", hint="name a project's directory")
             yield from inside
             continue
         os.close(tail.open_regular(path))
         if path.suffix != ".jsonl" or path.name.startswith("agent-"):
-            raise TranscriptError(f"{str(path)!r} is no session's transcript", hint="name a session's .jsonl file")
+            raise TranscriptError(f"{str(path)!r} is not a session's transcript", hint="name a session's .jsonl file")
         yield _checked(sessions.session_of(path.absolute()))
 
 
@@ -141,20 +141,22 @@ def _is_selected(session: SessionFile, selection: Selection) -> bool:
 
 
 def began_ns(path: Path) -> int:
-    """When a session began: the first time in its file, or else the file's own."""
+    """Return when a session began: the first time in its file, or else when the file was modified."""
     return first_time_ns(path) or modified_ns(path)
 
 
 def _job(session: SessionFile, targets: Sequence[Target], *, is_resend: bool) -> Job:
     cursors: dict[str, state.Cursor] = {}
     with suppress(StateError):  # `ship` will say so
-        cursors = {} if is_resend else known(targets[0].home, session.session_id).destinations if targets else {}
-    left = max((unread_bytes(session, cursors.get(target.identity)) for target in targets), default=0)
-    return Job(session, began_ns(session.path), sum(files_bytes(session)), left)
+        if targets and not is_resend:
+            cursors = known(targets[0].home, session.session_id).destinations
+    sizes = file_sizes(session)
+    left = max((unread_bytes(sizes, cursors.get(target.identity)) for target in targets), default=0)
+    return Job(session, began_ns(session.path), sum(sizes), left)
 
 
 def _has_unsent(job: Job, targets: Sequence[Target], now_ns: int, *, is_resend: bool) -> bool:
-    """Return whether something of a session could be sent now. Bytes do not tell: some rows are never exported."""
+    """Return whether something of a session can be sent now. Unread bytes do not show it: some are never exported."""
     try:
         return bool(job.left_bytes) and any(
             has_unsent(job.session, target, now_ns, is_resend=is_resend) for target in targets
@@ -167,7 +169,7 @@ def _has_unsent(job: Job, targets: Sequence[Target], now_ns: int, *, is_resend: 
 
 
 def age_warning(destination: Destination, oldest_ns: int, now_ns: int) -> str | None:
-    """What a person should know before sending spans this old there, where it can be known."""
+    """Return a warning if a destination is known not to show spans this old."""
     endpoint = parse_url(str(destination.options.get("endpoint", "")))
     if endpoint is None:
         return None
