@@ -1,4 +1,4 @@
-"""One session comes to one destination: what is acknowledged is noted, and nothing else is."""
+"""One session is sent to one destination: acknowledged spans are committed, and nothing else is."""
 
 import json
 import os
@@ -337,7 +337,7 @@ def test_a_rotated_key_drains_what_was_kept(place):
 
 
 def test_nothing_is_sent_when_the_state_cannot_be_kept(tmp_path):
-    """On a read-only disk every event would send the whole session again: so none does."""
+    """On a read-only disk every event would send the session again, so nothing is sent."""
     code = """
 import ctypes, os, subprocess, sys
 from pathlib import Path
@@ -370,7 +370,7 @@ print(len(backend.requests), place.cursor(writer).sent_turns)
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     if done.returncode == 77:
-        pytest.skip("this machine lets nobody mount")
+        pytest.skip("this machine does not allow mounting")
     said, counts = done.stdout.splitlines()
     assert "cannot persist state: no access to" in said
     assert counts == "1 1"
@@ -400,7 +400,7 @@ def test_a_disk_that_is_full_at_the_commit_stops_the_export(place):
 
 
 def test_state_that_is_rubbish_is_said_and_costs_a_second_reading(place):
-    """It is set aside under a name that is told, and what goes out again is the same."""
+    """It is set aside under a reported name, and the spans that are sent again are the same."""
     writer, backend = writer_of(2), Recording()
     place.ship(writer, backend)
     (place.config.home / "state" / f"{writer.session}.json").write_bytes(b'{"version":1,"session_id":')
@@ -414,7 +414,7 @@ def test_state_that_is_rubbish_is_said_and_costs_a_second_reading(place):
 
 
 def test_a_project_that_is_switched_off_stays_here(place, tmp_path):
-    """Its file is found from the transcript's own working directory; switched on again, only what is new leaves."""
+    """Its file is found from the transcript's own working directory; switched on again, only new turns are sent."""
     cwd = tmp_path / "secret" / "deep"
     (cwd / ".claude").mkdir(parents=True)
     (tmp_path / "secret" / ".claude").mkdir()
@@ -431,7 +431,7 @@ def test_a_project_that_is_switched_off_stays_here(place, tmp_path):
 
 @pytest.mark.parametrize("text", ["enabled = ", "\xff"])
 def test_a_project_file_that_cannot_be_read_is_a_wish_for_privacy(place, tmp_path, text):
-    """Nothing leaves."""
+    """Nothing is exported."""
     (tmp_path / ".claude").mkdir()
     (tmp_path / ".claude" / "turnspan.toml").write_bytes(text.encode("latin-1"))
     backend = Recording()
@@ -449,7 +449,7 @@ def test_a_pattern_switches_working_directories_off(place, cwd, is_off):
 
 
 def test_a_session_that_was_switched_off_stays_off(place):
-    """Whoever comes by, with whatever ending, nothing of it leaves."""
+    """Nothing of it is exported, whatever the ending."""
     writer, backend = writer_of(1), Recording()
     state.save(place.config.home, state.Checkpoint(session_id=writer.session, is_off=True))
     assert place.ship(writer, backend).off == 1
@@ -458,7 +458,7 @@ def test_a_session_that_was_switched_off_stays_off(place):
 
 @pytest.mark.parametrize("cwd", ["/srv/a\0b", "/srv/\ud800", "relative", "/" + "x" * 5000])
 def test_no_working_directory_can_hurt_us(place, cwd):
-    """Of a directory that cannot be one nobody asks anything: the session goes on."""
+    """An impossible working directory has no project file: the session is exported."""
     writer, backend = writer_of(1, cwd="@"), Recording()
     path = writer.save(place.project)
     path.write_bytes(path.read_bytes().replace(b'"@"', json.dumps(cwd).encode()))
@@ -482,7 +482,7 @@ def test_a_session_of_which_nothing_is_left_is_marked_as_seen(place):
 
 
 def test_a_session_that_nobody_wrote_to_is_not_read_again(place):
-    """An event finds the files as they were, and leaves; the end of the session, or time gone by, looks inside."""
+    """An event that finds the sizes unchanged reads nothing; at the session's end, or after a time, the files are read."""
     writer, backend = writer_of(2), Recording()
     place.ship(writer, backend)
     writer.rows[0]["message"]["content"] = "Question 9."  # as long as before: only a look inside shows it

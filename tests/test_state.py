@@ -36,7 +36,7 @@ def home(tmp_path):
 
 
 def checkpoint_of(turns, **cursor):
-    """A checkpoint that is told from others by its number of turns."""
+    """Return a checkpoint with a number of turns to recognise it by."""
     local = Cursor(sent_turns=turns, **cursor)
     return Checkpoint(session_id=SESSION, transcript="/p/q/s.jsonl", destinations={"local": local})
 
@@ -71,7 +71,7 @@ def wait_for(condition):
 
 
 def test_home_follows_claude_codes_own(tmp_path):
-    """Our files are next to Claude Code's, wherever the person keeps those."""
+    """The home directory is next to Claude Code's files, wherever those are."""
     assert turnspan_home({"HOME": "/home/ada"}).as_posix() == "/home/ada/.claude/turnspan"
     assert turnspan_home({"HOME": "/home/ada", "CLAUDE_CONFIG_DIR": str(tmp_path)}) == tmp_path / "turnspan"
     assert claude_home({"HOME": "/home/ada", "CLAUDE_CONFIG_DIR": ""}).as_posix() == "/home/ada/.claude"
@@ -86,7 +86,7 @@ def test_home_without_home_is_the_users_own(env):
 
 
 def test_relative_configuration_directory_is_refused():
-    """A worker has no directory it could be relative to: better no trace than one in a place nobody chose."""
+    """A worker has no directory that it could be relative to: it is refused."""
     with pytest.raises(StateError, match=r"no state dir: CLAUDE_CONFIG_DIR is 'conf'.*absolute"):
         turnspan_home({"HOME": "/home/ada", "CLAUDE_CONFIG_DIR": "conf"})
 
@@ -220,7 +220,7 @@ def test_checkpoint_survives(home):
 
 
 def broken_states():
-    """States that a crash, a disk or another program may leave behind."""
+    """States as a crash, a disk or another program may write them."""
     good = json.loads(msgspec.json.encode(checkpoint_of(1)))
     yield from [b"", b"{", b"\x00" * 600, b"\xff\xfe\x00", b"null", b"[]", b"NaN", b'{"version":1}', b"[" * 1_000_000]
     yield b'{"version":1,"session_id":"' + SESSION.encode() + b'","unknown":' + b'{"a":' * 100_000
@@ -237,7 +237,7 @@ def broken_states():
 
 @pytest.mark.parametrize("raw", list(broken_states()), ids=lambda raw: repr(raw[:30]))
 def test_broken_state_is_set_aside(home, raw):
-    """State that cannot be understood is kept for whoever wants to look, and the session starts again."""
+    """A state that cannot be decoded is set aside, and the session starts again."""
     state.save(home, checkpoint_of(1))
     path = state.state_path(home, SESSION)
     path.write_bytes(raw)
@@ -248,7 +248,7 @@ def test_broken_state_is_set_aside(home, raw):
 
 
 def test_state_of_fifty_megabytes_is_not_read(home):
-    """A file that is no state costs no memory."""
+    """A huge file is not loaded into memory."""
     state.save(home, checkpoint_of(1))
     with state.state_path(home, SESSION).open("r+b") as file:
         file.truncate(50_000_000_000)
@@ -291,11 +291,11 @@ PLACES = [
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(PLACES), wrong)
 def test_wrong_type_in_any_field_is_survived(tmp_path_factory, place, value):
-    """Whatever stands in a field, there is a checkpoint with usable values, or a new one."""
+    """Whatever a field holds, loading returns a checkpoint with valid values, or a new one."""
     home = tmp_path_factory.getbasetemp() / "fuzz" / "turnspan"
     progress = Progress(main=Position(line=1, offset=2), agents={"a": Position(line=1, offset=1)})
-    whole = checkpoint_of(1, progress=progress)
-    document = {"": json.loads(msgspec.json.encode(whole))}
+    complete = checkpoint_of(1, progress=progress)
+    document = {"": json.loads(msgspec.json.encode(complete))}
     inner = document
     for step in ("", *place)[:-1]:
         inner = inner[step]
@@ -344,7 +344,7 @@ def test_too_many_open_files_is_not_an_empty_state(home):
 
 
 def test_room_is_asked_for_before_anything_is_sent(home):
-    """Where state can be kept, asking leaves nothing behind."""
+    """If the state is writable, the probe creates no file."""
     state.probe_writable(home)
     assert list((home / "state").iterdir()) == []
 
@@ -385,7 +385,7 @@ def test_home_without_room_is_found_out_first(tmp_path, options, words):
 
     status = os.waitstatus_to_exitcode(os.waitpid(in_child(ask_on_a_disk_of_its_own), 0)[1])
     if status == 77:
-        pytest.skip("this machine lets nobody mount")
+        pytest.skip("this machine does not allow mounting")
     assert status == 0
 
 
@@ -400,15 +400,15 @@ def test_what_the_disk_says_is_told_in_words(tmp_path):
     """Each refusal of a disk is a sentence that says what to do."""
     import errno  # noqa: PLC0415
 
-    told = {
+    messages = {
         code: str(disk_error(OSError(code, os.strerror(code)), tmp_path))
         for code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO)
     }
-    assert "disk full" in told[errno.ENOSPC]
-    assert "disk full" in told[errno.EDQUOT]
-    assert "make it writable" in told[errno.EROFS]
-    assert "make it writable" in told[errno.EACCES]
-    assert "Input/output error" in told[errno.EIO]
+    assert "disk full" in messages[errno.ENOSPC]
+    assert "disk full" in messages[errno.EDQUOT]
+    assert "make it writable" in messages[errno.EROFS]
+    assert "make it writable" in messages[errno.EACCES]
+    assert "Input/output error" in messages[errno.EIO]
 
 
 def start_python(code, *args, strace):
@@ -452,7 +452,7 @@ except StateError as error:
     ],
 )
 def test_old_state_outlives_a_failed_save(home, call, error, words):
-    """A disk that is full, read-only or broken costs the new checkpoint, never the old one, and leaves no rubbish."""
+    """A disk that is full, read-only or broken costs the new checkpoint, never the old one, and no temporary file is left."""
     state.save(home, checkpoint_of(3))
     calls, when = call.split(":")
     done = run_python(
@@ -544,7 +544,7 @@ def test_twenty_processes_lose_no_update(home):
 
 
 def test_locked_session_is_busy_and_others_are_not(home):
-    """One session's worker is in nobody else's way."""
+    """A locked session does not block other sessions."""
     with state.lock(home, SESSION) as is_locked:
         assert is_locked
         with pytest.raises(Busy), state.lock(home, SESSION, timeout_s=0.05):
@@ -556,7 +556,7 @@ def test_locked_session_is_busy_and_others_are_not(home):
 
 
 def test_lock_dies_with_its_holder(home):
-    """A worker that is killed while it holds a session leaves it free at once."""
+    """The lock of a killed worker is free at once."""
     reader, writer = os.pipe()
 
     def hold():
@@ -595,7 +595,7 @@ def test_lock_is_not_kept_by_a_child(home):
 @needs_strace
 @pytest.mark.parametrize("error", ["ENOLCK", "ENOSYS", "EOPNOTSUPP"])
 def test_file_system_without_locks_is_said_not_suffered(home, error):
-    """Where the kernel cannot lock, work goes on and is told so, to warn the person once."""
+    """If the file system has no locks, the work is done all the same, and the caller is informed."""
     code = """
 import sys
 from pathlib import Path
@@ -645,7 +645,7 @@ def test_event_is_served_with_its_facts(home):
 
 
 def test_event_that_arrives_meanwhile_is_served_by_the_holder(home):
-    """The second event's worker leaves at once; the first goes round once more."""
+    """The second event's worker returns at once; the first one handles both."""
     served = []
 
     def work(events, _is_locked):

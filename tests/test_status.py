@@ -1,4 +1,4 @@
-"""Where everything stands, as a person and a script see it."""
+"""`turnspan status`, for users and for scripts."""
 
 import json
 import os
@@ -147,7 +147,7 @@ def test_langfuse_has_a_link(turnspan, monkeypatch):
 
 
 def test_what_is_pending_open_and_history(turnspan):
-    """Written since: pending when it has ended, open while it goes on. Written before: history."""
+    """Sessions since the first use are pending if their last turn has ended, else open. Older ones are history."""
     place = turnspan.place
     _, path = place.session()
     place.ship(path)
@@ -168,7 +168,7 @@ def test_what_is_pending_open_and_history(turnspan):
 
 
 def test_a_project_that_cannot_be_listed_is_said_not_to_be_counted(turnspan):
-    """All else is told; the figure says that it is not all."""
+    """Everything else is reported; the figure says "at least"."""
     turnspan.place.session()
     (turnspan.place.claude / "projects" / "circle").symlink_to("circle")
     (why,) = status(turnspan)["unreadable"]
@@ -211,7 +211,7 @@ def test_a_destination_that_is_down_is_held(turnspan, monkeypatch):
 
 
 def test_a_hold_that_is_over(turnspan, monkeypatch):
-    """The last error is told, and that the next event tries again."""
+    """The last error is shown, and that the next event retries."""
     monkeypatch.setenv("TURNSPAN_OTLP_ENDPOINT", "http://127.0.0.1:1")
     identity = identity_of(turnspan.place.config.destinations[0])
     backoff.save(turnspan.place.home, identity, backoff.Backoff(until_s=1.0, reason="HTTP 503", answer="later"))
@@ -288,7 +288,7 @@ def test_switched_off_and_wrong_settings_are_said(turnspan, monkeypatch):
     ("answers", "answer"), [([OK], "acknowledged"), ([reply(400)], "acknowledged"), ([reply(401)], "credentials")]
 )
 def test_check_asks_the_destinations(turnspan, monkeypatch, answers, answer):
-    """An empty request says whether it answers and knows us; without --check nobody is asked."""
+    """An empty request shows whether it responds and accepts the credentials; no request without --check."""
     with HttpServer(*answers) as server:
         monkeypatch.setenv("TURNSPAN_OTLP_ENDPOINT", server.url)
         assert status(turnspan)["destinations"][0]["answer"] is None
@@ -362,10 +362,10 @@ def test_help_names_every_field(turnspan, monkeypatch):
     """What machines get is promised in the help."""
     monkeypatch.setenv("TURNSPAN_OTLP_ENDPOINT", "http://127.0.0.1:1")
     found = status(turnspan)
-    told = turnspan("status", "--help")[1]
+    help_text = turnspan("status", "--help")[1]
     names = (*found, *found["sessions"], *found["destinations"][0], *found["destinations"][0]["pending"])
     for name in names:
-        assert re.search(rf"\b{name}\b", told), name
+        assert re.search(rf"\b{name}\b", help_text), name
 
 
 def test_commands_and_sessions_complete(turnspan, capsys, monkeypatch):
@@ -423,7 +423,7 @@ def test_a_session_that_only_one_of_two_destinations_has(turnspan):
 
 
 def test_show_says_that_a_session_is_off(turnspan):
-    """A person may look at it, and is told that it stays."""
+    """`show` prints it, and says that it is not exported."""
     _, path = turnspan.place.session()
     state.save(turnspan.place.home, state.Checkpoint(session_id=path.stem, is_off=True))
     code, out, err = turnspan("show", path.stem)
@@ -436,7 +436,7 @@ def test_show_says_that_a_session_is_off(turnspan):
 
 
 def test_the_log_is_read_back_as_it_was_written(tmp_path):
-    """Every value, whatever stands in it; a line that is none of ours is passed over."""
+    """Every value, whatever it holds; an invalid line is skipped."""
     facts = {"plain": "a", "spaced": "a b", "quoted": 'a "b" \\ c', "empty": "", "equals": "a=1,b=2"}
     log.log_line(tmp_path / "home", "WARN", "an event", **facts)
     path = tmp_path / "home" / log.LOG_NAME
