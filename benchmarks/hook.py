@@ -21,7 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from turnspan import hook
-from turnspan.delivery import state
+from turnspan.delivery import marks, state
+from turnspan.delivery.prune import prune
 
 LAUNCHER = Path(__file__).parent.parent / "hooks" / "turnspan-hook"
 EVENT = json.dumps(
@@ -95,8 +96,8 @@ def time_state(home, session_id):
         state.save(home, checkpoint)
 
     start = time.perf_counter()
-    state.attend(home, session_id, {"event": "Stop"}, work)
-    state.prune(home, time.time())
+    marks.attend(home, session_id, {"event": "Stop"}, work)
+    prune(home, time.time())
     return time.perf_counter() - start
 
 
@@ -132,7 +133,7 @@ def rows(scratch):
         state.save(home, state.Checkpoint(session_id="s0", transcript="/p/q/s0.jsonl"))
         for number in range(1, sessions):
             shutil.copy(home / "state" / "s0.json", home / "state" / f"s{number}.json")
-        state.prune(home, time.time())
+        prune(home, time.time())
         yield (
             f"state and lock, {sessions:,} sessions",
             "fsync + rename",

@@ -60,3 +60,15 @@ def command(capsys):
         return exit_.value.code, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture
+def claude_home(tmp_path, monkeypatch):
+    """A Claude home in tmp_path, without any settings of this machine."""
+    for name in [name for name in os.environ if name.startswith(("TURNSPAN_", "LANGFUSE_", "CC_", "CLAUDE"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "claude"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "claude" / "turnspan").mkdir(mode=0o700, parents=True)
+    return tmp_path / "claude"

@@ -23,11 +23,11 @@ from rows import Writer, agent_writer, save_agent
 from turnspan.backends.otlp_json import decode_line
 from turnspan.bulk.backfill import Orders, Sender, Task
 from turnspan.bulk.dry_run import Survey
-from turnspan.bulk.plan import Selection, age_warning, make_plan, peek
+from turnspan.bulk.plan import Selection, age_warning, make_plan
 from turnspan.bulk.pool import Crew, Desk, Done, Lost
 from turnspan.bulk.report import survey_lines
 from turnspan.commands.backfill import When
-from turnspan.delivery import state
+from turnspan.delivery import marks, state
 from turnspan.delivery.destinations import Target
 from turnspan.errors import TranscriptError
 from turnspan.settings.config import Destination, load_config
@@ -255,7 +255,7 @@ def test_what_was_sent_live_is_completed_and_not_repeated(claude):
         target = Target(orders.destinations[0], orders.config)
         for end in (ends[len(ends) // 4], ends[len(ends) // 2]):
             path.write_bytes(data[:end])
-            ship(session_at(path), target, orders.config, Ending(is_stopped=True), time.time)
+            ship(session_at(path), target, Ending(is_stopped=True), time.time)
         live = len(received(server))
         path.write_bytes(data)
         code, _, _ = backfill(claude, TURNSPAN_OTLP_ENDPOINT=server.url)
@@ -418,7 +418,7 @@ def test_an_event_that_comes_meanwhile_is_served(tmp_path):
 
     def answer(connection, _request):
         if len(server.requests) == 1:
-            state.leave_mark(home, session.session, {"event": "Stop", "path": str(path)})
+            marks.leave_mark(home, session.session, {"event": "Stop", "path": str(path)})
         connection.sendall(OK)
 
     with HttpServer(answer) as server:
@@ -426,7 +426,7 @@ def test_an_event_that_comes_meanwhile_is_served(tmp_path):
         turns = [s["name"] for request in server.requests for s in request.spans if s["name"].startswith("Turn")]
     assert (code, told["turns"]) == (0, 1)
     assert turns == ["Turn 1", "Turn 2"]
-    assert not state.has_marks(home, session.session)
+    assert not marks.has_marks(home, session.session)
 
 
 # ---- destinations that do not want to
@@ -655,10 +655,10 @@ def test_an_old_copy_of_a_session_that_has_gone_on_changes_nothing(tmp_path):
     session.turn("third", "done")
     session.save(claude / "projects" / "-home-ada-loom")
     send_here(claude)
-    before = peek(claude / "turnspan", session.session)
+    before = state.peek(claude / "turnspan", session.session)
     outcome = send_here(claude, copy)[session.session]
     assert outcome.shipped[0].spans == 0
-    assert peek(claude / "turnspan", session.session) == before
+    assert state.peek(claude / "turnspan", session.session) == before
 
 
 @pytest.mark.parametrize("name", ["monday", "monday, the 2nd ü"])
@@ -680,7 +680,7 @@ def test_a_transcript_that_was_renamed_is_sent_once_as_what_it_is(tmp_path, name
     assert (code, told["turns"], told["copied"]) == (0, 2, 0)
     assert ("1 file passed over" in said) == is_original_there
     assert sorted(ids(map(json.loads, lines_on_disk(claude)))) == should
-    assert peek(claude / "turnspan", session.session).destinations
+    assert state.peek(claude / "turnspan", session.session).destinations
     assert backfill(claude, *named)[1]["spans"] == 0
     code, out, _ = finish(start(claude, "verify", *named))
     assert (code, out.startswith("local: all of 1 session, 2 turns")) == (0, True)

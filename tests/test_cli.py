@@ -187,7 +187,7 @@ def test_damage_is_survived_and_told(turnspan):
     code, out, err = turnspan("show", SESSION)
     assert code == 0
     assert "2 turns" in out
-    assert "passed over: 1 line that cannot be read" in err
+    assert "skipped: 1 unreadable line" in err
     assert "news-from-tomorrow" in err
 
 
@@ -433,7 +433,7 @@ def test_an_unknown_destination_names_those_there_are(turnspan):
     two_turns().save(turnspan.projects / "-p")
     code, _, err = turnspan("show", SESSION, "--to", "nowhere")
     assert code == 1
-    assert "there is no destination 'nowhere'" in err
+    assert "unknown destination 'nowhere'" in err
     assert "local" in err
 
 

@@ -44,7 +44,7 @@ def with_text(characters, number=1, **more):
 
 
 def test_what_is_acknowledged_is_settled_and_heard_of():
-    """One request, one acknowledgement, and whoever asked hears of every trace."""
+    """One request, one acknowledgement, and the callback gets every trace."""
     backend, heard = Recording(), []
     delivery = deliver(backend, [TRACE, *turns(3)], heard.extend)
     assert (delivery.stopped, delivery.sent, delivery.requests) == (None, len(TRACE.spans) + 3, 1)
@@ -132,7 +132,7 @@ def test_a_span_that_is_too_large_without_content_is_quarantined_alone():
 
 
 def test_a_span_over_our_own_limit_is_cut_before_anything_is_asked():
-    """A body over the limit is never sent: the request that leaves is the cut one."""
+    """A body over the limit is never sent: only the cut one is."""
     backend = Recording(max_request_bytes=30_000)
     delivery = deliver(backend, [with_text(100_000)])
     assert (delivery.sent, delivery.cut, delivery.requests, len(backend.requests)) == (1, 1, 1, 1)
@@ -150,11 +150,11 @@ def test_every_kind_of_content_can_be_cut():
     backend = Recording(takes(9_000))
     delivery = deliver(backend, [msgspec.structs.replace(TRACE, spans=(generation, tool))])
     assert (delivery.cut, delivery.refused) == (2, [])
-    told, failed = (msgspec.json.decode(row.content)[1] for row in backend.rows)
-    texts = [part.get("text") or part.get("result") or part["arguments"] for m in told["input"] for part in m["parts"]]
+    cut, failed = (msgspec.json.decode(row.content)[1] for row in backend.rows)
+    texts = [part.get("text") or part.get("result") or part["arguments"] for m in cut["input"] for part in m["parts"]]
     assert all(900 < text.count("y") <= 1_000 and len(text) < 1_100 for text in texts)
     assert msgspec.json.decode(texts[3])["cut"].startswith('{"command":"yyy')
-    assert len(msgspec.json.decode(told["output"]["text"])["cut"]) < 1_100
+    assert len(msgspec.json.decode(cut["output"]["text"])["cut"]) < 1_100
     assert failed["error_message"].count("y") == 500
     assert failed["facts"]["file_path"] == long  # it fitted without its error message
     assert failed["facts"]["exit_code"] == 1

@@ -22,7 +22,7 @@ from rows import Writer
 
 from turnspan import log
 from turnspan.claude.install import Runtime, Scope, apply, plan_install, remember_runtime, this_runtime
-from turnspan.delivery import state
+from turnspan.delivery import backoff, state
 from turnspan.delivery.destinations import Target, identity_of
 from turnspan.health.checks.package import installed_checks
 from turnspan.health.doctor import doctor_lines, doctor_record, examine
@@ -721,8 +721,8 @@ def test_a_hold_and_what_was_refused(place):
         place.otlp(server.url)
         [destination] = examine_config(place).destinations
         identity = identity_of(destination)
-        hold = state.Hold(until_s=time.time() + 100, reason="HTTP 401: no", answer="credentials")
-        state.save_hold(place.home, identity, hold)
+        hold = backoff.Backoff(until_s=time.time() + 100, reason="HTTP 401: no", answer="credentials")
+        backoff.save(place.home, identity, hold)
         cursor = state.Cursor(quarantined=(state.Quarantine(trace_id="00", reason="bad"),))
         state.save(place.home, state.Checkpoint(session_id="s", destinations={identity: cursor}))
         said = [check.says for check in place.about("Destination otlp") if check.mark == "doubt"]
@@ -831,7 +831,7 @@ def test_transcripts_that_go_soon(place):
     assert check.says == "Claude Code deletes 1 session with 1 unsent turn within a week, the first in 2 days"
     assert "turnspan backfill" in check.todo
     config = examine_config(place)
-    ship(session_at(path), Target(config.destinations[0], config), config, Ending(is_over=True), time.time)
+    ship(session_at(path), Target(config.destinations[0], config), Ending(is_over=True), time.time)
     assert all(check.mark == "good" for check in place.about("Transcripts"))
 
 
@@ -870,7 +870,7 @@ def test_one_destination_only(place, turnspan):
     assert "Destination otlp" not in turnspan("doctor", "--to", "local")[1]
     code, _, err = turnspan("doctor", "--to", "nowhere")
     assert code == 1
-    assert "there are: local, otlp" in err
+    assert "available: local, otlp" in err
 
 
 def test_what_a_server_says_cannot_command_the_terminal(place, turnspan):

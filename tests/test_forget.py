@@ -13,7 +13,7 @@ from rows import Writer
 
 from turnspan.backends import local
 from turnspan.backends.erase import erase
-from turnspan.delivery import state
+from turnspan.delivery import marks, state
 from turnspan.delivery.destinations import Target
 from turnspan.settings.config import load_config
 from turnspan.ship import ship
@@ -54,7 +54,7 @@ class Place:
         shipped = []
         for destination in config.destinations:
             target = Target(destination, config)
-            shipped.append(ship(session_at(path), target, config, Ending(is_over=True), time.time, **options))
+            shipped.append(ship(session_at(path), target, Ending(is_over=True), time.time, **options))
             target.close()
         return shipped
 
@@ -127,7 +127,7 @@ def test_a_session_is_forgotten_and_stays_so(turnspan):
     one, two = place.session(ONE), place.session(TWO)
     place.ship(one)
     place.ship(two)
-    state.leave_mark(place.home, ONE, {"event": "Stop"})
+    marks.leave_mark(place.home, ONE, {"event": "Stop"})
     (place.home / "state" / f"{ONE}.json.corrupt-1").write_text("{")
     assert place.sessions_in_files() == {ONE: 4, TWO: 4}
     code, out, err = turnspan("forget", "1111", "--yes")

@@ -31,24 +31,25 @@ MAY_IMPORT = {
     "claude": {"errors", "hook", "private_files"},
     "backends": {"trace", "settings", "errors", "lazy", "private_files"},
     "delivery": {"backends", "settings", "source", "trace", "secrets", "errors", "private_files"},
-    "ship": {"backends", "delivery", "settings", "source", "trace"},
+    "unsent": {"delivery", "errors", "source", "trace"},
+    "ship": {"backends", "delivery", "source", "trace", "unsent"},
     # One event.
     "log": {"backends", "errors", "private_files", "settings", "ship", "source"},
     "hook": set(),
     "hook_event": {"errors", "lazy"},
     "worker": {
         "backends", "delivery", "errors", "hook", "hook_event", "log", "private_files", "settings",
-        "ship", "source", "transcript",
+        "ship", "source", "transcript", "unsent",
     },
     # What people run.
     "bulk": {
         "backends", "claude", "delivery", "errors", "hook_event", "log", "private_files", "settings", "ship", "source",
-        "terminal", "trace", "worker",
+        "terminal", "trace", "unsent", "worker",
     },
-    "view": {"bulk", "delivery", "errors", "secrets", "settings", "source", "terminal", "trace"},
+    "view": {"delivery", "errors", "secrets", "settings", "source", "terminal", "trace"},
     "health": {
         "backends", "bulk", "claude", "delivery", "errors", "hook", "log", "private_files", "settings", "source",
-        "terminal", "trace", "transcript",
+        "terminal", "trace", "transcript", "unsent",
     },
     "commands": {
         "backends", "bulk", "claude", "delivery", "errors", "health", "private_files", "settings", "source",

@@ -37,8 +37,8 @@ def copied(writer, *, version=None, **changes):
     return copy
 
 
-def told(path):
-    """Return what one reading of a session tells, as lines."""
+def outlined(path):
+    """Return the traces of a session, as lines."""
     return outline(read(path)[0])
 
 
@@ -76,7 +76,7 @@ def test_an_id_that_is_no_name_makes_no_path(project, name):
 
 
 def test_a_session_is_found_by_id_prefix_and_path(project):
-    """A person names a session by its id, the beginning of it, or its file."""
+    """A session is found by its id, a prefix of it, or its file."""
     first = Writer("aaaa0000-0000-4000-8000-000000000001").save(project)
     Writer("aaab0000-0000-4000-8000-000000000002").save(project)
     found = [find_session(project.parent, name) for name in (first.stem, "aaaa", str(first))]
@@ -170,7 +170,7 @@ def test_links_to_directories_lead_nowhere(project):
     ],
 )
 def test_half_a_meta_file_says_what_it_says(project, meta, kind):
-    """meta.json is written anew when an agent ends: whoever looks just then reads the fields that are whole."""
+    """meta.json is rewritten when an agent ends: a reader at that moment gets the complete fields."""
     main = Writer()
     main.turn("Hi.", "Hi.")
     path = main.save(project)
@@ -190,20 +190,20 @@ def test_an_agents_label_is_in_its_id():
 
 
 def test_a_copy_under_the_old_id_belongs_to_its_origin(project):
-    """A resume or a fork up to 2.1.63 keeps the old session id on what it copies: only what is new is told again."""
+    """A resume or a fork up to 2.1.63 keeps the old session id on copied rows: only new turns are exported."""
     main = Writer(version="2.1.45")
     main.turn("One.", "First.")
     fork = copied(main)
     fork.turn("Two.", "Second.")
-    assert told(main.save(project)) == ["Turn 1", "  said First."]
-    assert told(fork.save(project)) == ["Turn 2", "  said Second."]
-    assert told(project / f"{main.session}.jsonl") == ["Turn 1", "  said First."]
+    assert outlined(main.save(project)) == ["Turn 1", "  said First."]
+    assert outlined(fork.save(project)) == ["Turn 2", "  said Second."]
+    assert outlined(project / f"{main.session}.jsonl") == ["Turn 1", "  said First."]
 
 
 @pytest.mark.parametrize("version", ["2.1.1", "2.1.45", "2.1.123"])
 @pytest.mark.parametrize("which_is_newer", ["origin", "copy"])
 def test_an_origin_that_goes_on_after_the_copy_is_not_lost(project, version, which_is_newer):
-    """The origin of copied turns tells them, also when it was written to after the copy was."""
+    """Copied turns are exported from their origin, also if it was written to after the copy."""
     main = Writer(version=version)
     main.turn("One.", "First.")
     mark = {
@@ -216,8 +216,8 @@ def test_an_origin_that_goes_on_after_the_copy_is_not_lost(project, version, whi
     paths = {"origin": main.save(project), "copy": fork.save(project)}
     for name, path in paths.items():
         os.utime(path, (2e9, 2e9) if name == which_is_newer else (1e9, 1e9))
-    assert told(paths["origin"]) == ["Turn 1", "  said First.", "Turn 2", "  said Third."]
-    assert told(paths["copy"]) == ["Turn 2", "  said Second."]
+    assert outlined(paths["origin"]) == ["Turn 1", "  said First.", "Turn 2", "  said Third."]
+    assert outlined(paths["copy"]) == ["Turn 2", "  said Second."]
 
 
 def test_an_unmarked_fork_is_told_by_its_first_row(project):
@@ -232,8 +232,8 @@ def test_an_unmarked_fork_is_told_by_its_first_row(project):
     fork.turn("Two.", "Second.")
     paths = main.save(project), fork.save(project)
     os.utime(paths[0], (2e9, 2e9))
-    assert told(paths[0]) == ["Turn 1", "  said First."]
-    assert told(paths[1]) == ["Turn 2", "  said Second."]
+    assert outlined(paths[0]) == ["Turn 1", "  said First."]
+    assert outlined(paths[1]) == ["Turn 2", "  said Second."]
 
 
 def test_a_long_first_prompt_does_not_hide_a_copy(project):
@@ -248,7 +248,7 @@ def test_a_long_first_prompt_does_not_hide_a_copy(project):
     )
     fork.turn("Three.", "Third.")
     main.save(project)
-    assert told(fork.save(project)) == ["Turn 3", "  said Third."]
+    assert outlined(fork.save(project)) == ["Turn 3", "  said Third."]
 
 
 @pytest.mark.parametrize("version", ["1.0.128", "2.0.15", "2.0.25"])
@@ -259,8 +259,8 @@ def test_a_fork_with_new_times_is_told_by_them(project, version):
     fork = copied(main, sessionId=lambda _: OTHER, timestamp=lambda _: "2026-03-01T10:00:00.000Z")
     fork.wait(7200)
     fork.turn("Two.", "Second.")
-    assert told(main.save(project)) == ["Turn 1", "  said First."]
-    assert told(fork.save(project)) == ["Turn 2", "  said Second."]
+    assert outlined(main.save(project)) == ["Turn 1", "  said First."]
+    assert outlined(fork.save(project)) == ["Turn 2", "  said Second."]
 
 
 def test_later_parts_of_a_copied_turn_are_copies_too(project):
@@ -271,14 +271,14 @@ def test_later_parts_of_a_copied_turn_are_copies_too(project):
     main.say("More of it.")
     fork = copied(main)
     fork.turn("Two.", "Second.")
-    assert told(main.save(project)) == ["Turn 1", "  said First.", "… said More of it."]
-    assert told(fork.save(project)) == ["Turn 2", "  said Second."]
+    assert outlined(main.save(project)) == ["Turn 1", "  said First.", "… said More of it."]
+    assert outlined(fork.save(project)) == ["Turn 2", "  said Second."]
     reading = Reading(SessionFile(OTHER, project / f"{OTHER}.jsonl"), Progress(), Ending(is_over=True))
     assert [(piece.turns, piece.copied) for piece in reading.pieces()] == [(1, 1)]
 
 
 def test_the_origin_of_an_unmarked_fork_holds_more_than_the_conversation(project):
-    """Where nothing else tells, the file with more rows between the common ones is the origin, whoever wrote last."""
+    """If nothing else decides, the file with more rows between the common ones is the origin, whichever is newer."""
     main = Writer(version="2.1.172")
     main.prompt("One.")
     main.bare("file-history-snapshot", snapshot={})
@@ -287,7 +287,7 @@ def test_the_origin_of_an_unmarked_fork_holds_more_than_the_conversation(project
     fork = copied(main, sessionId=lambda _: OTHER)
     fork.rows = [row for row in fork.rows if row["type"] != "file-history-snapshot"]
     fork.turn("Fork.", "Other.")
-    assert told(fork.save(project)) == [
+    assert outlined(fork.save(project)) == [
         "Turn 1",
         "  said First.",
         "Turn 2",
@@ -300,8 +300,8 @@ def test_the_origin_of_an_unmarked_fork_holds_more_than_the_conversation(project
         os.utime(path, ns=(path.stat().st_mtime_ns + 10**9,) * 2)
         if latest is main:
             main.turn("More.", "Later.")
-    assert told(project / f"{main.session}.jsonl")[:2] == ["Turn 1", "  said First."]
-    assert told(project / f"{OTHER}.jsonl") == ["Turn 3", "  said Other."]
+    assert outlined(project / f"{main.session}.jsonl")[:2] == ["Turn 1", "  said First."]
+    assert outlined(project / f"{OTHER}.jsonl") == ["Turn 3", "  said Other."]
 
 
 def test_a_forks_first_turn_points_to_the_turn_before_it(project):
@@ -321,7 +321,7 @@ def test_a_forks_first_turn_points_to_the_turn_before_it(project):
 
 
 def test_turns_written_under_the_old_id_into_a_new_file_are_kept(project):
-    """1.0.x `--continue` goes on in a new file under the old id: what the old file does not hold is new."""
+    """1.0.x `--continue` writes to a new file under the old id: rows that the old file does not hold are new."""
     main = Writer(version="1.0.128")
     main.turn("One.", "First.")
     main.save(project)
@@ -329,7 +329,7 @@ def test_turns_written_under_the_old_id_into_a_new_file_are_kept(project):
     fork.session = main.session
     fork.turn("Two.", "Second.")
     fork.session = OTHER
-    assert told(fork.save(project)) == ["Turn 2", "  said Second."]
+    assert outlined(fork.save(project)) == ["Turn 2", "  said Second."]
 
 
 def test_history_whose_origin_is_gone_is_not_told_again(project):
@@ -338,7 +338,7 @@ def test_history_whose_origin_is_gone_is_not_told_again(project):
     main.turn("One.", "First.")
     fork = copied(main)
     fork.turn("Two.", "Second.")
-    assert told(fork.save(project)) == ["Turn 2", "  said Second."]
+    assert outlined(fork.save(project)) == ["Turn 2", "  said Second."]
 
 
 def test_copies_whose_origin_is_gone_are_told_by_the_first(project):
@@ -346,34 +346,34 @@ def test_copies_whose_origin_is_gone_are_told_by_the_first(project):
     story = FIXTURES / "copied-resume-1.0.80" / "projects" / "-home-ada-loom"
     origin, resumed, continued = (shutil.copy(path, project / path.name) for path in sorted(story.iterdir()))
     last = ["Turn 5", "  said Cut."]
-    assert (told(resumed), told(continued)) == (["Turn 4", "  said Tied."], last)
+    assert (outlined(resumed), outlined(continued)) == (["Turn 4", "  said Tied."], last)
     origin.unlink()
-    assert [line for line in told(resumed) if line.startswith("Turn")] == ["Turn 1", "Turn 2", "Turn 3", "Turn 4"]
-    assert told(continued) == last
+    assert [line for line in outlined(resumed) if line.startswith("Turn")] == ["Turn 1", "Turn 2", "Turn 3", "Turn 4"]
+    assert outlined(continued) == last
 
 
 def test_words_without_an_answer_are_copies_of_words_only(project):
-    """In clients before 1.0.86 only its words tell whose an unanswered prompt is; a branch of that name does not."""
+    """In clients before 1.0.86 an unanswered prompt is recognised by its words alone, not by the branch name."""
     earlier = Writer(version="1.0.80", gitBranch="Later.")
     earlier.turn("One.", "First.")
     earlier.save(project)
     own = Writer(OTHER, version="1.0.80")
     own.wait(3600)
     own.prompt("Later.")
-    assert told(own.save(project)) == ["Turn 1"]
+    assert outlined(own.save(project)) == ["Turn 1"]
     earlier.turn("Later.", "Second.")
     earlier.save(project)
-    assert told(own.save(project)) == []
+    assert outlined(own.save(project)) == []
 
 
 def test_a_resume_that_repeats_itself_is_told_once(project):
-    """VS Code once wrote the history again into the same file, with new uuids: message ids tell."""
+    """VS Code once wrote the history again into the same file, with new uuids: the message ids are the same."""
     main = Writer(version="2.1.11")
     main.turn("One.", "First.")
     main.rows += json.loads(json.dumps(main.rows).replace("0000000a-", "0000000c-"))
     main.wait(99)
     main.turn("Two.", "Second.")
-    assert told(main.save(project)) == ["Turn 1", "  said First.", "Turn 3", "  said Second."]
+    assert outlined(main.save(project)) == ["Turn 1", "  said First.", "Turn 3", "  said Second."]
 
 
 # ---- files that are no transcripts
@@ -394,14 +394,14 @@ def test_a_fifo_in_the_project_keeps_nobody_waiting(project):
     ):
         os.mkfifo(pipe)
     found = []
-    thread = threading.Thread(target=lambda: found.append(told(path)), daemon=True)
+    thread = threading.Thread(target=lambda: found.append(outlined(path)), daemon=True)
     thread.start()
     thread.join(10)
     assert found == [["Turn 1", "  said First."]]
 
 
 def test_times_of_files_make_no_difference(project):
-    """A backup that was restored has other modification times; what it tells is the same."""
+    """A restored backup has other modification times, and gives the same traces."""
     main = Writer(version="2.0.60")
     main.prompt("Measure.")
     main.call("Task", {"prompt": "Measure it.", "subagent_type": "Explore"})
@@ -416,4 +416,4 @@ def test_times_of_files_make_no_difference(project):
         os.utime(path, (moment, moment))
         os.utime(file, (moment, moment))
         assert sent(read(path)[0]) == before
-    assert "      Explore" in told(path)
+    assert "      Explore" in outlined(path)

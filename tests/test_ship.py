@@ -1,4 +1,4 @@
-"""One session comes to one destination: what is acknowledged is noted, and nothing else is."""
+"""One session is sent to one destination: acknowledged spans are committed, and nothing else is."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from faults.recording import (
 from rows import Writer, agent_writer, save_agent
 
 from turnspan.backends import Answer, Verdict
-from turnspan.delivery import state
+from turnspan.delivery import backoff, state
 from turnspan.delivery.destinations import Target
 from turnspan.errors import StateError
 from turnspan.settings.config import load_config
@@ -58,7 +58,7 @@ class Place:
         session = session_at(writer.save(self.project))
         target = target_for(self.config, backend, number)
         ending = options.pop("ending", OVER)
-        return ship(session, target, self.config, ending, lambda: self.now_s, **options)
+        return ship(session, target, ending, lambda: self.now_s, **options)
 
     def cursor(self, writer, number=0):
         """Return what the state knows of a session at a destination."""
@@ -240,7 +240,7 @@ def test_a_hold_grows_while_an_outage_lasts_and_ends_with_it(place):
     assert waits == [30, 60, 120, 240, 300, 300]
     backend.answers = [ACKNOWLEDGED]
     assert place.ship(writer, backend).is_complete
-    assert state.load_hold(place.config.home, place.identity()) is None
+    assert backoff.load(place.config.home, place.identity()) is None
 
 
 @pytest.mark.parametrize(("asked", "given"), [(5.0, 30.0), (90.0, 90.0), (10.0**9, 3600.0)])
@@ -313,7 +313,7 @@ def test_a_changed_endpoint_is_a_new_destination(place):
         for server in (old, new, old):
             place.configure(TURNSPAN_OTLP_ENDPOINT=server.url)
             target = Target(place.config.destinations[0], place.config)
-            ship(session_at(writer.save(place.project)), target, place.config, OVER, time.time)
+            ship(session_at(writer.save(place.project)), target, OVER, time.time)
             target.close()
         assert len(old.requests) == len(new.requests) == 1
         assert old.requests[0].body == new.requests[0].body
@@ -326,7 +326,7 @@ def test_a_rotated_key_drains_what_was_kept(place):
         for key in ("old", "new"):
             place.configure(TURNSPAN_OTLP_ENDPOINT=server.url, TURNSPAN_OTLP_HEADERS=f"authorization={key}-key-123")
             target = Target(place.config.destinations[0], place.config)
-            shipped = ship(session_at(writer.save(place.project)), target, place.config, OVER, lambda: place.now_s)
+            shipped = ship(session_at(writer.save(place.project)), target, OVER, lambda: place.now_s)
             target.close()
             place.now_s += 3600
         assert shipped.turns == 2
@@ -337,14 +337,14 @@ def test_a_rotated_key_drains_what_was_kept(place):
 
 
 def test_nothing_is_sent_when_the_state_cannot_be_kept(tmp_path):
-    """On a read-only disk every event would send the whole session again: so none does."""
+    """On a read-only disk every event would send the session again, so nothing is sent."""
     code = """
 import ctypes, os, subprocess, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from faults.recording import Recording
 from test_ship import Place, writer_of
-from turnspan.delivery import state
+from turnspan.delivery import backoff, state
 from turnspan.errors import StateError
 place, backend, writer = Place(Path(sys.argv[1]) / "claude"), Recording(), writer_of(1)
 place.ship(writer, backend)
@@ -370,7 +370,7 @@ print(len(backend.requests), place.cursor(writer).sent_turns)
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     if done.returncode == 77:
-        pytest.skip("this machine lets nobody mount")
+        pytest.skip("this machine does not allow mounting")
     said, counts = done.stdout.splitlines()
     assert "cannot persist state: no access to" in said
     assert counts == "1 1"
@@ -387,7 +387,7 @@ def test_a_disk_that_is_full_at_the_commit_stops_the_export(place):
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
         with pytest.raises(StateError, match="cannot persist state"):
-            ship(session, target, place.config, OVER, lambda: place.now_s)
+            ship(session, target, OVER, lambda: place.now_s)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert len(backend.requests) == 1
@@ -400,7 +400,7 @@ def test_a_disk_that_is_full_at_the_commit_stops_the_export(place):
 
 
 def test_state_that_is_rubbish_is_said_and_costs_a_second_reading(place):
-    """It is set aside under a name that is told, and what goes out again is the same."""
+    """It is set aside under a reported name, and the spans that are sent again are the same."""
     writer, backend = writer_of(2), Recording()
     place.ship(writer, backend)
     (place.config.home / "state" / f"{writer.session}.json").write_bytes(b'{"version":1,"session_id":')
@@ -414,7 +414,7 @@ def test_state_that_is_rubbish_is_said_and_costs_a_second_reading(place):
 
 
 def test_a_project_that_is_switched_off_stays_here(place, tmp_path):
-    """Its file is found from the transcript's own working directory; switched on again, only what is new leaves."""
+    """Its file is found from the transcript's own working directory; switched on again, only new turns are sent."""
     cwd = tmp_path / "secret" / "deep"
     (cwd / ".claude").mkdir(parents=True)
     (tmp_path / "secret" / ".claude").mkdir()
@@ -431,7 +431,7 @@ def test_a_project_that_is_switched_off_stays_here(place, tmp_path):
 
 @pytest.mark.parametrize("text", ["enabled = ", "\xff"])
 def test_a_project_file_that_cannot_be_read_is_a_wish_for_privacy(place, tmp_path, text):
-    """Nothing leaves."""
+    """Nothing is exported."""
     (tmp_path / ".claude").mkdir()
     (tmp_path / ".claude" / "turnspan.toml").write_bytes(text.encode("latin-1"))
     backend = Recording()
@@ -449,7 +449,7 @@ def test_a_pattern_switches_working_directories_off(place, cwd, is_off):
 
 
 def test_a_session_that_was_switched_off_stays_off(place):
-    """Whoever comes by, with whatever ending, nothing of it leaves."""
+    """Nothing of it is exported, whatever the ending."""
     writer, backend = writer_of(1), Recording()
     state.save(place.config.home, state.Checkpoint(session_id=writer.session, is_off=True))
     assert place.ship(writer, backend).off == 1
@@ -458,11 +458,11 @@ def test_a_session_that_was_switched_off_stays_off(place):
 
 @pytest.mark.parametrize("cwd", ["/srv/a\0b", "/srv/\ud800", "relative", "/" + "x" * 5000])
 def test_no_working_directory_can_hurt_us(place, cwd):
-    """Of a directory that cannot be one nobody asks anything: the session goes on."""
+    """An impossible working directory has no project file: the session is exported."""
     writer, backend = writer_of(1, cwd="@"), Recording()
     path = writer.save(place.project)
     path.write_bytes(path.read_bytes().replace(b'"@"', json.dumps(cwd).encode()))
-    shipped = ship(session_at(path), target_for(place.config, backend), place.config, OVER, lambda: NOW_S)
+    shipped = ship(session_at(path), target_for(place.config, backend), OVER, lambda: NOW_S)
     assert shipped.is_complete
     assert place.cursor(writer).progress.main.offset == path.stat().st_size
 
@@ -482,7 +482,7 @@ def test_a_session_of_which_nothing_is_left_is_marked_as_seen(place):
 
 
 def test_a_session_that_nobody_wrote_to_is_not_read_again(place):
-    """An event finds the files as they were, and leaves; the end of the session, or time gone by, looks inside."""
+    """An event that finds the sizes unchanged reads nothing; at the session's end, or after a time, the files are read."""
     writer, backend = writer_of(2), Recording()
     place.ship(writer, backend)
     writer.rows[0]["message"]["content"] = "Question 9."  # as long as before: only a look inside shows it

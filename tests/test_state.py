@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnspan.delivery import state
+from turnspan.delivery import marks, state
+from turnspan.delivery.prune import Pruned, prune
 from turnspan.delivery.state import Checkpoint, Cursor
 from turnspan.errors import StateError
 from turnspan.private_files import Busy, claude_home, disk_error, private_directory, rename_patiently, turnspan_home
@@ -35,7 +36,7 @@ def home(tmp_path):
 
 
 def checkpoint_of(turns, **cursor):
-    """A checkpoint that is told from others by its number of turns."""
+    """Return a checkpoint with a number of turns to recognise it by."""
     local = Cursor(sent_turns=turns, **cursor)
     return Checkpoint(session_id=SESSION, transcript="/p/q/s.jsonl", destinations={"local": local})
 
@@ -70,7 +71,7 @@ def wait_for(condition):
 
 
 def test_home_follows_claude_codes_own(tmp_path):
-    """Our files are next to Claude Code's, wherever the person keeps those."""
+    """The home directory is next to Claude Code's files, wherever those are."""
     assert turnspan_home({"HOME": "/home/ada"}).as_posix() == "/home/ada/.claude/turnspan"
     assert turnspan_home({"HOME": "/home/ada", "CLAUDE_CONFIG_DIR": str(tmp_path)}) == tmp_path / "turnspan"
     assert claude_home({"HOME": "/home/ada", "CLAUDE_CONFIG_DIR": ""}).as_posix() == "/home/ada/.claude"
@@ -85,7 +86,7 @@ def test_home_without_home_is_the_users_own(env):
 
 
 def test_relative_configuration_directory_is_refused():
-    """A worker has no directory it could be relative to: better no trace than one in a place nobody chose."""
+    """A worker has no directory that it could be relative to: it is refused."""
     with pytest.raises(StateError, match=r"no state dir: CLAUDE_CONFIG_DIR is 'conf'.*absolute"):
         turnspan_home({"HOME": "/home/ada", "CLAUDE_CONFIG_DIR": "conf"})
 
@@ -107,7 +108,7 @@ def test_everything_is_private(home):
     before = os.umask(0)
     try:
         state.save(home, checkpoint_of(1))
-        state.leave_mark(home, SESSION, {})
+        marks.leave_mark(home, SESSION, {})
         with state.lock(home, SESSION):
             pass
     finally:
@@ -128,7 +129,7 @@ def test_session_id_that_is_no_plain_name_is_refused(home, name):
         lambda: state.load(home, name),
         lambda: state.save(home, Checkpoint(session_id=name)),
         lambda: state.lock(home, name).__enter__(),
-        lambda: state.leave_mark(home, name, {}),
+        lambda: marks.leave_mark(home, name, {}),
     ):
         with pytest.raises(StateError, match="is not a session id"):
             act()
@@ -163,7 +164,7 @@ UNSAFE = [make_link, os.mkdir, os.mkfifo, make_open, pytest.param(make_foreign, 
     [
         (".json", lambda home: state.load(home, SESSION)),
         (".lock", lambda home: state.lock(home, SESSION).__enter__()),
-        (".marks", lambda home: state.leave_mark(home, SESSION, {})),
+        (".marks", lambda home: marks.leave_mark(home, SESSION, {})),
     ],
     ids=["state", "lock", "marks"],
 )
@@ -219,7 +220,7 @@ def test_checkpoint_survives(home):
 
 
 def broken_states():
-    """States that a crash, a disk or another program may leave behind."""
+    """States as a crash, a disk or another program may write them."""
     good = json.loads(msgspec.json.encode(checkpoint_of(1)))
     yield from [b"", b"{", b"\x00" * 600, b"\xff\xfe\x00", b"null", b"[]", b"NaN", b'{"version":1}', b"[" * 1_000_000]
     yield b'{"version":1,"session_id":"' + SESSION.encode() + b'","unknown":' + b'{"a":' * 100_000
@@ -236,7 +237,7 @@ def broken_states():
 
 @pytest.mark.parametrize("raw", list(broken_states()), ids=lambda raw: repr(raw[:30]))
 def test_broken_state_is_set_aside(home, raw):
-    """State that cannot be understood is kept for whoever wants to look, and the session starts again."""
+    """A state that cannot be decoded is set aside, and the session starts again."""
     state.save(home, checkpoint_of(1))
     path = state.state_path(home, SESSION)
     path.write_bytes(raw)
@@ -247,7 +248,7 @@ def test_broken_state_is_set_aside(home, raw):
 
 
 def test_state_of_fifty_megabytes_is_not_read(home):
-    """A file that is no state costs no memory."""
+    """A huge file is not loaded into memory."""
     state.save(home, checkpoint_of(1))
     with state.state_path(home, SESSION).open("r+b") as file:
         file.truncate(50_000_000_000)
@@ -290,11 +291,11 @@ PLACES = [
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(PLACES), wrong)
 def test_wrong_type_in_any_field_is_survived(tmp_path_factory, place, value):
-    """Whatever stands in a field, there is a checkpoint with usable values, or a new one."""
+    """Whatever a field holds, loading returns a checkpoint with valid values, or a new one."""
     home = tmp_path_factory.getbasetemp() / "fuzz" / "turnspan"
     progress = Progress(main=Position(line=1, offset=2), agents={"a": Position(line=1, offset=1)})
-    whole = checkpoint_of(1, progress=progress)
-    document = {"": json.loads(msgspec.json.encode(whole))}
+    complete = checkpoint_of(1, progress=progress)
+    document = {"": json.loads(msgspec.json.encode(complete))}
     inner = document
     for step in ("", *place)[:-1]:
         inner = inner[step]
@@ -334,7 +335,7 @@ def test_too_many_open_files_is_not_an_empty_state(home):
         import resource  # noqa: PLC0415
 
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
-        for act in (lambda: state.load(home, SESSION), lambda: state.prune(home, time.time())):
+        for act in (lambda: state.load(home, SESSION), lambda: prune(home, time.time())):
             with pytest.raises(StateError, match="too many open files"):
                 act()
 
@@ -343,7 +344,7 @@ def test_too_many_open_files_is_not_an_empty_state(home):
 
 
 def test_room_is_asked_for_before_anything_is_sent(home):
-    """Where state can be kept, asking leaves nothing behind."""
+    """If the state is writable, the probe creates no file."""
     state.probe_writable(home)
     assert list((home / "state").iterdir()) == []
 
@@ -384,7 +385,7 @@ def test_home_without_room_is_found_out_first(tmp_path, options, words):
 
     status = os.waitstatus_to_exitcode(os.waitpid(in_child(ask_on_a_disk_of_its_own), 0)[1])
     if status == 77:
-        pytest.skip("this machine lets nobody mount")
+        pytest.skip("this machine does not allow mounting")
     assert status == 0
 
 
@@ -399,15 +400,15 @@ def test_what_the_disk_says_is_told_in_words(tmp_path):
     """Each refusal of a disk is a sentence that says what to do."""
     import errno  # noqa: PLC0415
 
-    told = {
+    messages = {
         code: str(disk_error(OSError(code, os.strerror(code)), tmp_path))
         for code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO)
     }
-    assert "disk full" in told[errno.ENOSPC]
-    assert "disk full" in told[errno.EDQUOT]
-    assert "make it writable" in told[errno.EROFS]
-    assert "make it writable" in told[errno.EACCES]
-    assert "Input/output error" in told[errno.EIO]
+    assert "disk full" in messages[errno.ENOSPC]
+    assert "disk full" in messages[errno.EDQUOT]
+    assert "make it writable" in messages[errno.EROFS]
+    assert "make it writable" in messages[errno.EACCES]
+    assert "Input/output error" in messages[errno.EIO]
 
 
 def start_python(code, *args, strace):
@@ -430,7 +431,8 @@ def run_python(code, *args, strace):
 SAVE_CODE = """
 import sys
 from pathlib import Path
-from turnspan.delivery import state
+from turnspan.delivery import marks, state
+from turnspan.delivery.prune import Pruned, prune
 from turnspan.errors import StateError
 try:
     state.save(Path(sys.argv[1]), state.Checkpoint(session_id=sys.argv[2], transcript="new"))
@@ -450,7 +452,7 @@ except StateError as error:
     ],
 )
 def test_old_state_outlives_a_failed_save(home, call, error, words):
-    """A disk that is full, read-only or broken costs the new checkpoint, never the old one, and leaves no rubbish."""
+    """A disk that is full, read-only or broken costs the new checkpoint, never the old one, and no temporary file is left."""
     state.save(home, checkpoint_of(3))
     calls, when = call.split(":")
     done = run_python(
@@ -624,7 +626,8 @@ def test_lock_of_a_removed_file_does_not_count(home, is_replaced):
     code = """
 import sys
 from pathlib import Path
-from turnspan.delivery import state
+from turnspan.delivery import marks, state
+from turnspan.delivery.prune import Pruned, prune
 from turnspan.private_files import Busy
 try:
     with state.lock(Path(sys.argv[1]), sys.argv[2]):
@@ -649,24 +652,24 @@ except Busy:
 def test_event_is_served_with_its_facts(home):
     """The work gets what the event said, and nothing is left when it is done."""
     served = []
-    assert state.attend(
-        home, SESSION, {"event": "Stop", "at": 1.5}, lambda marks, is_locked: served.append((marks, is_locked))
+    assert marks.attend(
+        home, SESSION, {"event": "Stop", "at": 1.5}, lambda events, is_locked: served.append((events, is_locked))
     )
     assert served == [([{"event": "Stop", "at": 1.5}], True)]
-    assert not state.has_marks(home, SESSION)
+    assert not marks.has_marks(home, SESSION)
 
 
 def test_event_that_arrives_meanwhile_is_served_by_the_holder(home):
-    """The second event's worker leaves at once; the first goes round once more."""
+    """The second event's worker returns at once; the first one handles both."""
     served = []
 
-    def work(marks, _is_locked):
-        served.append([mark["n"] for mark in marks])
+    def work(events, _is_locked):
+        served.append([mark["n"] for mark in events])
         if len(served) == 1:
             for number in (2, 3):
-                assert not state.attend(home, SESSION, {"n": number}, lambda *_: pytest.fail("the session is ours"))
+                assert not marks.attend(home, SESSION, {"n": number}, lambda *_: pytest.fail("the session is ours"))
 
-    assert state.attend(home, SESSION, {"n": 1}, work)
+    assert marks.attend(home, SESSION, {"n": 1}, work)
     assert served == [[1], [2, 3]]
 
 
@@ -676,64 +679,64 @@ def test_event_in_the_last_moment_is_served(home, tmp_path):
     code = """
 import sys
 from pathlib import Path
-from turnspan.delivery import state
+from turnspan.delivery import marks
 home, session_id, ledger = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
-def work(marks, is_locked):
+def work(events, is_locked):
     with ledger.open("a") as file:
-        file.write("".join(mark["n"] for mark in marks))
-state.attend(home, session_id, {"n": "1"}, work)
+        file.write("".join(mark["n"] for mark in events))
+marks.attend(home, session_id, {"n": "1"}, work)
 """
     ledger = tmp_path / "served"
     slowly = ["-e", "trace=flock", "-e", "inject=flock:delay_enter=800000:when=2"]  # the second flock lets go
     process = start_python(code, home, SESSION, ledger, strace=slowly)
     wait_for(lambda: ledger.exists() and ledger.read_text() == "1")
     time.sleep(0.2)  # the holder looks for marks in no time, and then takes its time to let go
-    assert not state.attend(home, SESSION, {"n": "2"}, lambda *_: pytest.fail("the session is not ours"))
+    assert not marks.attend(home, SESSION, {"n": "2"}, lambda *_: pytest.fail("the session is not ours"))
     assert process.wait(PATIENCE_S) == 0, process.stderr.read()
     assert ledger.read_text() == "12"
 
 
 def test_failed_work_is_left_for_the_next_event(home):
     """Events that waited for a worker which failed, or was killed over them, are served with the next one."""
-    state.leave_mark(home, SESSION, {"n": 1})
+    marks.leave_mark(home, SESSION, {"n": 1})
 
     def fail(*_):
         raise StateError("disk full")
 
     with pytest.raises(StateError):
-        state.attend(home, SESSION, {"n": 2}, fail)
-    state.leave_mark(home, SESSION, {"n": 3})
-    kill = in_child(lambda: state.attend(home, SESSION, {"n": 4}, lambda *_: os.kill(os.getpid(), signal.SIGKILL)))
+        marks.attend(home, SESSION, {"n": 2}, fail)
+    marks.leave_mark(home, SESSION, {"n": 3})
+    kill = in_child(lambda: marks.attend(home, SESSION, {"n": 4}, lambda *_: os.kill(os.getpid(), signal.SIGKILL)))
     os.waitpid(kill, 0)
     served = []
-    state.attend(home, SESSION, {"n": 5}, lambda marks, _: served.extend(mark["n"] for mark in marks))
+    marks.attend(home, SESSION, {"n": 5}, lambda events, _: served.extend(mark["n"] for mark in events))
     assert served == [1, 3, 5]
 
 
 def test_mark_that_was_cut_is_still_a_mark(home):
     """Half a line, from a disk that was full, costs its facts and not the event, nor the facts of the next."""
-    state.leave_mark(home, SESSION, {"n": 1})
+    marks.leave_mark(home, SESSION, {"n": 1})
     with state.state_path(home, SESSION, ".marks").open("ab") as file:
         file.write(b'\n{"n": ')
-    state.leave_mark(home, SESSION, {"n": 3})
-    assert state.read_marks(home, SESSION).events == [{"n": 1}, {"n": 3}]
+    marks.leave_mark(home, SESSION, {"n": 3})
+    assert marks.read_marks(home, SESSION).events == [{"n": 1}, {"n": 3}]
     state.state_path(home, SESSION, ".marks").write_bytes(b'\n{"n": ')
     served = []
-    state.attend(home, SESSION, {"n": 4}, lambda marks, _: served.extend(marks))
+    marks.attend(home, SESSION, {"n": 4}, lambda events, _: served.extend(events))
     assert served == [{"n": 4}]
-    assert not state.has_marks(home, SESSION)
+    assert not marks.has_marks(home, SESSION)
 
 
 def test_marks_do_not_grow_without_bound(home):
     """However many events meet a holder that hangs, their file stays small; and the last is still a mark."""
     facts = {"path": "x" * 10_000}
     for _ in range(60):
-        state.leave_mark(home, SESSION, facts)
-    marks = state.read_marks(home, SESSION)
-    assert marks.length < state.MAX_MARKS_BYTES + 60
-    state.leave_mark(home, SESSION, facts)
-    state.drop_marks(home, SESSION, marks)
-    assert state.has_marks(home, SESSION)
+        marks.leave_mark(home, SESSION, facts)
+    found = marks.read_marks(home, SESSION)
+    assert found.length < marks.MAX_MARKS_BYTES + 60
+    marks.leave_mark(home, SESSION, facts)
+    marks.drop_marks(home, SESSION, found)
+    assert marks.has_marks(home, SESSION)
 
 
 def test_no_mark_is_lost_between_workers(home, tmp_path):
@@ -741,18 +744,18 @@ def test_no_mark_is_lost_between_workers(home, tmp_path):
     ledger = tmp_path / "served"
     inside = tmp_path / "inside"
 
-    def work(marks, _is_locked):
+    def work(events, _is_locked):
         os.close(os.open(inside, os.O_CREAT | os.O_EXCL))  # fails when someone else is inside
         with ledger.open("ab", buffering=0) as file:
-            file.write("".join(f"{mark['n']}\n" for mark in marks).encode())
+            file.write("".join(f"{mark['n']}\n" for mark in events).encode())
         inside.unlink()
 
     def fire(worker):
         for event in range(40):
-            state.attend(home, SESSION, {"n": f"{worker}-{event}"}, work)
+            marks.attend(home, SESSION, {"n": f"{worker}-{event}"}, work)
 
     wait_all([in_child(lambda worker=worker: fire(worker)) for worker in range(8)])
-    assert not state.has_marks(home, SESSION)  # the last holder served the last mark, with no further event
+    assert not marks.has_marks(home, SESSION)  # the last holder served the last mark, with no further event
     assert sorted(set(ledger.read_text().split())) == sorted(
         f"{worker}-{event}" for worker in range(8) for event in range(40)
     )
@@ -767,14 +770,14 @@ def test_no_mark_is_lost_when_workers_are_killed(home, tmp_path):
         with path.open("ab", buffering=0) as file:
             file.write(text.encode())
 
-    def work(marks, _is_locked):
-        note(ledger, "".join(f"{mark['n']}\n" for mark in marks))
+    def work(events, _is_locked):
+        note(ledger, "".join(f"{mark['n']}\n" for mark in events))
 
     def fire(worker):
         for event in range(1000):
-            state.leave_mark(home, SESSION, {"n": f"{worker}-{event}"})
+            marks.leave_mark(home, SESSION, {"n": f"{worker}-{event}"})
             note(sent, f"{worker}-{event}\n")
-            state.attend(home, SESSION, {"n": "again"}, work)
+            marks.attend(home, SESSION, {"n": "again"}, work)
 
     for round_number in range(4):
         pids = [in_child(lambda worker=worker, r=round_number: fire(f"{r}{worker}")) for worker in range(4)]
@@ -783,7 +786,7 @@ def test_no_mark_is_lost_when_workers_are_killed(home, tmp_path):
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-    state.attend(home, SESSION, {"n": "last"}, work)
+    marks.attend(home, SESSION, {"n": "last"}, work)
     assert set(sent.read_text().split()) <= set(ledger.read_text().split())
 
 
@@ -822,7 +825,7 @@ def test_only_what_is_gone_for_good_is_pruned(home, project):
     keep(home, "elsewhere", home / "unmounted" / "projects" / "p" / "x.jsonl", days=400)
     keep(home, "relative", "projects/p/x.jsonl", days=400)
     keep(home, "below-a-file", project / "there.jsonl" / "x" / "y.jsonl", days=400)
-    assert state.prune(home, time.time()) == state.Pruned(states=1)
+    assert prune(home, time.time()) == Pruned(states=1)
     assert sorted(path.stem for path in (home / "state").glob("*.json")) == [
         "below-a-file",
         "elsewhere",
@@ -830,7 +833,7 @@ def test_only_what_is_gone_for_good_is_pruned(home, project):
         "relative",
         "there",
     ]
-    assert state.prune(home, time.time() + 2 * DAY_S) == state.Pruned(leftovers=1)  # the lock that is left of "gone"
+    assert prune(home, time.time() + 2 * DAY_S) == Pruned(leftovers=1)  # the lock that is left of "gone"
     assert not list((home / "state").glob("gone.*"))
 
 
@@ -845,26 +848,26 @@ def test_leftovers_of_killed_workers_are_removed(home):
     ):
         (directory / name).touch(0o600)
         age(directory / name, days)
-    assert state.prune(home, time.time()) == state.Pruned(leftovers=2)
+    assert prune(home, time.time()) == Pruned(leftovers=2)
     assert sorted(path.name for path in directory.iterdir()) == [".pruned", ".x.json.bb.tmp", "y.json.corrupt-1"]
 
 
 def test_pruning_happens_once_a_day(home, project):
     """Of all events of a day one looks through the directory; a clock that was set back does not stop that for ever."""
     now_s = time.time()
-    assert state.prune(home, now_s) == state.Pruned()
+    assert prune(home, now_s) == Pruned()
     keep(home, "gone", project / "gone.jsonl", days=100)
-    assert state.prune(home, now_s + 3600) == state.Pruned()
-    assert state.prune(home, now_s + DAY_S + 1) == state.Pruned(states=1)
+    assert prune(home, now_s + 3600) == Pruned()
+    assert prune(home, now_s + DAY_S + 1) == Pruned(states=1)
     keep(home, "gone", project / "gone.jsonl", days=100)
-    assert state.prune(home, now_s) == state.Pruned(states=1)
+    assert prune(home, now_s) == Pruned(states=1)
 
 
 def test_session_in_use_is_not_pruned(home, project):
     """A session that a worker holds is not looked at."""
     keep(home, "gone", project / "gone.jsonl", days=100)
     with state.lock(home, "gone"):
-        assert state.prune(home, time.time()) == state.Pruned()
+        assert prune(home, time.time()) == Pruned()
     assert state.state_path(home, "gone").exists()
 
 
@@ -875,8 +878,8 @@ def test_nothing_is_pruned_on_an_error(home, project):
     code = """
 import sys, time
 from pathlib import Path
-from turnspan.delivery import state
-print(state.prune(Path(sys.argv[1]), time.time()))
+from turnspan.delivery.prune import prune
+print(prune(Path(sys.argv[1]), time.time()))
 """
     calls = "lstat,stat,newfstatat,statx"
     for error in ("EACCES", "EMFILE", "EIO", "ESTALE"):
@@ -885,4 +888,4 @@ print(state.prune(Path(sys.argv[1]), time.time()))
         done = run_python(code, home, strace=strace)
         assert done.stdout == "Pruned(states=0, leftovers=0)\n", done.stderr
     assert state.state_path(home, "gone").exists()
-    assert state.prune(home, time.time() + 2 * DAY_S) == state.Pruned(states=1)  # and without an error it goes
+    assert prune(home, time.time() + 2 * DAY_S) == Pruned(states=1)  # and without an error it goes

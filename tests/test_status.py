@@ -1,4 +1,4 @@
-"""Where everything stands, as a person and a script see it."""
+"""`turnspan status`, for users and for scripts."""
 
 import json
 import os
@@ -13,9 +13,11 @@ from backends.servers import OK, HttpServer, reply
 from rows import Writer
 
 from turnspan import log
+from turnspan.bulk.backfill import Orders, run
+from turnspan.bulk.plan import Selection, make_plan
 from turnspan.claude.install import Scope, apply, plan_install, this_runtime
 from turnspan.cli import main
-from turnspan.delivery import state
+from turnspan.delivery import backoff, state
 from turnspan.delivery.destinations import Target, identity_of, since
 from turnspan.health.hook_times import hook_times
 from turnspan.health.log_lines import counts_in, read_log
@@ -61,7 +63,7 @@ class Place:
         target = Target(config.destinations[0], config)
         since(config, target.identity, time.time())
         try:
-            return ship(session_at(path), target, config, Ending(**(ending or {"is_over": True})), time.time)
+            return ship(session_at(path), target, Ending(**(ending or {"is_over": True})), time.time)
         finally:
             target.close()
 
@@ -145,7 +147,7 @@ def test_langfuse_has_a_link(turnspan, monkeypatch):
 
 
 def test_what_is_pending_open_and_history(turnspan):
-    """Written since: pending when it has ended, open while it goes on. Written before: history."""
+    """Sessions since the first use are pending if their last turn has ended, else open. Older ones are history."""
     place = turnspan.place
     _, path = place.session()
     place.ship(path)
@@ -166,7 +168,7 @@ def test_what_is_pending_open_and_history(turnspan):
 
 
 def test_a_project_that_cannot_be_listed_is_said_not_to_be_counted(turnspan):
-    """All else is told; the figure says that it is not all."""
+    """Everything else is reported; the figure says "at least"."""
     turnspan.place.session()
     (turnspan.place.claude / "projects" / "circle").symlink_to("circle")
     (why,) = status(turnspan)["unreadable"]
@@ -209,10 +211,10 @@ def test_a_destination_that_is_down_is_held(turnspan, monkeypatch):
 
 
 def test_a_hold_that_is_over(turnspan, monkeypatch):
-    """The last error is told, and that the next event tries again."""
+    """The last error is shown, and that the next event retries."""
     monkeypatch.setenv("TURNSPAN_OTLP_ENDPOINT", "http://127.0.0.1:1")
     identity = identity_of(turnspan.place.config.destinations[0])
-    state.save_hold(turnspan.place.home, identity, state.Hold(until_s=1.0, reason="HTTP 503", answer="later"))
+    backoff.save(turnspan.place.home, identity, backoff.Backoff(until_s=1.0, reason="HTTP 503", answer="later"))
     [otlp] = status(turnspan)["destinations"]
     assert (otlp["backoff_until"], otlp["last_error"]) == (None, "later: HTTP 503")
     assert "later: HTTP 503; the next event retries" in turnspan("status")[1]
@@ -243,7 +245,7 @@ def test_destinations_of_before_are_named(turnspan):
     assert "otlp-12345678" in turnspan("status")[1]
 
 
-def test_the_last_trouble_and_what_was_masked_come_from_the_log(turnspan):
+def test_the_last_error_and_what_was_masked_come_from_the_log(turnspan):
     """Counts by rule, and the last line that was not fine."""
     home = turnspan.place.home
     log.log_line(home, "INFO", "sent", session=SESSION, masked="aws-access-key=2,jwt=1")
@@ -256,6 +258,17 @@ def test_the_last_trouble_and_what_was_masked_come_from_the_log(turnspan):
     _, out, _ = turnspan("status")
     assert "aws-access-key 2, jwt 5" in out
     assert re.search(r'error     .*, held: later: session=.* reason=said "no"', out)
+
+
+def test_ctrl_c_during_a_backfill_is_not_an_error(turnspan):
+    """You stopped it: `status` has nothing to report."""
+    place = turnspan.place
+    place.session()
+    config = place.config
+    plan = make_plan(config, Selection(), config.destinations)
+    orders = Orders(config=config, destinations=config.destinations)
+    assert run(plan, orders, 1, lambda _totals: None, lambda: True).is_interrupted
+    assert status(turnspan)["last_error"] is None
 
 
 def test_switched_off_and_wrong_settings_are_said(turnspan, monkeypatch):
@@ -275,7 +288,7 @@ def test_switched_off_and_wrong_settings_are_said(turnspan, monkeypatch):
     ("answers", "answer"), [([OK], "acknowledged"), ([reply(400)], "acknowledged"), ([reply(401)], "credentials")]
 )
 def test_check_asks_the_destinations(turnspan, monkeypatch, answers, answer):
-    """An empty request says whether it answers and knows us; without --check nobody is asked."""
+    """An empty request shows whether it responds and accepts the credentials; no request without --check."""
     with HttpServer(*answers) as server:
         monkeypatch.setenv("TURNSPAN_OTLP_ENDPOINT", server.url)
         assert status(turnspan)["destinations"][0]["answer"] is None
@@ -349,10 +362,10 @@ def test_help_names_every_field(turnspan, monkeypatch):
     """What machines get is promised in the help."""
     monkeypatch.setenv("TURNSPAN_OTLP_ENDPOINT", "http://127.0.0.1:1")
     found = status(turnspan)
-    told = turnspan("status", "--help")[1]
+    help_text = turnspan("status", "--help")[1]
     names = (*found, *found["sessions"], *found["destinations"][0], *found["destinations"][0]["pending"])
     for name in names:
-        assert re.search(rf"\b{name}\b", told), name
+        assert re.search(rf"\b{name}\b", help_text), name
 
 
 def test_commands_and_sessions_complete(turnspan, capsys, monkeypatch):
@@ -410,7 +423,7 @@ def test_a_session_that_only_one_of_two_destinations_has(turnspan):
 
 
 def test_show_says_that_a_session_is_off(turnspan):
-    """A person may look at it, and is told that it stays."""
+    """`show` prints it, and says that it is not exported."""
     _, path = turnspan.place.session()
     state.save(turnspan.place.home, state.Checkpoint(session_id=path.stem, is_off=True))
     code, out, err = turnspan("show", path.stem)
@@ -423,7 +436,7 @@ def test_show_says_that_a_session_is_off(turnspan):
 
 
 def test_the_log_is_read_back_as_it_was_written(tmp_path):
-    """Every value, whatever stands in it; a line that is none of ours is passed over."""
+    """Every value, whatever it holds; an invalid line is skipped."""
     facts = {"plain": "a", "spaced": "a b", "quoted": 'a "b" \\ c', "empty": "", "equals": "a=1,b=2"}
     log.log_line(tmp_path / "home", "WARN", "an event", **facts)
     path = tmp_path / "home" / log.LOG_NAME

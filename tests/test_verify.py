@@ -17,7 +17,6 @@ from backends.servers import OK, HttpServer, partial_success, reply, reset
 from rows import Writer
 
 from turnspan.backends.local import read_spans
-from turnspan.bulk.plan import peek
 from turnspan.bulk.report import Verified, verify_lines
 from turnspan.bulk.retention import Period, cleanup_period, expiring
 from turnspan.bulk.verify import check, repair
@@ -92,7 +91,7 @@ class Place:
 
     def ship(self, session, **ending):
         """Send a session."""
-        return ship(session, self.target, self.config, Ending(**(ending or {"is_over": True})), time.time)
+        return ship(session, self.target, Ending(**(ending or {"is_over": True})), time.time)
 
     def check(self):
         """Every session, compared."""
@@ -471,10 +470,10 @@ def test_the_turn_that_was_sent_a_moment_ago_is_verified_too(tmp_path, has_rows_
     whole = stored(claude / "turnspan" / "traces")
     delete_from_files(claude / "turnspan" / "traces", whole)
     assert [len(one.lost) for one in place.check()] == [len(whole)]
-    before = peek(claude / "turnspan", session.session).destinations[place.target.identity].progress
+    before = state.peek(claude / "turnspan", session.session).destinations[place.target.identity].progress
     place.repair()
     assert stored(claude / "turnspan" / "traces") == whole
-    assert peek(claude / "turnspan", session.session).destinations[place.target.identity].progress == before
+    assert state.peek(claude / "turnspan", session.session).destinations[place.target.identity].progress == before
 
 
 def test_lost_state_is_no_reason_to_send_anything_again(claude):

@@ -1,7 +1,9 @@
-"""One event is served: what may leave leaves, what must wait waits, and one line says which it was."""
+"""One event is handled: finished turns are sent, open ones wait, and one line in the log says so."""
 
 import os
 import shutil
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime
 
@@ -20,8 +22,9 @@ from faults.recording import (
 from rows import Writer, agent_writer, save_agent
 
 from turnspan.backends import Answer, Verdict
-from turnspan.delivery import state
+from turnspan.delivery import marks, state
 from turnspan.errors import TurnspanError
+from turnspan.health.log_lines import read_log
 from turnspan.hook_event import Event, parse_event
 from turnspan.log import LOG_NAME
 from turnspan.settings.config import load_config
@@ -40,7 +43,7 @@ class Office:
         self.env = {"CLAUDE_CONFIG_DIR": str(claude)}
         self.now_s = time.time()
         self.backends = [Recording()]
-        self.plans = []  # (when, what to do): the world goes on while a worker sleeps
+        self.plans = []  # (when, what to do): other programs run while a worker sleeps
         self.slept_s = 0.0
 
     @property
@@ -120,7 +123,7 @@ def turns(backend):
     return [name for name in backend.names if name.startswith("Turn")]
 
 
-# ---- when a turn leaves
+# ---- when a turn is sent
 
 
 def test_a_turn_leaves_at_its_stop(office):
@@ -138,7 +141,7 @@ def test_a_turn_leaves_at_its_stop(office):
 
 @pytest.mark.parametrize("late_s", [0.0, 0.04, 0.5, 1.9])
 def test_last_words_that_come_late_are_waited_for(office, late_s):
-    """The file may lag behind the event by up to two seconds: then the turn leaves whole, once."""
+    """The file may lag behind the event by up to two seconds: then the complete turn is sent, once."""
     writer = office.writer()
     writer.prompt("Hello.")
     call = writer.call("Bash", {"command": "ls"})
@@ -157,16 +160,16 @@ def test_last_words_that_come_half_are_waited_for(office):
     writer = office.writer()
     writer.turn("Hello.", "Good day.")
     path = office.save(writer)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-60])
-    office.later(1.0, lambda: path.write_bytes(whole))
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-60])
+    office.later(1.0, lambda: path.write_bytes(raw))
     office.serve("Stop", writer, last_assistant_message="Good day.")
     assert turns(office.backend) == ["Turn 1"]
     assert office.slept_s >= 1.0
 
 
 def test_last_words_that_never_come_keep_the_turn_for_the_next_event(office):
-    """After two seconds the worker goes; nothing is sent half, and the next event sends it whole."""
+    """After two seconds the worker gives up; no partial turn is sent, and the next event sends the complete one."""
     writer = office.writer()
     writer.prompt("Hello.")
     office.save(writer)
@@ -197,7 +200,7 @@ def test_a_clock_that_steps_back_does_not_keep_the_worker(office):
 
 
 def test_a_stop_without_words_takes_what_is_there(office):
-    """Clients before 2.1.47 tell no words: an answer is enough."""
+    """Clients before 2.1.47 do not send the last message: an answer is enough."""
     writer = office.writer()
     writer.turn("Hello.", "Good day.")
     office.save(writer)
@@ -207,7 +210,7 @@ def test_a_stop_without_words_takes_what_is_there(office):
 
 
 def test_a_stop_whose_file_is_not_there_yet_waits_for_it(office):
-    """A first turn may be told of before anything is on the disk."""
+    """The event of a first turn may come before the file exists."""
     writer = office.writer()
     writer.turn("Hello.", "Good day.")
     office.later(0.7, lambda: office.save(writer))
@@ -228,7 +231,7 @@ def test_the_stop_of_an_earlier_turn_waits_for_nothing(office):
 
 
 def test_an_open_turn_leaves_with_the_session(office):
-    """SessionEnd: whatever is there may leave, answered or not."""
+    """SessionEnd: everything is sent, answered or not."""
     writer = office.writer()
     writer.turn("Hello.", "Good day.")
     writer.prompt("And now?")
@@ -257,7 +260,7 @@ def test_the_end_of_a_session_is_told_in_one_line(office):
 
 
 def test_the_end_of_a_session_without_a_backend_says_why(office):
-    """The second step finds the destination on hold: the line tells the answer that the first one got."""
+    """The second step finds the destination backing off: the log line has the response to the first one."""
     writer = office.writer()
     writer.turn("Hello.", "Good day.")
     writer.prompt("And now?")
@@ -296,7 +299,7 @@ def test_a_failed_turn_leaves_at_its_stop_failure(office):
 
 
 def test_a_failure_of_an_agent_does_not_end_the_turn(office):
-    """StopFailure that names an agent (2.1.325): the turn goes on and leaves whole."""
+    """StopFailure that names an agent (2.1.325): the turn has not ended, and is sent complete when it has."""
     writer = office.writer(version="2.1.325")
     writer.prompt("Hello.")
     call = writer.call("Agent", {"prompt": "Go."})
@@ -311,7 +314,7 @@ def test_a_failure_of_an_agent_does_not_end_the_turn(office):
 
 
 def test_a_background_agent_joins_its_turn_when_it_has_ended(office):
-    """The turn leaves at its Stop, the agent's spans at its SubagentStop, in the same trace; its file may lag too."""
+    """The turn is sent at its Stop, the agent's spans at its SubagentStop, in the same trace; its file may lag too."""
     writer = office.writer()
     writer.prompt("Go.")
     call = writer.call("Agent", {"prompt": "Go far.", "subagent_type": "Explore", "run_in_background": True})
@@ -335,7 +338,7 @@ def test_a_background_agent_joins_its_turn_when_it_has_ended(office):
 
 
 def test_an_event_that_comes_while_its_session_is_served_is_not_lost(office):
-    """The second worker leaves a mark and goes; the first goes round once more. Nothing is sent twice."""
+    """The second worker leaves a mark and exits; the first handles it. Nothing is sent twice."""
     writer = office.writer()
     writer.turn("Hello.", "Good day.")
 
@@ -350,11 +353,11 @@ def test_an_event_that_comes_while_its_session_is_served_is_not_lost(office):
     assert turns(office.backend) == ["Turn 1", "Turn 2"]
     assert office.backend.twice == []
     assert [line.split(" session=")[0] for line in office.log] == ["INFO busy", "INFO sent", "INFO sent"]
-    assert not state.has_marks(office.home, writer.session)
+    assert not marks.has_marks(office.home, writer.session)
 
 
 def test_an_event_ends_the_wait_for_words(office):
-    """The session has gone on: the turn is told with what came after it."""
+    """Another turn was written meanwhile: both are sent."""
     writer = office.writer()
     writer.prompt("Hello.")
     office.save(writer)
@@ -387,15 +390,15 @@ def test_an_event_of_a_session_that_is_being_recovered_is_not_lost(office):
     office.serve("SessionStart", office.writer(3))
     assert turns(office.backend) == ["Turn 1", "Turn 2"]
     assert office.backend.twice == []
-    assert not state.has_marks(office.home, writer.session)
+    assert not marks.has_marks(office.home, writer.session)
 
 
 def test_what_a_killed_worker_was_asked_is_found_by_the_next(office):
-    """Its mark is still there: the next event, whichever it is, ends the turn that the lost one told of."""
+    """Its mark is still there: the next event, of any kind, sends the turn that the lost event ended."""
     writer = office.writer()
     writer.turn("Hello.", "Good day.")
     office.save(writer)
-    state.leave_mark(office.home, writer.session, {"event": "Stop"})
+    marks.leave_mark(office.home, writer.session, {"event": "Stop"})
     office.serve("SubagentStop", writer, agent_id="a1")
     assert turns(office.backend) == ["Turn 1"]
     assert "trigger=Stop,SubagentStop" in office.log[-1]
@@ -416,7 +419,7 @@ def test_a_backend_that_says_later_is_waited_for_a_little(office):
 
 
 def test_a_backend_that_stays_down_is_held_and_said(office):
-    """One line says so; the next events ask nobody and are quick; when it is back all arrives in order."""
+    """One line says so; the next events send no request and are quick; after the outage all turns arrive in order."""
     writer = office.writer()
     office.backend.answers = [LATER]
     for number in (1, 2, 3):
@@ -514,16 +517,16 @@ def test_a_destination_that_cannot_be_used_stops_no_other(office, name):
         serve(event, office.env, lambda: office.now_s, office.sleep)
         names = [span["name"] for request in server.requests for span in request.spans]
     assert names.count("Turn 1") == 2
-    told = [line for line in office.log if line.startswith("ERROR setting")]
-    assert len(told) == 1
-    assert "destination=one" in told[0]
+    lines = [line for line in office.log if line.startswith("ERROR setting")]
+    assert len(lines) == 1
+    assert "destination=one" in lines[0]
 
 
 # ---- switched off
 
 
 def test_a_session_that_is_switched_off_is_not_recovered_by_another(office):
-    """`TURNSPAN_ENABLED=0` in one terminal: nothing of that session ever leaves, whoever finds it."""
+    """`TURNSPAN_ENABLED=0` in one terminal: nothing of that session is ever exported, by no worker."""
     secret, other = office.writer(1, ago_s=3600), office.writer(2)
     secret.turn("Secret.", "Sealed.")
     office.stop(secret, env={"TURNSPAN_ENABLED": "0"})
@@ -594,7 +597,7 @@ def test_a_session_left_behind_is_recovered_by_the_next_event(office):
 
 
 def test_any_number_of_hops_is_recovered(office):
-    """Five sessions in a row that nobody told of, found by one start."""
+    """Five sessions without any event, found by one SessionStart."""
     for number in range(1, 6):
         left = office.writer(number, ago_s=4000 - 100 * number)
         left.turn(f"Hop {number}.", "Hopped.")
@@ -607,7 +610,7 @@ def test_any_number_of_hops_is_recovered(office):
 
 
 def test_a_session_that_is_still_at_work_is_left_alone(office):
-    """Its open turn is its own worker's; what it has finished may leave."""
+    """Its finished turns are sent; the open one is left to its own worker."""
     other = office.writer(1, ago_s=300)
     other.turn("Hello.", "Good day.")
     other.prompt("A long one.")
@@ -725,7 +728,7 @@ def test_recovery_has_a_budget(office):
 
 
 def test_copied_history_is_not_recovered_as_its_own(office):
-    """A fork that nobody told of brings its own turn only, also when no state is left."""
+    """Of a fork without any event only its own turn is sent, also if the state was lost."""
     origin = office.writer(1, ago_s=3600)
     origin.turn("Hello.", "Good day.")
     fork = office.writer(2, ago_s=1800)
@@ -738,7 +741,7 @@ def test_copied_history_is_not_recovered_as_its_own(office):
     office.serve("SessionStart", office.writer(9))
     assert sorted(turns(office.backend)) == ["Turn 1", "Turn 2"]
     shutil.rmtree(office.home / "state")
-    state._state_directory.cache_clear()
+    state.state_directory.cache_clear()
     office.serve("SessionStart", office.writer(9))
     assert len({row.key for row in office.backend.rows}) == 4
 
@@ -752,14 +755,14 @@ def test_state_that_was_deleted_costs_a_second_reading(office):
     writer.turn("Hello.", "Good day.")
     office.stop(writer)
     shutil.rmtree(office.home)
-    state._state_directory.cache_clear()
+    state.state_directory.cache_clear()
     office.stop(writer)
     first, second = office.backend.requests
     assert first == second
 
 
 def test_state_that_is_rubbish_is_said(office):
-    """It is kept under a name that the log tells."""
+    """It is set aside under a name that is in the log."""
     writer = office.writer()
     writer.turn("Hello.", "Good day.")
     office.stop(writer)
@@ -797,7 +800,7 @@ def test_state_of_a_newer_turnspan_is_left_alone(office):
     assert path.read_text() == '{"version":99,"session_id":"x"}'
 
 
-# ---- what a hook may be told
+# ---- payloads
 
 
 @pytest.mark.parametrize(
@@ -808,9 +811,9 @@ def test_state_of_a_newer_turnspan_is_left_alone(office):
         (b'{"a":', "no JSON object"),
         (b"\xff\xfe", "no JSON object"),
         (b"[" * 100_000, "no JSON object"),
-        (b"{}", "nothing to do for the event ''"),
-        (b'{"hook_event_name":"PreToolUse"}', "nothing to do for the event 'PreToolUse'"),
-        (b'{"hook_event_name":["Stop"]}', "nothing to do"),
+        (b"{}", "unknown event ''"),
+        (b'{"hook_event_name":"PreToolUse"}', "unknown event 'PreToolUse'"),
+        (b'{"hook_event_name":["Stop"]}', "unknown event"),
         (b'{"hook_event_name":"Stop","session_id":"../../x"}', "'../../x' is not a session id"),
         (b'{"hook_event_name":"Stop","session_id":"CON\\n"}', "is not a session id"),
         (b'{"hook_event_name":"Stop","session_id":"s"}', "no transcript path"),
@@ -820,15 +823,15 @@ def test_state_of_a_newer_turnspan_is_left_alone(office):
         (b'{"hook_event_name":"Stop","session_id":"s","transcript_path":"/../.jsonl","cwd":"\\u0000"}', "named after"),
     ],
 )
-def test_what_is_no_event_is_said_in_one_sentence(office, raw, words):
-    """Whatever comes on stdin, nothing is read and nothing is sent."""
+def test_an_invalid_event_gives_one_sentence(office, raw, words):
+    """Whatever is on stdin, no transcript is read and nothing is sent."""
     with pytest.raises(TurnspanError, match=words.replace("(", r"\(")):
         serve(parse_event(raw), office.env, lambda: office.now_s, office.sleep)
 
 
 def test_an_event_that_is_cut_still_names_its_session():
     """Without room for a long event the hook hands over its beginning: enough to serve the session."""
-    whole = msgspec.json.encode(
+    raw = msgspec.json.encode(
         {
             "session_id": "s1",
             "transcript_path": "/p/s1.jsonl",
@@ -837,7 +840,7 @@ def test_an_event_that_is_cut_still_names_its_session():
             "last_assistant_message": 'words, "session_id":"s2", ' * 1000,
         }
     )
-    assert parse_event(whole[:5000]) == Event("Stop", "s1", "/p/s1.jsonl", '/a "b"\\c')
+    assert parse_event(raw[:5000]) == Event("Stop", "s1", "/p/s1.jsonl", '/a "b"\\c')
 
 
 def test_half_an_emoji_in_the_last_words_is_no_obstacle(office):
@@ -911,3 +914,11 @@ def test_a_backend_that_refuses_everything_is_held_not_quarantined(office):
     office.backend.answers = [ACKNOWLEDGED]
     office.serve("SessionEnd", writer)
     assert turns(office.backend) == ["Turn 1"]
+
+
+def test_the_hook_command_in_a_terminal_is_not_an_error(office):
+    """Without an event on stdin the worker does nothing, and `status` reports no error."""
+    command = [sys.executable, "-m", "turnspan.worker"]
+    subprocess.run(command, env={**os.environ, **office.env}, input=b"\n", check=True, timeout=60)
+    [line] = read_log(office.home)
+    assert (line.level, line.event) == ("INFO", "no event")

@@ -1,12 +1,13 @@
-"""Read, build, mask, send, commit, for one session: the one path that everything which exports takes.
+"""Read, build, mask, send, commit, for one session and one destination: the one path for sending.
 
 Rules:
 
-- Commit only what was acknowledged, or refused for good and named. What was not is read again from the transcript.
-- Each destination has its own cursor, policy and holds: one that is down holds back nobody.
-- Before anything is sent, the state must be writable: what is sent and not noted would be sent again with every event.
-- After a request without an answer, a backend that can be asked says first what it has, and gets the rest.
-- A destination on hold is not asked again before its time; a changed configuration is a new destination.
+- Only spans that were acknowledged, or refused for good and recorded, are committed. All others are read again from the
+  transcript.
+- Each destination has its own cursor, export policy and backoff: an outage of one does not delay the others.
+- Before anything is sent, the state must be writable: without a commit, the same spans would be sent with every event.
+- After a request without a response, a backend that can be asked is asked what it has, and gets the rest.
+- A destination is not contacted before its backoff is over; a changed configuration is a new destination.
 """
 
 from __future__ import annotations
@@ -15,33 +16,36 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from turnspan import unsent
 from turnspan.backends import Answer, Holdings
-from turnspan.delivery import state
-from turnspan.source import sessions
-from turnspan.source.progress import Ending, Position, Progress
-from turnspan.source.scan import stamp_of
+from turnspan.delivery import backoff, state
+from turnspan.source.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from collections.abc import Set as AbstractSet
 
     from turnspan.backends import Verdict
     from turnspan.delivery.deliver import Delivery
     from turnspan.delivery.destinations import Target
-    from turnspan.settings.config import Config
-    from turnspan.source.progress import Piece
+    from turnspan.source.progress import Ending, Piece
     from turnspan.source.reader import Reading
     from turnspan.source.sessions import SessionFile
     from turnspan.trace.model import Trace
 
-_FIRST_HOLD_S: Final = 30.0
-_LONGEST_HOLD_S: Final = 300.0
+    _Patience = Callable[[Verdict], bool]
+    _Commits = Callable[["Shipped", Progress], bool]
+
+_FIRST_BACKOFF_S: Final = 30.0
+_LONGEST_BACKOFF_S: Final = 300.0
 _LONGEST_RETRY_AFTER_S: Final = 3600.0
 _REMEMBERED_QUARANTINE: Final = 200
 _REMEMBERED_SPANS: Final = 20_000
+_NOTICED: Final = ("unreadable", "misshapen", "oversized", "glued")
 
 
 class Shipped(msgspec.Struct):
-    """What happened to one session at one destination."""
+    """The result of sending one session to one destination. The sum of two is the result of two rounds."""
 
     destination: str
     turns: int = 0
@@ -52,10 +56,10 @@ class Shipped(msgspec.Struct):
     cut: int = 0
     masked: dict[str, int] = {}
     stopped: Verdict | None = None
-    held_until_s: float | None = None  # it was on hold and not asked
-    is_interrupted: bool = False  # `goes_on` said no
+    held_until_s: float | None = None  # backing off: it was not contacted
+    is_interrupted: bool = False  # `should_continue` returned False
     is_rewritten: bool = False
-    kept_as: str = ""  # the state was rubbish: the name under which it was set aside
+    kept_as: str = ""  # the state was corrupt: the name under which it was set aside
     is_answer_missing: bool = False
     has_unsealed: bool = False
     noticed: dict[str, int] = {}
@@ -63,171 +67,227 @@ class Shipped(msgspec.Struct):
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything that may leave has arrived."""
+        """Whether everything that may be exported has arrived."""
         return self.stopped is None and self.held_until_s is None and not self.is_interrupted
+
+    def __add__(self, later: Shipped) -> Shipped:
+        """Return both rounds as one: the counts added, the rest as it is after the later round."""
+        return msgspec.structs.replace(
+            later,
+            turns=self.turns + later.turns,
+            spans=self.spans + later.spans,
+            copied=self.copied + later.copied,
+            refused=self.refused + later.refused,
+            cut=self.cut + later.cut,
+            masked={rule: self.masked.get(rule, 0) + later.masked.get(rule, 0) for rule in self.masked | later.masked},
+            stopped=later.stopped or self.stopped,
+            is_rewritten=self.is_rewritten or later.is_rewritten,
+            kept_as=self.kept_as or later.kept_as,
+        )
+
+
+def _never(_verdict: Verdict) -> bool:
+    return False
+
+
+def _always(_shipped: Shipped, _progress: Progress) -> bool:
+    return True
 
 
 def ship(
     session: SessionFile,
     target: Target,
-    config: Config,
     ending: Ending,
     clock: Callable[[], float],
     *,
-    is_patient: Callable[[Verdict], bool] = lambda _verdict: False,
-    goes_on: Callable[[Shipped, Progress], bool] = lambda _shipped, _progress: True,
-    is_resend: bool = False,
-    only: frozenset[bytes] | None = None,
-    there: frozenset[bytes] = frozenset(),
+    is_patient: _Patience = _never,
+    should_continue: _Commits = _always,
 ) -> Shipped:
-    """Bring one session to one destination, as far as it may leave. The caller holds the session's lock.
+    """Send what a destination does not have of a session yet. The caller holds the session's lock.
 
-    `is_patient` is asked after an answer of "later" whether it has waited and the same should be tried again.
-    `goes_on` hears of every commit and says whether to go on. `is_resend`: as if nothing had ever been sent. `only`:
-    send these spans of what was acknowledged once more, and move no cursor. `there`: spans known to have arrived.
+    `is_patient` is called after a response of "later": True if it has waited, and the same request should be retried.
+    `should_continue` is called after every commit.
     """
-    found = state.load(config.home, session.session_id)
-    loaded = found.checkpoint
-    shipped = Shipped(target.identity, kept_as=found.kept_as)
-    cursor = loaded.destinations.get(target.identity, state.Cursor())
-    if loaded.is_off:
-        shipped.off = 1
-        return shipped
-    now = clock()
-    held = state.load_hold(config.home, target.identity)
-    if held is not None and now < held.until_s <= now + _LONGEST_RETRY_AFTER_S:
-        shipped.held_until_s = held.until_s
-        return shipped
-    if is_resend:
-        cursor = state.Cursor()
-    if only is None and _is_unchanged(session, cursor, ending):
-        return shipped
-    from turnspan.source.reader import Reading  # noqa: PLC0415  an event with nothing new need not load what reads and builds
-
-    reading = Reading(session, cursor.progress if only is None else Progress(), ending, target.prices)
-    walk = _Walk(
-        reading, target, config, clock=clock, checkpoint=loaded, cursor=cursor, shipped=shipped, only=only, there=there
-    )
-    for piece in reading.pieces():
-        leaving = walk.leaving(piece)
-        while not walk.send(piece, leaving):
-            assert shipped.stopped is not None
-            if shipped.stopped.answer is Answer.LATER and is_patient(shipped.stopped):
-                shipped.stopped = None
-                continue
-            walk.stop(shipped.stopped)
-            break
-        shipped.is_interrupted = shipped.stopped is None and not goes_on(shipped, piece.progress)
-        if not shipped.is_complete:
-            break
-    shipped.is_rewritten = reading.is_rewritten
-    shipped.is_answer_missing = reading.is_answer_missing
-    shipped.has_unsealed = reading.has_unsealed
-    noticed = reading.anomalies
-    shipped.noticed = {
-        name: count for name in ("unreadable", "misshapen", "oversized", "glued") if (count := getattr(noticed, name))
-    }
-    shipped.unknown = {f"{kind} ({version})": count for (kind, version), count in noticed.unknown.items()}
-    if shipped.is_complete and only is None:
-        walk.note_seen()
-    return shipped
+    return _Export(session, target, clock).send_unsent(ending, is_patient, should_continue)
 
 
-def _is_unchanged(session: SessionFile, cursor: state.Cursor, ending: Ending) -> bool:
-    """Whether nothing was written to a session since nothing of it was left to send.
-
-    Not asked at its end, nor when time has passed: then there may be more to conclude from the same bytes.
-    """
-    if ending.is_over or ending.now_ns is not None or not cursor.seen_bytes:
-        return False
-    if stamp_of(str(session.path))[0] != cursor.seen_bytes:
-        return False
-    read, launched, files = cursor.progress.agents, cursor.progress.launched, sessions.agent_files(session)
-    for agent_id in {**files, **read, **launched}:
-        file = files.get(agent_id) or sessions.flat_agent_file(session, agent_id)
-        if file is not None and file.size > read.get(agent_id, Position()).offset:
-            return False
-    return True
+def resend(
+    session: SessionFile,
+    target: Target,
+    ending: Ending,
+    clock: Callable[[], float],
+    *,
+    is_patient: _Patience = _never,
+    should_continue: _Commits = _always,
+) -> Shipped:
+    """Send all of a session as if nothing had ever been sent; otherwise like `ship`."""
+    return _ExportAll(session, target, clock).send_all(ending, is_patient, should_continue)
 
 
-class _Walk:
-    """The cursor of one session at one destination, as it moves."""
+def send_unsent(
+    session: SessionFile,
+    target: Target,
+    ending: Ending,
+    clock: Callable[[], float],
+    stored: frozenset[bytes],
+    *,
+    is_patient: _Patience = _never,
+) -> Shipped:
+    """Like `ship`, but without the spans that the backend was found to have although they are not acknowledged."""
+    return _Export(session, target, clock, stored).send_unsent(ending, is_patient, _always)
+
+
+def send_again(
+    session: SessionFile,
+    target: Target,
+    ending: Ending,
+    clock: Callable[[], float],
+    spans: frozenset[bytes],
+    *,
+    is_patient: _Patience = _never,
+) -> Shipped:
+    """Send these acknowledged spans of a session once more; the cursor does not move."""
+    return _ExportAgain(session, target, clock, spans).send_all(ending, is_patient, _always)
+
+
+class _Export:
+    """One session on its way to one destination: masks, sends and commits, a piece at a time."""
+
+    _moves_cursor = True
 
     def __init__(
         self,
-        reading: Reading,
+        session: SessionFile,
         target: Target,
-        config: Config,
-        *,
         clock: Callable[[], float],
-        checkpoint: state.Checkpoint,
-        cursor: state.Cursor,
-        shipped: Shipped,
-        only: frozenset[bytes] | None,
-        there: frozenset[bytes],
+        stored: AbstractSet[bytes] = frozenset(),
     ) -> None:
-        self._reading = reading
+        loaded = state.load(target.home, session.session_id)
+        self.shipped = Shipped(target.identity, kept_as=loaded.kept_as)
+        self._cursor = loaded.checkpoint.destinations.get(target.identity, state.Cursor())
+        self._session = session
         self._target = target
-        self._config = config
         self._clock = clock
-        self._checkpoint = checkpoint
-        self._cursor = cursor
-        self._shipped = shipped
-        self._only = only
-        self._there = there
+        self._stored = stored  # spans known to have arrived, besides those the cursor names
+        self._checkpoint = loaded.checkpoint
         self._is_writable = False
 
-    def send(self, piece: Piece, leaving: Sequence[Trace]) -> bool:
-        """Send what may leave of a piece and commit what is settled; False if something stopped it."""
-        from turnspan.delivery.deliver import deliver  # noqa: PLC0415  as above
+    def send_unsent(self, ending: Ending, is_patient: _Patience, should_continue: _Commits) -> Shipped:
+        """Send what the destination does not have."""
+        if not self._is_blocked() and self._may_have_more(ending):
+            self._run(self._cursor.progress, ending, is_patient, should_continue)
+        return self.shipped
 
-        only = self._only
-        arrived = set(self._there)
-        if only is None:
-            arrived |= {bytes.fromhex(span) for span in self._cursor.arrived}
-        if self._cursor.is_unsure:
-            arrived |= self._stored(leaving)
-        traces = leaving
-        if arrived:
-            traces = [
-                msgspec.structs.replace(trace, spans=tuple(span for span in trace.spans if span.span_id not in arrived))
-                for trace in leaving
-            ]
-        if any(trace.spans for trace in traces) and not self._is_writable:
-            state.probe_writable(self._config.home)
-            self._is_writable = True
-        delivery = deliver(self._target.backend, traces, lambda sent: arrived.update(_span_ids(sent)))
-        self._account(delivery)
-        is_unsure = delivery.stopped is not None and delivery.stopped.is_unknown
-        self._cursor = msgspec.structs.replace(self._cursor, is_unsure=is_unsure)
-        if delivery.sent:
-            state.drop_hold(self._config.home, self._target.identity)
-        if only is not None:
-            self._there = frozenset(arrived)
-            self._shipped.stopped = delivery.stopped
-            if delivery.requests:
-                self._commit()
-            return delivery.stopped is None
+    def send_all(self, ending: Ending, is_patient: _Patience, should_continue: _Commits) -> Shipped:
+        """Send everything from the beginning of the session."""
+        if not self._is_blocked():
+            self._run(Progress(), ending, is_patient, should_continue)
+        return self.shipped
+
+    # ---- steps
+
+    def _is_blocked(self) -> bool:
+        """Return whether nothing may be sent now: the session is switched off, or the destination is backing off."""
+        if self._checkpoint.is_off:
+            self.shipped.off = 1
+            return True
+        now = self._clock()
+        held = backoff.load(self._target.home, self._target.identity)
+        if held is not None and now < held.until_s <= now + _LONGEST_RETRY_AFTER_S:
+            self.shipped.held_until_s = held.until_s
+            return True
+        return False
+
+    def _may_have_more(self, ending: Ending) -> bool:
+        """Return whether it is worth reading.
+
+        At the session's end, or when time has passed, the same bytes may allow another conclusion: then they are read.
+        """
+        identity = self._target.identity
+        if ending.is_over or ending.now_ns is not None:
+            return not unsent.is_outdated_copy(self._session, self._checkpoint, identity)
+        return unsent.may_have_more(self._session, self._checkpoint, identity)
+
+    def _run(self, progress: Progress, ending: Ending, is_patient: _Patience, should_continue: _Commits) -> None:
+        """Send everything from a place on, until it is done or something stops it."""
+        from turnspan.source.reader import Reading  # noqa: PLC0415  an event with nothing new must not load it
+
+        shipped, reading = self.shipped, Reading(self._session, progress, ending, self._target.prices)
+        for piece in reading.pieces():
+            traces = self._exportable(piece.traces)
+            while not self._send(traces, piece, reading):
+                assert shipped.stopped is not None
+                if shipped.stopped.answer is Answer.LATER and is_patient(shipped.stopped):
+                    shipped.stopped = None
+                    continue
+                self._stop(shipped.stopped)
+                break
+            shipped.is_interrupted = shipped.stopped is None and not should_continue(shipped, piece.progress)
+            if not shipped.is_complete:
+                break
+        shipped.is_rewritten = reading.is_rewritten
+        shipped.is_answer_missing = reading.is_answer_missing
+        shipped.has_unsealed = reading.has_unsealed
+        noticed = reading.anomalies
+        shipped.noticed = {name: count for name in _NOTICED if (count := getattr(noticed, name))}
+        shipped.unknown = {f"{kind} ({version})": count for (kind, version), count in noticed.unknown.items()}
+        if shipped.is_complete and self._moves_cursor and _seen_bytes(reading) != self._cursor.seen_bytes:
+            self._commit(seen_bytes=_seen_bytes(reading))  # nothing is left to send, and that is new
+
+    def _exportable(self, traces: Sequence[Trace]) -> list[Trace]:
+        """Return the traces that may be exported, masked once, however often they are sent."""
+        return [masked for trace in traces if (masked := self._masked(trace)) is not None]
+
+    def _masked(self, trace: Trace) -> Trace | None:
+        redacted = self._target.mask(trace)
+        if redacted is None:
+            self.shipped.off += 1
+            return None
+        for rule, count in redacted.counts.items():
+            self.shipped.masked[rule] = self.shipped.masked.get(rule, 0) + count
+        return redacted.trace
+
+    def _send(self, traces: Sequence[Trace], piece: Piece, reading: Reading) -> bool:
+        """Send a piece and commit what is settled; return False if something stopped it."""
+        arrived = {*self._stored, *(bytes.fromhex(span) for span in self._cursor.arrived)}
+        delivery = self._deliver(traces, arrived)
         if delivery.stopped is None:
-            self._shipped.turns += piece.turns
-            self._shipped.copied += piece.copied
+            self.shipped.turns += piece.turns
+            self.shipped.copied += piece.copied
             self._commit(
                 progress=piece.progress,
                 arrived=(),
                 sent_turns=self._cursor.sent_turns + piece.turns,
                 last_success_s=self._clock(),
                 last_error="",
-                seen_bytes=self._seen(),
+                seen_bytes=_seen_bytes(reading),
             )
             return True
-        self._shipped.stopped = delivery.stopped
-        if delivery.sent:
-            # A part of the piece is there: remember which spans, so that they do not go out again.
+        self.shipped.stopped = delivery.stopped
+        if delivery.sent:  # a part of the piece has arrived: remember which spans, so that they are not sent again
             self._commit(arrived=tuple(span.hex() for span in arrived)[:_REMEMBERED_SPANS])
         return False
 
-    def _stored(self, traces: Sequence[Trace]) -> set[bytes]:
-        """Which of these spans the backend says it has; one that cannot say gets all of them again."""
+    def _deliver(self, traces: Sequence[Trace], arrived: set[bytes]) -> Delivery:
+        """Send the spans that have not arrived, and add those that were settled to `arrived`."""
+        from turnspan.delivery.deliver import deliver  # noqa: PLC0415  as above
+
+        if self._cursor.is_unsure:
+            arrived |= self._stored_at_backend(traces)
+        left = [trace for each in traces if (trace := unsent.without(each, arrived)) is not None]
+        if left and not self._is_writable:
+            state.probe_writable(self._target.home)
+            self._is_writable = True
+        delivery = deliver(self._target.backend, left, lambda sent: arrived.update(_span_ids(sent)))
+        self._account(delivery)
+        is_unsure = delivery.stopped is not None and delivery.stopped.is_unknown
+        self._cursor = msgspec.structs.replace(self._cursor, is_unsure=is_unsure)
+        if delivery.sent:
+            backoff.clear(self._target.home, self._target.identity)
+        return delivery
+
+    def _stored_at_backend(self, traces: Sequence[Trace]) -> set[bytes]:
+        """Return which of these spans the backend has; if it does not say, it gets all of them again."""
         backend = self._target.backend
         found: set[bytes] = set()
         if isinstance(backend, Holdings):
@@ -238,90 +298,101 @@ class _Walk:
                 found |= held
         return found
 
-    def leaving(self, piece: Piece) -> list[Trace]:
-        """What may leave of a piece, masked once, however often it is sent."""
-        only = self._only
-        traces: list[Trace] = []
-        for trace in piece.traces:
-            if only is not None and only.isdisjoint(span.span_id for span in trace.spans):
-                continue
-            masked = self._masked(trace)  # all of it: the same span must not leave with other masks
-            if masked is not None and only is not None:
-                wanted = tuple(span for span in masked.spans if span.span_id in only)
-                masked = msgspec.structs.replace(masked, spans=wanted)
-            if masked is not None:
-                traces.append(masked)
-        return traces
-
     def _account(self, delivery: Delivery) -> None:
-        shipped = self._shipped
-        shipped.spans += delivery.sent
-        shipped.cut += delivery.cut
-        changes: dict[str, Any] = {"sent_spans": self._cursor.sent_spans + delivery.sent}
+        self.shipped.spans += delivery.sent
+        self.shipped.cut += delivery.cut
+        self._cursor = msgspec.structs.replace(self._cursor, sent_spans=self._cursor.sent_spans + delivery.sent)
         if delivery.refused and (delivery.stopped is None or delivery.sent):  # else they will be sent again
-            shipped.refused += delivery.refused_spans
-            now = self._clock()
-            known = {(entry.trace_id, entry.span_id) for entry in self._cursor.quarantined}
-            new = [
-                state.Quarantine(
-                    trace_id=r.trace_id.hex(), span_id=r.span_id.hex(), spans=r.spans, reason=r.reason[:300], at_s=now
-                )
-                for r in delivery.refused
-                # What has no name may be other spans of the same trace, unless it is sent once more.
-                if (r.trace_id.hex(), r.span_id.hex()) not in known or (not r.span_id and self._only is None)
-            ]
-            entries = (*self._cursor.quarantined, *new)
-            changes["quarantined"] = entries[-_REMEMBERED_QUARANTINE:]
-            past = sum(entry.spans for entry in entries[:-_REMEMBERED_QUARANTINE])
-            changes["forgotten"] = self._cursor.forgotten + past
-        self._cursor = msgspec.structs.replace(self._cursor, **changes)
+            self.shipped.refused += delivery.refused_spans
+            self._quarantine(delivery)
 
-    def _masked(self, trace: Trace) -> Trace | None:
-        """What may leave of a trace; None if nothing may."""
-        redacted = self._target.mask(trace)
-        if redacted is None:
-            self._shipped.off += 1
-            return None
-        for rule, count in redacted.counts.items():
-            self._shipped.masked[rule] = self._shipped.masked.get(rule, 0) + count
-        return redacted.trace
+    def _quarantine(self, delivery: Delivery) -> None:
+        now = self._clock()
+        known = {(entry.trace_id, entry.span_id) for entry in self._cursor.quarantined}
+        new = [
+            state.Quarantine(
+                trace_id=r.trace_id.hex(), span_id=r.span_id.hex(), spans=r.spans, reason=r.reason[:300], at_s=now
+            )
+            for r in delivery.refused
+            # Without an id they may be other spans of the same trace, unless they are sent once more.
+            if (r.trace_id.hex(), r.span_id.hex()) not in known or (not r.span_id and self._moves_cursor)
+        ]
+        entries = (*self._cursor.quarantined, *new)
+        past = sum(entry.spans for entry in entries[:-_REMEMBERED_QUARANTINE])
+        self._cursor = msgspec.structs.replace(
+            self._cursor, quarantined=entries[-_REMEMBERED_QUARANTINE:], forgotten=self._cursor.forgotten + past
+        )
 
-    def stop(self, verdict: Verdict) -> None:
-        """Note why it stopped, and leave the destination in peace for a while, longer each time.
+    def _stop(self, verdict: Verdict) -> None:
+        """Record why it stopped, and back off, longer each time.
 
-        What is refused as invalid is this session's own trouble: it holds back no other.
+        Spans that are refused as invalid concern this session alone: other sessions are still sent.
         """
         error = f"{verdict.answer}: {verdict.reason}"
         if verdict.answer is Answer.INVALID:
-            if self._only is None:
+            if self._moves_cursor:
                 self._commit(last_error=error)
             return
-        now = self._clock()
-        home, identity = self._config.home, self._target.identity
-        held = state.load_hold(home, identity)
-        length = min(_LONGEST_HOLD_S, 2 * held.length_s) if held is not None else _FIRST_HOLD_S
+        home, identity = self._target.home, self._target.identity
+        now, held = self._clock(), backoff.load(home, identity)
+        length = min(_LONGEST_BACKOFF_S, 2 * held.length_s) if held is not None else _FIRST_BACKOFF_S
         if verdict.retry_after_s is not None:
             length = max(length, min(verdict.retry_after_s, _LONGEST_RETRY_AFTER_S))
-        hold = state.Hold(until_s=now + length, length_s=length, reason=verdict.reason, answer=verdict.answer)
-        state.save_hold(home, identity, hold)
+        answer, reason = verdict.answer, verdict.reason
+        new = backoff.Backoff(until_s=now + length, length_s=length, reason=reason, answer=answer)
+        backoff.save(home, identity, new)
         self._commit(last_error=error)
-
-    def _seen(self) -> int:
-        """The size of a file of which nothing is left: whoever looks for sessions left behind need not open it."""
-        reading = self._reading
-        return reading.size if reading.is_finished and not reading.has_unsealed else 0
-
-    def note_seen(self) -> None:
-        """Note that there was nothing to send, if that is new."""
-        if self._seen() != self._cursor.seen_bytes:
-            self._commit(seen_bytes=self._seen())
 
     def _commit(self, **changes: Any) -> None:  # noqa: ANN401  the fields of a Cursor
         self._cursor = msgspec.structs.replace(self._cursor, **changes)
         destinations = {**self._checkpoint.destinations, self._target.identity: self._cursor}
-        path = str(self._reading.session.path)
+        path = str(self._session.path)
         self._checkpoint = msgspec.structs.replace(self._checkpoint, transcript=path, destinations=destinations)
-        state.save(self._config.home, self._checkpoint)
+        state.save(self._target.home, self._checkpoint)
+
+
+class _ExportAll(_Export):
+    """Sends a session as if nothing had ever been sent."""
+
+    def __init__(self, session: SessionFile, target: Target, clock: Callable[[], float]) -> None:
+        super().__init__(session, target, clock)
+        self._cursor = state.Cursor()
+
+
+class _ExportAgain(_Export):
+    """Sends some acknowledged spans once more."""
+
+    _moves_cursor = False
+
+    def __init__(
+        self, session: SessionFile, target: Target, clock: Callable[[], float], spans: frozenset[bytes]
+    ) -> None:
+        super().__init__(session, target, clock)
+        self._spans = spans
+        self._done: set[bytes] = set()
+
+    def _exportable(self, traces: Sequence[Trace]) -> list[Trace]:
+        chosen: list[Trace] = []
+        for trace in traces:
+            if self._spans.isdisjoint(span.span_id for span in trace.spans):
+                continue
+            masked = self._masked(trace)  # all of it: a span must be masked as it was the first time
+            if masked is not None:
+                others = _span_ids([masked]) - self._spans
+                chosen += [kept] if (kept := unsent.without(masked, others)) is not None else []
+        return chosen
+
+    def _send(self, traces: Sequence[Trace], _piece: Piece, _reading: Reading) -> bool:
+        delivery = self._deliver(traces, self._done)
+        self.shipped.stopped = delivery.stopped
+        if delivery.requests:
+            self._commit()
+        return delivery.stopped is None
+
+
+def _seen_bytes(reading: Reading) -> int:
+    """Return the size of a file of which nothing is left, so that it need not be opened again; else 0."""
+    return reading.size if reading.is_finished and not reading.has_unsealed else 0
 
 
 def _span_ids(traces: Sequence[Trace]) -> set[bytes]:

@@ -1,12 +1,12 @@
-"""The detached process behind a hook: one event comes in on stdin, what may leave leaves, one line goes to the log.
+"""The detached process behind a hook: it reads one event from stdin, exports the session, and logs one line.
 
 Rules:
 
-- Nobody waits for it, so it may wait: for the last words to reach the file, and for a backend that says "later".
-- It serves its own session first, then looks through the project for sessions that were left behind, within a budget.
-- Whatever goes wrong is one line in the log and never anybody else's problem: one failing session stops no other, nor
-  does a destination that cannot be used.
-- Whoever had a session locked looks, after letting go, for events that came meanwhile.
+- Claude Code does not wait for it, so it can wait: for the last message to reach the file, and for a backend that says
+  "later".
+- It exports the session of the event first, then looks through the project for orphaned sessions, within a budget.
+- An error is one line in the log. A failing session stops no other, nor does an unusable destination.
+- After it has released the lock of a session, it looks for events that arrived meanwhile.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from turnspan import log
-from turnspan.delivery import state
+from turnspan import log, unsent
+from turnspan.delivery import marks, state
 from turnspan.delivery.destinations import since, targets_of
+from turnspan.delivery.prune import prune
 from turnspan.errors import BackendError, ConfigError, TurnspanError
 from turnspan.hook import take_over
 from turnspan.hook_event import parse_event
 from turnspan.log import report
-from turnspan.private_files import Busy
+from turnspan.private_files import Busy, turnspan_home
 from turnspan.settings.config import OFF, load_config
 from turnspan.ship import ship
 from turnspan.source import sessions
 from turnspan.source.progress import Ending
-from turnspan.source.scan import modified_ns, size_of
+from turnspan.source.scan import modified_ns
 from turnspan.transcript.resume import words_digest
 
 if TYPE_CHECKING:
@@ -56,17 +57,17 @@ _SWITCHED_OFF: Final = "switched off"
 _RECOVERED: Final = "recovered"
 
 
-class Shift(msgspec.Struct, frozen=True):
-    """What a worker has at hand while it serves an event."""
+class Context(msgspec.Struct, frozen=True):
+    """The settings, destinations and clocks of the event that is handled."""
 
     config: Config
-    targets: list[Target]  # those that can be used, as far as is known
+    targets: list[Target]  # without those that turned out to be unusable
     clock: Callable[[], float]
     sleep: Callable[[float], None]
 
 
 def main() -> None:
-    """Serve one event, and be gone: taking the interpreter apart would cost a tenth of the event."""
+    """Handle one event, then os._exit: interpreter shutdown would add 10 % CPU."""
     _serve_stdin()
     os._exit(0)
 
@@ -76,16 +77,19 @@ def _serve_stdin() -> None:
     payload = take_over()
     env = dict(os.environ)
     try:
-        home = load_config(env).home
+        home = turnspan_home(env)
     except TurnspanError:
-        return  # no home at all: there is not even a log
+        return  # without a home directory there is no log
+    if not payload.strip():  # `turnspan hook` was run in a terminal: not an error of the installation
+        log.log_line(home, "INFO", "no event", reason="stdin is empty; Claude Code runs this command")
+        return
     try:
         event = msgspec.structs.replace(parse_event(payload), at_s=_born_s())
         serve(event, env, time.time, time.sleep)
     except (TurnspanError, OSError) as error:
         log.log_line(home, "ERROR", "failed", reason=str(error), seconds=round(time.time() - started, 3))
     except Exception as error:
-        # The last resort: without it a bug here would be silence. Its text may hold content, so only its type is told.
+        # Without this, a bug would go unnoticed. Its text may hold content, so only its type is logged.
         where = error.__traceback__
         while where is not None and where.tb_next is not None:
             where = where.tb_next
@@ -96,7 +100,7 @@ def _serve_stdin() -> None:
 
 
 def _born_s() -> float:
-    """When this process was started, where that can be told: the client waited for the hook until then, not longer."""
+    """Return when this process was started; now if that is unknown. The client waited for the hook until then."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         up_s = float(Path("/proc/uptime").read_text().split()[0])
@@ -112,23 +116,23 @@ def serve(
     sleep: Callable[[float], None],
     find_targets: Callable[[Config], list[Target]] = targets_of,
 ) -> None:
-    """Do everything that one event asks for."""
+    """Handle one event: export its session, then orphaned ones of the project."""
     project = Path(event.cwd or env.get("CLAUDE_PROJECT_DIR") or "/")
     config = load_config(env, project=project)
     for problem in config.problems:
         log.log_line(config.home, "ERROR", "setting", reason=problem)
     if event.hook_event_name not in EVENTS:
-        raise TurnspanError(f"there is nothing to do for the event {event.hook_event_name[:60]!r}")
+        raise TurnspanError(f"unknown event {event.hook_event_name[:60]!r}")
     session = _session_of(event, config)
     if env.get("TURNSPAN_ENABLED", "").strip().lower() in OFF:
-        # Switched off for this session: remember it, or another session's worker would export it as left behind.
+        # Switched off for this session: remember it, or another session's worker would export it as orphaned.
         off = {"event": _SWITCHED_OFF, "path": str(session.path)}
-        _attend(Shift(config, [], clock, sleep), session, off)
+        _attend(Context(config, [], clock, sleep), session, off)
         return
     if not config.is_enabled:
         return
-    shift = Shift(config, find_targets(config), clock, sleep)
-    opened = list(shift.targets)
+    context = Context(config, find_targets(config), clock, sleep)
+    opened = list(context.targets)
     for target in opened:
         since(config, target.identity, clock())
     try:
@@ -137,29 +141,29 @@ def serve(
             facts["words"] = words_digest(event.last_assistant_message)
         if event.agent_id:
             facts["agent"] = event.agent_id
-        _attend(shift, session, facts)
+        _attend(context, session, facts)
         if config.values["recover"] and _is_sweep_due(config, event, session, clock()):
             is_stop = event.hook_event_name in {"Stop", "SessionEnd"}
-            sweep(shift, session, event.session_id if is_stop else None)
-        state.prune(config.home, clock())
+            sweep(context, session, event.session_id if is_stop else None)
+        prune(config.home, clock())
     finally:
         for target in opened:
             target.close()
 
 
-def _attend(shift: Shift, session: SessionFile, facts: dict[str, Any]) -> None:
-    """Have an event served, by us or by whoever has its session now."""
-    home, session_id = shift.config.home, session.session_id
+def _attend(context: Context, session: SessionFile, facts: dict[str, Any]) -> None:
+    """Have an event handled, here or by the worker that holds its session."""
+    home, session_id = context.config.home, session.session_id
 
-    def work(marks: list[dict[str, Any]], is_locked: bool) -> None:
+    def work(events: list[dict[str, Any]], is_locked: bool) -> None:
         if not is_locked:
             log.log_line(home, "WARN", "lock unavailable", session=session_id)
-        if any(mark.get("event") == _SWITCHED_OFF for mark in marks):
-            _switch_off(shift.config, session)
+        if any(mark.get("event") == _SWITCHED_OFF for mark in events):
+            _switch_off(context.config, session)
         else:
-            _serve_session(shift, session, marks)
+            _serve_session(context, session, events)
 
-    if not state.attend(home, session_id, facts, work):
+    if not marks.attend(home, session_id, facts, work):
         log.log_line(home, "INFO", "busy", session=session_id, trigger=facts["event"])
 
 
@@ -168,15 +172,15 @@ def _session_of(event: Event, config: Config) -> SessionFile:
     if not sessions.is_safe_id(event.session_id):
         raise TurnspanError(f"{event.session_id[:60]!r} is not a session id")
     if not event.transcript_path or not path.is_absolute():
-        raise TurnspanError("the hook was told no transcript path")
+        raise TurnspanError("the hook's payload has no transcript path")
     session = sessions.session_at(path)
     if not sessions.is_below(path, sessions.projects_dir(config.claude_home)):
-        raise TurnspanError(f"{path} is not below {sessions.projects_dir(config.claude_home)}: not read")
+        raise TurnspanError(f"{path} is not below {sessions.projects_dir(config.claude_home)}, so it is not read")
     return session
 
 
 def _switch_off(config: Config, session: SessionFile) -> None:
-    """Note that nothing of a session leaves. The caller holds its lock."""
+    """Record that a session is not exported. The caller holds its lock."""
     checkpoint = state.load(config.home, session.session_id).checkpoint
     if not checkpoint.is_off:
         state.save(config.home, msgspec.structs.replace(checkpoint, is_off=True, transcript=str(session.path)))
@@ -186,72 +190,73 @@ def _switch_off(config: Config, session: SessionFile) -> None:
 # ---- the session of the event
 
 
-def _serve_session(shift: Shift, session: SessionFile, marks: list[dict[str, Any]]) -> None:
-    ending = _ending(marks)
+def _serve_session(context: Context, session: SessionFile, events: list[dict[str, Any]]) -> None:
+    ending = _ending(events)
     if not session.path.exists() and ending.is_stopped:
-        _wait(session.path.exists, _ANSWER_WAIT_S, shift.sleep)
+        _wait(session.path.exists, _ANSWER_WAIT_S, context.sleep)
     if not session.path.exists():
-        return  # SessionStart comes before the file does
-    home, clock = shift.config.home, shift.clock
-    waiting = state.marks_length(home, session.session_id)
-    for target in list(shift.targets):
-        patience = _Patience(shift.sleep)
-        early = _before_the_end(shift, session, target, ending, patience) if ending.is_over else None
-        shipped = _ship(shift, session, target, ending, patience) if target in shift.targets else None
+        return  # SessionStart fires before the file is created
+    home, clock = context.config.home, context.clock
+    waiting = marks.marks_length(home, session.session_id)
+    for target in list(context.targets):
+        patience = _Patience(context.sleep)
+        early = _before_the_end(context, session, target, ending, patience) if ending.is_over else None
+        shipped = _ship(context, session, target, ending, patience) if target in context.targets else None
         if shipped is None:
             continue
         if early is not None:
-            shipped = _joined(early, shipped)
+            shipped = early + shipped
         deadline = clock() + _ANSWER_WAIT_S
-        for _ in range(int(_ANSWER_WAIT_S / _POLL_S)):  # counted too: a clock that steps back must not keep us here
+        for _ in range(int(_ANSWER_WAIT_S / _POLL_S)):  # counted, too: the clock may be set back
             if not shipped.is_answer_missing or not shipped.is_complete or clock() >= deadline:
                 break
-            if state.marks_length(home, session.session_id) > waiting:
-                break  # the session has gone on: whoever came meanwhile is served with the whole
-            shift.sleep(_POLL_S)
-            again = ship(session, target, shift.config, ending, clock, is_patient=patience)
-            shipped = _joined(shipped, again)
-        report(shift.config, session, shipped, marks)
+            if marks.marks_length(home, session.session_id) > waiting:
+                break  # another event arrived: it is handled with all that was written until then
+            context.sleep(_POLL_S)
+            shipped += ship(session, target, ending, clock, is_patient=patience)
+        report(context.config, session, shipped, events)
 
 
 def _before_the_end(
-    shift: Shift, session: SessionFile, target: Target, ending: Ending, patience: _Patience
+    context: Context, session: SessionFile, target: Target, ending: Ending, patience: _Patience
 ) -> Shipped | None:
-    """SessionEnd comes before a client's last rows: if anything is still open, let the files fall silent first."""
+    """SessionEnd fires before the client writes its last rows: if a turn is open, wait until the files stop growing."""
     stopped = Ending(is_stopped=True, finished_agents=ending.finished_agents)
-    shipped = _ship(shift, session, target, stopped, patience)
+    shipped = _ship(context, session, target, stopped, patience)
     sizes, silent_s = _sizes(session), 0.0
     for _ in range(int(_LONGEST_END_S / _POLL_S)):
         if shipped is None or not shipped.has_unsealed or silent_s >= _SILENT_END_S:
             break
-        shift.sleep(_POLL_S)
+        context.sleep(_POLL_S)
         before, sizes = sizes, _sizes(session)
         silent_s = silent_s + _POLL_S if sizes == before else 0.0
     return shipped
 
 
 def _sizes(session: SessionFile) -> list[int]:
-    """How long the files of a session are."""
+    """Return the sizes of the files of a session."""
     paths = [session.path, *(agent.path for agent in sessions.agent_files(session).values())]
     return [path.stat().st_size for path in paths if path.exists()]
 
 
-def _ship(shift: Shift, session: SessionFile, target: Target, ending: Ending, patience: _Patience) -> Shipped | None:
-    """Bring a session to a destination. One that cannot be used is told once and left out; the others go on."""
+def _ship(
+    context: Context, session: SessionFile, target: Target, ending: Ending, patience: _Patience
+) -> Shipped | None:
+    """Send a session to a destination. An unusable destination is logged once and removed; the others stay."""
     try:
-        return ship(session, target, shift.config, ending, shift.clock, is_patient=patience)
+        return ship(session, target, ending, context.clock, is_patient=patience)
     except (ConfigError, BackendError) as error:
-        log.log_line(shift.config.home, "ERROR", "setting", destination=target.destination.name, reason=str(error))
-        shift.targets.remove(target)
+        log.log_line(context.config.home, "ERROR", "setting", destination=target.destination.name, reason=str(error))
+        context.targets.remove(target)
         return None
 
 
-def _ending(marks: list[dict[str, Any]]) -> Ending:
-    """What the events since the last time say together. Idleness is no question: an event shows that it is alive."""
-    names = {str(mark.get("event")) for mark in marks}
-    # StopFailure fires for a subagent too (2.1.325): then it names the agent, and the turn goes on.
-    stops = [m for m in marks if m.get("event") == "Stop" or (m.get("event") == "StopFailure" and not m.get("agent"))]
-    agents = [mark for mark in marks if mark.get("event") in {"SubagentStop", "StopFailure"}]
+def _ending(events: list[dict[str, Any]]) -> Ending:
+    """Return what these events say together. Idle time does not matter: an event shows that the session is alive."""
+    names = {str(mark.get("event")) for mark in events}
+    # StopFailure fires for a subagent too (2.1.325): then it names the agent, and the turn has not ended.
+    stops = [m for m in events if m.get("event") == "Stop" or (m.get("event") == "StopFailure" and not m.get("agent"))]
+    agents = [mark for mark in events if mark.get("event") in {"SubagentStop", "StopFailure"}]
     words = stops[-1].get("words") if stops and stops[-1].get("event") == "Stop" else None
     at = stops[-1].get("at") if stops else None
     return Ending(
@@ -264,7 +269,7 @@ def _ending(marks: list[dict[str, Any]]) -> Ending:
 
 
 class _Patience:
-    """Waits a little, a few times, for a backend that says "later"; nobody waits for us."""
+    """Waits a few seconds in all for a backend that says "later"."""
 
     def __init__(self, sleep: Callable[[float], None]) -> None:
         self._sleep = sleep
@@ -289,19 +294,7 @@ def _wait(is_there: Callable[[], bool], seconds: float, sleep: Callable[[float],
         sleep(_POLL_S)
 
 
-def _joined(first: Shipped, second: Shipped) -> Shipped:
-    """Two rounds told as one."""
-    for count in ("turns", "spans", "copied", "refused", "cut"):
-        setattr(second, count, getattr(first, count) + getattr(second, count))
-    second.kept_as = first.kept_as
-    second.is_rewritten |= first.is_rewritten
-    second.stopped = second.stopped or first.stopped
-    for rule, number in first.masked.items():
-        second.masked[rule] = second.masked.get(rule, 0) + number
-    return second
-
-
-# ---- sessions left behind
+# ---- orphaned sessions
 
 
 def _is_sweep_due(config: Config, event: Event, session: SessionFile, now_s: float) -> bool:
@@ -315,44 +308,44 @@ def _is_sweep_due(config: Config, event: Event, session: SessionFile, now_s: flo
     except OSError:
         return False
     if is_due:
-        with suppress(OSError):  # then it is looked at again sooner
+        with suppress(OSError):  # then the next sweep is earlier
             stamp.touch(mode=0o600)
             os.utime(stamp, (now_s, now_s))
     return is_due
 
 
-def sweep(shift: Shift, current: SessionFile, stopped: str | None = None) -> int:
-    """Export what sessions of the same project left behind; the number of turns.
+def sweep(context: Context, current: SessionFile, stopped: str | None = None) -> int:
+    """Export what is unsent of other sessions of the project; return the number of turns.
 
-    `stopped` is the id of the session whose turn has just ended: its turns may stand in another file than it names.
+    `stopped` is the id of the session whose turn has just ended: its turns may be in another file than the event names.
     """
-    config, clock = shift.config, shift.clock
+    config, clock = context.config, context.clock
     deadline = clock() + _SWEEP_BUDGET_S
-    patience = _Patience(shift.sleep)
+    patience = _Patience(context.sleep)
     recovered = 0
-    for session in _left_behind(shift, current):
+    for session in _orphans(context, current):
         if clock() > deadline:
             break
         try:
             with state.lock(config.home, session.session_id):
-                recovered += _recover(shift, session, patience, stopped)
-            if state.has_marks(config.home, session.session_id):
-                _attend(shift, session, {"event": _RECOVERED})
+                recovered += _recover(context, session, patience, stopped)
+            if marks.has_marks(config.home, session.session_id):
+                _attend(context, session, {"event": _RECOVERED})
         except Busy:
-            continue  # its own worker is at it
+            continue  # its own worker exports it
         except (TurnspanError, OSError) as error:
             log.log_line(config.home, "WARN", "not recovered", session=session.session_id, reason=str(error))
     return recovered
 
 
-def _recover(shift: Shift, session: SessionFile, patience: _Patience, stopped: str | None) -> int:
-    """Export what is left of one session that has fallen silent; the number of turns."""
-    config, now_s = shift.config, shift.clock()
+def _recover(context: Context, session: SessionFile, patience: _Patience, stopped: str | None) -> int:
+    """Export what is unsent of one session that is idle; return the number of turns."""
+    config, now_s = context.config, context.clock()
     turns = 0
-    for target in list(shift.targets):
+    for target in list(context.targets):
         if modified_ns(session.path) < 1e9 * since(config, target.identity, now_s):
             continue
-        shipped = _ship(shift, session, target, Ending(now_ns=int(now_s * 1e9), stopped_session=stopped), patience)
+        shipped = _ship(context, session, target, Ending(now_ns=int(now_s * 1e9), stopped_session=stopped), patience)
         if shipped is None:
             continue
         turns += shipped.turns
@@ -361,9 +354,9 @@ def _recover(shift: Shift, session: SessionFile, patience: _Patience, stopped: s
     return turns
 
 
-def _left_behind(shift: Shift, current: SessionFile) -> Iterator[SessionFile]:
-    """The other sessions of the project that may hold something unsent, the latest first."""
-    config = shift.config
+def _orphans(context: Context, current: SessionFile) -> Iterator[SessionFile]:
+    """Yield the other sessions of the project that may have something unsent, the latest first."""
+    config = context.config
     others = [s for s in sessions.sessions_in(current.path.parent) if s.session_id != current.session_id]
     root = sessions.projects_dir(config.claude_home)
     for session in sorted(others, key=lambda session: modified_ns(session.path), reverse=True):
@@ -371,15 +364,15 @@ def _left_behind(shift: Shift, current: SessionFile) -> Iterator[SessionFile]:
             continue
         try:
             found = state.load(config.home, session.session_id)
+            is_orphan = any(
+                unsent.may_have_more(session, found.checkpoint, target.identity) for target in context.targets
+            )
         except (TurnspanError, OSError):
             continue
         if found.kept_as:
             log.log_line(config.home, "WARN", "state corrupt", session=session.session_id, kept_as=found.kept_as)
-        known, size = found.checkpoint, size_of(session.path)
-        cursors = [known.destinations.get(target.identity) for target in shift.targets]
-        if known.is_off or all(cursor is not None and cursor.seen_bytes == size for cursor in cursors):
-            continue
-        yield session
+        if is_orphan:
+            yield session
 
 
 if __name__ == "__main__":

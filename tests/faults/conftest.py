@@ -29,7 +29,7 @@ def sink():
 
 @pytest.fixture
 def place(tmp_path):
-    """A directory, in memory where that can be had: nobody wants to wait for a thousand syncs of a real disk."""
+    """A directory, in memory if possible: a thousand fsyncs of a real disk are slow."""
     if not os.access("/dev/shm", os.W_OK):
         yield tmp_path
         return

@@ -1,4 +1,4 @@
-"""A backend that writes down what it is given and answers as it is told: a third party's, as far as turnspan knows."""
+"""A backend that records its spans and responds as a test wants: a third-party one, as far as turnspan knows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def key(self):
-        """What a store tells spans apart by."""
+        """The key by which a store identifies a span."""
         return self.trace_id, self.span_id, self.start_ns
 
 

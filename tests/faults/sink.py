@@ -1,4 +1,4 @@
-"""A collector on loopback that keeps what it is sent, loses its temper as it is told, and lies where a proxy would."""
+"""A collector on loopback that stores spans, fails as a test wants, and gives the wrong responses that a proxy might."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def spans_in(body):
 
 @dataclass(frozen=True)
 class Stored:
-    """A span that was kept, and whether its sender was told so."""
+    """A stored span, and whether its sender got an acknowledgement."""
 
     key: tuple[str, str, int]
     content: bytes
@@ -112,7 +112,7 @@ FAULTS = {
     "ok 204": stores(b"HTTP/1.1 204 No Content\r\n\r\n"),
     "ok json": stores(reply(200, b"{}", "application/json")),
     "ok with a warning": stores(reply(200, partial_success(0, "careful"), "application/x-protobuf")),
-    # no, which nobody may take for yes
+    # a refusal, which must not be read as success
     "html with 200": refuses(reply(200, HTML, "text/html")),
     "html that says it is protobuf": refuses(reply(200, HTML, "application/x-protobuf")),
     "wrong protobuf": refuses(reply(200, b"\xff\xff\xff\xff", "application/x-protobuf")),
@@ -189,7 +189,7 @@ class Proxy:
         passed = 0
         with contextlib.suppress(OSError):
             while data := source.recv(4096):
-                time.sleep(delay)  # it is the proxy that is slow; nobody waits for it to be
+                time.sleep(delay)  # the proxy is slow, the test does not wait for it
                 rest = data if limit is None else data[: max(0, limit - passed)]
                 target.sendall(rest)
                 passed += len(rest)

@@ -1,8 +1,8 @@
-"""A small story as it was lived: the rows two people's sessions wrote, and the events that told of them, in order.
+"""A small story: the rows that two users' sessions wrote, and the hook events, in order.
 
 Two sessions, tools, an agent in the foreground and one in the background, and a fork without any mark but that its
-copied responses name requests it does not hold, as 2.1.325 leaves it. No session has a turn open while another one is
-told of, so that it makes no difference how long ago it all was.
+copied responses name requests it does not hold, as 2.1.325 does. No session has an open turn while another one has an
+event, so that it does not matter how long ago it was.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Moment:
     def payload(self, projects):
         """Return what the client writes on the hook's stdin."""
         path = projects / PROJECT / f"{self.session}.jsonl"
-        told = {"session_id": self.session, "transcript_path": str(path), "cwd": "/home/ada/loom"}
-        return json.dumps({**told, "hook_event_name": self.name, **self.facts}).encode()
+        common = {"session_id": self.session, "transcript_path": str(path), "cwd": "/home/ada/loom"}
+        return json.dumps({**common, "hook_event_name": self.name, **self.facts}).encode()
 
 
 class Recorder(Writer):
@@ -62,7 +62,7 @@ class Story:
 
     @property
     def sessions(self):
-        """The sessions in the order in which they are first told of."""
+        """The sessions in the order of their first events."""
         return list(dict.fromkeys(moment.session for moment in self.moments))
 
     def session(self, session_id, **options):
@@ -80,7 +80,7 @@ class Story:
         self._texts[path.with_suffix(".meta.json")] = json.dumps(meta).encode()
         return writer
 
-    def tell(self, name, writer, **facts):
+    def event(self, name, writer, **facts):
         """Have a hook called now."""
         sizes = {path: len(b"".join(one.lines())) for path, one in self._writers.items()}
         sizes |= {path: len(text) for path, text in self._texts.items()}
@@ -89,7 +89,7 @@ class Story:
     def stop(self, writer):
         """Have the Stop hook called; then the client notes that it was."""
         words = writer.rows[-1]["message"]["content"][0]["text"]
-        self.tell("Stop", writer, last_assistant_message=words)
+        self.event("Stop", writer, last_assistant_message=words)
         writer.stopped()
 
     def put(self, projects, number):
@@ -109,7 +109,7 @@ def loom():
     """Return the story that every fault is tried on."""
     story = Story()
     ada = story.session(A, tag="a1")
-    story.tell("SessionStart", ada)
+    story.event("SessionStart", ada)
     ada.prompt("What is here?")
     ada.result(ada.call("Bash", {"command": "ls"}), "warp weft")
     ada.say("Warp and weft.")
@@ -126,7 +126,7 @@ def loom():
     helper.result(helper.call("Read", {"file_path": "/home/ada/loom/a"}), "a")
     helper.say("Looked.")
     ada.now = helper.now
-    story.tell("SubagentStop", ada, agent_id=HELPER)
+    story.event("SubagentStop", ada, agent_id=HELPER)
     ada.result(call, "Looked.", outcome={"status": "completed", "agentId": HELPER})
     ada.say("Somebody looked.")
     story.stop(ada)
@@ -149,13 +149,13 @@ def loom():
     dyer.result(dyer.call("Bash", {"command": "dye"}), "dyed")
     dyer.say("Dyed.")
     ada.now = dyer.now
-    story.tell("SubagentStop", ada, agent_id=DYER, last_assistant_message="Dyed.")
+    story.event("SubagentStop", ada, agent_id=DYER, last_assistant_message="Dyed.")
     note = f"<task-notification>\n<task-id>{DYER}</task-id>\n<status>completed</status>\n</task-notification>"
     ada.prompt(note, origin={"kind": "task-notification"})
     ada.say("The wool is dyed.")
     story.stop(ada)
 
-    bob.prompt("And three?")  # nobody answers: the session ends
+    bob.prompt("And three?")  # without an answer: the session ends
     for writer in (bob, fork, ada):
-        story.tell("SessionEnd", writer)
+        story.event("SessionEnd", writer)
     return story

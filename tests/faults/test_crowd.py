@@ -86,7 +86,7 @@ def test_a_hook_that_is_registered_twice(world):
 
 
 def test_a_stop_an_end_and_a_backfill_at_once(world):
-    """Whoever has the session, the others leave it to that one; every span arrives once."""
+    """One worker holds the session, the others leave marks; every span arrives once."""
     world.live(0, 4)
     stop = world.payload(4)
     path = world.projects / "-home-ada-loom" / f"{world.story.moments[4].session}.jsonl"

@@ -1,4 +1,4 @@
-"""No room, no right to write, no home, a clock that jumps: the client never hears of it, and nothing is lost."""
+"""A full disk, a read-only one, no home, a clock that jumps: the client does not notice, and nothing is lost."""
 
 import contextlib
 import ctypes
@@ -19,7 +19,7 @@ NO_MOUNT = 77
 @pytest.mark.parametrize("size", [0, 200, 700, 2000])
 @pytest.mark.parametrize("event", [0, 4])
 def test_files_that_may_not_grow(world, event, size):
-    """A limit on the size of files stands for a full disk at any write: what was not noted is sent again, the same."""
+    """A limit on file sizes acts like a full disk at any write: what was not committed is sent again, unchanged."""
     world.live(0, event)
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))  # noqa: E731
     assert world.run_worker(world.payload(event), preexec_fn=limit) == 0
@@ -75,7 +75,7 @@ def on_a_disk_of_its_own(world, options, act):
             os._exit(status)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status == NO_MOUNT:
-        pytest.skip("this machine lets nobody mount")
+        pytest.skip("this machine does not allow mounting")
     assert status == 0
 
 
@@ -89,9 +89,9 @@ def test_a_disk_that_fills_up(world):
         filler = world.home / "filler"
         with contextlib.suppress(OSError):
             filler.write_bytes(b"x" * 200_000)
-        told = [world.serve(world.payload(number)) for number in range(2, 7)]
-        assert all("disk full" in one for one in told if one), told
-        assert any(told)
+        errors = [world.serve(world.payload(number)) for number in range(2, 7)]
+        assert all("disk full" in one for one in errors if one), errors
+        assert any(errors)
         assert len(world.sink.requests) <= sent + 1  # one checkpoint may fail after its request, and then no more
         filler.unlink()
         world.live(7)
@@ -109,8 +109,8 @@ def test_a_home_that_becomes_read_only(world):
         world.live(0, 2)
         sent = len(world.sink.requests)
         mount("-o", "remount,ro", str(world.home))
-        told = [world.serve(world.payload(number)) for number in range(2, 7)]
-        assert all("make it writable" in one for one in told), told
+        errors = [world.serve(world.payload(number)) for number in range(2, 7)]
+        assert all("make it writable" in one for one in errors), errors
         assert len(world.sink.requests) == sent
         mount("-o", "remount,rw", str(world.home))
         world.live(7)

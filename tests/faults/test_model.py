@@ -1,10 +1,10 @@
-"""What the world does, in any order: hypothesis thinks of the orders, and one oracle judges them all.
+"""Events and faults in any order: hypothesis chooses the orders, and one oracle judges all of them.
 
-Rows are written, whole and by halves; files are cut, rewritten and forked; events come, get lost, and their workers are
-killed; the backend fails in several ways and recovers; our state is deleted, spoilt and replaced by an older one. When the
-faults have stopped, one clean end of each session must leave exactly what one reading of the files gives.
+Rows are written, complete and partial; files are truncated, rewritten and forked; events arrive, get lost, and their
+workers are killed; the backend fails in several ways and recovers; the state is deleted, damaged and replaced by an older
+one. When the faults have stopped, one clean end of each session must give exactly what one reading of the files gives.
 
-The same machine with a deliberate mistake built in must be caught: else it would prove nothing.
+The same machine with a deliberate bug must be caught: otherwise it would prove nothing.
 """
 
 import contextlib
@@ -112,16 +112,16 @@ class Transcript:
 
     def flush(self, now_s, part=1.0):
         """Bring the file up to what was said, but for a part of the last line."""
-        whole = b"".join(self.writer.lines()[self.written :])
+        new = b"".join(self.writer.lines()[self.written :])
         self.written = len(self.writer.lines())
         keep = (
-            len(whole)
+            len(new)
             if part == 1.0
-            else len(whole) - len(self.writer.lines()[-1]) + int(len(whole) * part) % len(self.writer.lines()[-1])
+            else len(new) - len(self.writer.lines()[-1]) + int(len(new) * part) % len(self.writer.lines()[-1])
         )
         with self.path.open("ab") as file:
-            file.write(self.half + whole[:keep])
-        self.half = whole[keep:]
+            file.write(self.half + new[:keep])
+        self.half = new[keep:]
         os.utime(self.path, (now_s, now_s))
 
 
@@ -146,12 +146,12 @@ class Loom(RuleBasedStateMachine):
     # ---- turnspan
 
     def backend(self):
-        """Return what stands behind the destination: a mutant may put something between."""
+        """Return the destination's backend: a mutant may wrap it."""
         return self.recording
 
     def call(self, event):
         """Serve an event as a new process would: a mutant may do it otherwise."""
-        state._state_directory.cache_clear()
+        state.state_directory.cache_clear()
         backend = self.backend()
         serve(event, self.env, lambda: self.now_s, self.sleep, lambda config: [target_for(config, backend)])
 
@@ -233,12 +233,12 @@ class Loom(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, 9), kill_at=st.one_of(st.just(0), st.integers(1, 60)))
     def something_ends_in_the_middle(self, at, kill_at):
-        """An agent that nobody knows has stopped: an event that ends no turn."""
+        """An unknown agent has stopped: an event that ends no turn."""
         self.happen("SubagentStop", self.one(at), kill_at=kill_at)
 
     @rule(at=st.integers(0, 9), what=st.sampled_from(["prompt", "answer", "call"]), part=st.floats(0.05, 0.95))
     def half_a_row_is_written(self, at, what, part):
-        """Perhaps with some whole ones before it; the rest comes with the next."""
+        """Perhaps after some complete ones; the rest comes with the next."""
         transcript = self.one(at)
         self.say(transcript, what)
         transcript.flush(self.now_s, part)
@@ -265,7 +265,7 @@ class Loom(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, 9), kill_at=st.one_of(st.just(0), st.integers(1, 60)))
     def a_session_ends(self, at, kill_at):
-        """Whatever was open is over; if somebody resumes it, it is with a new prompt."""
+        """An open turn is over; if the session is resumed, it is with a new prompt."""
         transcript = self.one(at)
         if transcript.path.exists() and not transcript.half:
             transcript.flush(self.now_s)
@@ -335,7 +335,7 @@ class Loom(RuleBasedStateMachine):
         self.tamper(transcript)
 
     def tamper(self, transcript):
-        """Note that a file is no longer what it was."""
+        """Record that a file was changed."""
         counts["tampered"] += 1
         transcript.half, transcript.written = b"", len(transcript.writer.rows)
         transcript.is_tampered = transcript.is_closed = self.may_repeat = True
@@ -361,7 +361,7 @@ class Loom(RuleBasedStateMachine):
 
     @rule(how=st.sampled_from(["deleted", "spoilt", "kept", "an older one"]), at=st.integers(0, 9))
     def our_state_is_lost(self, how, at):
-        """All of it, or one session's; or somebody restores a backup."""
+        """All of it, or one session's; or a backup is restored."""
         directory = self.base / "turnspan" / "state"
         if not directory.exists():
             return
@@ -446,11 +446,11 @@ SETTINGS = settings(
 
 
 def test_any_order_of_events_leaves_one_reading():
-    """Whatever happens in whatever order: nothing lost, nothing changed, nothing twice but what nobody could know of."""
+    """Any faults in any order: nothing lost, nothing changed, nothing twice unless it could not be avoided."""
     counts.clear()
     run_state_machine_as_test(Loom, settings=SETTINGS)
-    told = ", ".join(f"{name} {counts[name]}" for name in ("killed", "outages", "state lost", "tampered", "forked"))
-    note("model", f"{counts['stories']} stories, {counts['spans']} spans compared ({told})", is_sampled=True)
+    faults = ", ".join(f"{name} {counts[name]}" for name in ("killed", "outages", "state lost", "tampered", "forked"))
+    note("model", f"{counts['stories']} stories, {counts['spans']} spans compared ({faults})", is_sampled=True)
 
 
 # ---- mistakes that must be caught
@@ -486,7 +486,7 @@ class TakesOneAnswerForTheEnd(Loom):
     """A user's row and one of the assistant's are a complete turn."""
 
     def call(self, event):
-        """Let everything leave that has an answer."""
+        """Send everything that has an answer."""
         path = Path(event.transcript_path)
         if path.exists() and b'"type":"assistant"' in path.read_bytes().rpartition(b'"content":"Question')[2]:
             event = msgspec.structs.replace(event, hook_event_name="SessionEnd")

@@ -37,8 +37,8 @@ def account(world, *, may_repeat=False):
     judged = world.judge(may_repeat=may_repeat)
     tried["answers"] += len(world.sink.requests)
     tried["spans"] += judged.spans
-    told = f"{len(FAULTS)} kinds of answer and {tried['cuts']} cuts by a proxy; {tried['answers']} requests"
-    note("network", f"{told}, {tried['spans']} spans compared", is_sampled=True)
+    tested = f"{len(FAULTS)} kinds of answer and {tried['cuts']} cuts by a proxy; {tried['answers']} requests"
+    note("network", f"{tested}, {tried['spans']} spans compared", is_sampled=True)
     return judged
 
 
@@ -115,7 +115,7 @@ def test_every_request_in_turn_goes_wrong(place, sink, fault):
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_never_followed(world, status):
-    """Wherever it points, no credentials and no spans arrive there; when it is gone, everything is where it belongs."""
+    """No credentials and no spans are sent to its target; without the redirect, everything arrives."""
     world.env["TURNSPAN_OTLP_HEADERS"] = "authorization=Bearer%20spindle-7731"
     with HttpServer() as elsewhere:
         where = (f"{elsewhere.url}/v1/traces", f"{world.sink.url}/other", "//127.0.0.1/x")[status % 3]

@@ -1,4 +1,4 @@
-"""Our own files are gone, torn, old, new, or not ours: it costs a second reading, and never a span."""
+"""State files are missing, damaged, old, new, or foreign: that costs a second reading, and never a span."""
 
 import shutil
 
@@ -38,8 +38,8 @@ def finish(world, *, may_repeat=True):
     return judged
 
 
-def tell(what):
-    """Count what was tried."""
+def count_case(what):
+    """Count what was tested."""
     seen.add(what)
     note("state", f"{len(seen)} ways in which our own files were lost, torn, old, new or foreign")
 
@@ -61,10 +61,10 @@ def test_state_that_makes_no_sense(world, what):
     finish(world)
     is_place = what in {"offset beyond the end", "offset in a line"}
     assert any(("rewritten" if is_place else "corrupt-1") in line and " WARN " in line for line in world.log)
-    tell(what)
+    count_case(what)
 
 
-@pytest.mark.parametrize("what", ["one session's", "all of it", "the whole home"])
+@pytest.mark.parametrize("what", ["one session's", "all of it", "the home"])
 def test_state_that_is_gone(world, what):
     """Deleted under our feet: read again."""
     world.live(0, MIDDLE)
@@ -73,7 +73,7 @@ def test_state_that_is_gone(world, what):
     else:
         shutil.rmtree(world.home / "state" if what == "all of it" else world.home)
     assert finish(world).repeats > 0
-    tell(what)
+    count_case(what)
 
 
 def test_state_of_an_older_day(world):
@@ -83,7 +83,7 @@ def test_state_of_an_older_day(world):
     world.live(3, MIDDLE)
     state_file(world).write_bytes(old)
     finish(world)
-    tell("an older day")
+    count_case("an older day")
 
 
 def test_state_of_a_newer_day(world):
@@ -96,21 +96,21 @@ def test_state_of_a_newer_day(world):
     assert world.serve(world.end_of(world.projects / "-home-ada-loom" / f"{A}.jsonl")) == ""
     assert any("rewritten" in line for line in world.log)
     finish(world)
-    tell("a newer day")
+    count_case("a newer day")
 
 
 def test_state_of_a_newer_turnspan(world):
-    """Left alone, said, and no other session minds; when it is gone, everything arrives."""
+    """It is not touched, it is logged, and other sessions are not affected; without it, everything arrives."""
     world.live(0, MIDDLE)
     newer = b'{"version":99,"session_id":"whatever"}'
     state_file(world).write_bytes(newer)
-    told = [world.serve(world.payload(number)) for number in range(MIDDLE, len(world.story.moments))]
-    assert [bool(one) for one in told] == [m.session == A for m in world.story.moments[MIDDLE:]]
-    assert "newer version" in "".join(told)
+    errors = [world.serve(world.payload(number)) for number in range(MIDDLE, len(world.story.moments))]
+    assert [bool(one) for one in errors] == [m.session == A for m in world.story.moments[MIDDLE:]]
+    assert "newer version" in "".join(errors)
     assert state_file(world).read_bytes() == newer
     state_file(world).unlink()
     finish(world)
-    tell("a newer turnspan")
+    count_case("a newer turnspan")
 
 
 @pytest.mark.parametrize("suffix", [".json", ".lock", ".marks"])
@@ -128,26 +128,26 @@ def test_state_that_is_not_ours(world, suffix, kind):
         path.touch()
         path.chmod(0o666)
     sent = len(world.sink.requests)
-    told = world.serve(world.payload(MIDDLE))
+    error = world.serve(world.payload(MIDDLE))
     if suffix == ".marks" and kind == "open to all":
-        assert told == ""  # it is empty: nobody opens it
+        assert error == ""  # an empty file is not opened
     else:
-        assert "unsafe state path" in told
+        assert "unsafe state path" in error
         assert len(world.sink.requests) == sent
     assert not (world.base / "target").exists()
     path.rmdir() if kind == "directory" else path.unlink()
     finish(world)
-    tell(f"{suffix} {kind}")
+    count_case(f"{suffix} {kind}")
 
 
 @pytest.mark.parametrize("name", ["since.json", "state/.hold-{identity}", "state/{session}.marks"])
 @pytest.mark.parametrize("raw", [b"", b"\0\0\0", b'{"until_s":1e300,"otlp":{}}', b"[" * 5000], ids=len)
 def test_our_other_files_make_no_sense(world, name, raw):
-    """Whatever stands in them, it stops nothing."""
+    """Whatever they hold, everything is exported."""
     world.live(0, MIDDLE)
     identity = next(iter((world.home / "since.json").read_text().split('"')[1:2]))
     path = world.home / name.format(identity=identity, session=A)
     path.write_bytes(raw)
     path.chmod(0o600)
     finish(world, may_repeat=False)
-    tell(name)
+    count_case(name)

@@ -17,7 +17,7 @@ def test_the_story_arrives_once(world):
 
 
 def test_the_story_arrives_through_real_hooks(world):
-    """Each event through the hook process and the worker it leaves behind; the shell's launcher takes every other one."""
+    """Each event through the hook process and its detached worker; every other one through the shell's launcher."""
     for number in range(len(world.story.moments)):
         world.call_hook(world.payload(number), command=BY_SHELL if number % 2 else HOOK)
         world.wait()

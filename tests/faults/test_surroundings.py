@@ -65,16 +65,16 @@ def test_any_locale(world, command, locale):
     through(world, command, env=env)
 
 
-def test_a_directory_that_is_gone(world, tmp_path):
+def test_a_deleted_working_directory(world, tmp_path):
     """The client's own directory was deleted under it. (A shell says so itself, before our first line.)"""
     gone = tmp_path / "gone"
 
-    def leave():
+    def lose_directory():
         gone.mkdir()
         os.chdir(gone)
         gone.rmdir()
 
-    through(world, HOOK, preexec_fn=leave)
+    through(world, HOOK, preexec_fn=lose_directory)
 
 
 @pytest.mark.parametrize(

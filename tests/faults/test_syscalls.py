@@ -1,7 +1,7 @@
-"""Killed, or told no by the kernel, at every call that touches a file or a socket: nothing is lost and nothing changes.
+"""Killed, or failed by the kernel, at every call that touches a file or a socket: nothing is lost and nothing changes.
 
-The story is lived up to an event. There a real worker runs under strace, which kills it, or has one call fail. Then the
-story goes on to its end without faults, and is judged. By default one call of each kind is tried at a few events; with
+The story is played up to an event. There a real worker runs under strace, which kills it, or has one call fail. Then the
+rest of the story is played without faults, and the result is judged. By default one call of each kind is tried at a few events; with
 `TURNSPAN_FAULTS=all`, every call at every event, and every error that a call can give.
 """
 
@@ -24,7 +24,7 @@ SEED = 7
 
 
 class Laboratory:
-    """A world that stands before one event, as often as it is wanted."""
+    """A world just before one event; as many as wanted."""
 
     def __init__(self, base, event, sink):
         base.mkdir()
@@ -96,8 +96,8 @@ def test_killed_at_a_call_of_every_kind(place):
     events = range(12) if IS_ALL else EVENTS
     done, repeats = run(place, events, choose, check)
     kinds = len({name for name, _ in done})
-    told = f"{len(done)} points, {kinds} kinds of call, at {len(events)} events"
-    note("kill", f"{told}; {repeats} spans came again, the same", is_sampled=True)
+    tested = f"{len(done)} points, {kinds} kinds of call, at {len(events)} events"
+    note("kill", f"{tested}; {repeats} spans came again, the same", is_sampled=True)
 
 
 def test_every_kind_of_call_may_fail(place):
@@ -115,9 +115,13 @@ def test_every_kind_of_call_may_fail(place):
 
     done, repeats = run(place, EVENTS, choose, check)
     errors = Counter(harm.removeprefix("error=") for _, harm in done)
-    told = ", ".join(f"{name} {count}" for name, count in sorted(errors.items()))
+    failures = ", ".join(f"{name} {count}" for name, count in sorted(errors.items()))
     kinds = len({name for name, _ in done})
-    note("errno", f"{len(done)} failures, {kinds} kinds of call ({told}); {repeats} spans came again", is_sampled=True)
+    note(
+        "errno",
+        f"{len(done)} failures, {kinds} kinds of call ({failures}); {repeats} spans came again",
+        is_sampled=True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,7 +150,7 @@ def test_a_hook_that_is_killed_loses_an_event_and_nothing_else(world, call):
     payload = world.payload(4)
     when = "" if call != "read" else ":when=2+"
     prefix = ["strace", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={call}:signal=KILL{when}"]
-    with pytest.raises(AssertionError):  # it was killed: this is no exit 0
+    with pytest.raises(AssertionError):  # it was killed: the exit code is not 0
         world.call_hook(payload, command=[*prefix, *HOOK])
     world.wait()
     world.live(5)

@@ -35,7 +35,7 @@ def finish(world, what, *, may_repeat=False):
 @pytest.mark.parametrize("kind", ["missing", "directory", "fifo", "link in a circle", "link to nowhere", "socket"])
 def test_no_file_where_the_transcript_should_be(world, kind):
     """Refused at once; when the file is there again everything arrives."""
-    payload, path, whole = files_of(world)
+    payload, path, raw = files_of(world)
     path.unlink()
     if kind == "directory":
         path.mkdir()
@@ -55,19 +55,19 @@ def test_no_file_where_the_transcript_should_be(world, kind):
     world.serve(payload)
     assert time.monotonic() - began < 2
     shutil.rmtree(path) if kind == "directory" else path.unlink(missing_ok=True)
-    path.write_bytes(whole)
+    path.write_bytes(raw)
     finish(world, kind)
 
 
 def test_a_transcript_outside_the_projects(world, tmp_path):
     """A link that leads out is not followed, and the file it leads to is not read."""
-    payload, path, whole = files_of(world)
-    (tmp_path / path.name).write_bytes(whole)
+    payload, path, raw = files_of(world)
+    (tmp_path / path.name).write_bytes(raw)
     path.unlink()
     path.symlink_to(tmp_path / path.name)
     assert "is not below" in world.serve(payload)
     path.unlink()
-    path.write_bytes(whole)
+    path.write_bytes(raw)
     finish(world, "outside")
 
 
@@ -83,12 +83,12 @@ def test_a_transcript_that_may_not_be_read_for_a_while(world):
 
 @pytest.mark.parametrize("part", range(0, 100, 1 if IS_ALL else 24))
 def test_half_a_line(world, part):
-    """Wherever the last line breaks off, it is read when it is whole, and once."""
-    payload, path, whole = files_of(world)
-    start = whole.rstrip(b"\n").rfind(b"\n") + 1
-    path.write_bytes(whole[: start + (len(whole) - start) * part // 100])
+    """Wherever the last line breaks off, it is read when it is complete, and once."""
+    payload, path, raw = files_of(world)
+    start = raw.rstrip(b"\n").rfind(b"\n") + 1
+    path.write_bytes(raw[: start + (len(raw) - start) * part // 100])
     world.serve(payload)
-    path.write_bytes(whole)
+    path.write_bytes(raw)
     assert finish(world, "half a line").repeats == 0
 
 
@@ -99,10 +99,10 @@ def test_half_a_line(world, part):
 )
 def test_something_that_is_no_row_at_the_end(world, tail):
     """Not yet a line: it is neither taken nor skipped, and what comes in its place is read."""
-    payload, path, whole = files_of(world)
-    path.write_bytes(whole + tail)
+    payload, path, raw = files_of(world)
+    path.write_bytes(raw + tail)
     assert world.serve(payload) == ""
-    path.write_bytes(whole)
+    path.write_bytes(raw)
     assert finish(world, f"tail {tail[:3]}").repeats == 0
 
 
@@ -111,16 +111,16 @@ def test_something_that_is_no_row_at_the_end(world, tail):
 )
 def test_a_line_that_is_no_row(world, tail):
     """Skipped and counted; it stays in the file, and nothing else changes."""
-    payload, path, whole = files_of(world)
+    payload, path, raw = files_of(world)
     name = path.relative_to(world.projects)
     writer = world.story._writers[name]
     lines = writer.lines
-    at = whole.count(b"\n")
+    at = raw.count(b"\n")
     writer.lines = lambda: [*lines()[:at], tail + b"\n", *lines()[at:]]
     for number, moment in enumerate(world.story.moments):
         if number > EVENT:
             moment.sizes[name] += len(tail) + 1
-    path.write_bytes(whole + tail + b"\n")
+    path.write_bytes(raw + tail + b"\n")
     assert world.serve(payload) == ""
     finish(world, f"line {tail[:3]}")
 
@@ -128,21 +128,21 @@ def test_a_line_that_is_no_row(world, tail):
 @pytest.mark.parametrize("left", [0.0, 0.3, 0.8])
 def test_a_transcript_that_is_truncated_and_grows_again(world, left):
     """Cut in place below what was sent: read again, and what comes again is the same."""
-    payload, path, whole = files_of(world)
+    payload, path, raw = files_of(world)
     world.serve(payload)
-    cut = whole[: int(len(whole) * left)]
+    cut = raw[: int(len(raw) * left)]
     path.write_bytes(cut)
     world.serve(payload)
-    path.write_bytes(whole)
+    path.write_bytes(raw)
     finish(world, "truncated", may_repeat=True)
 
 
 def test_a_transcript_that_is_rewritten_without_a_line(world):
     """A line was taken out of the beginning: read again; what was removed stays where it was sent."""
-    payload, path, whole = files_of(world)
+    payload, path, raw = files_of(world)
     world.serve(payload)
     before = {one.key for one in world.sink.stored}
-    lines = whole.splitlines(keepends=True)
+    lines = raw.splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:4] + lines[5:]))
     assert world.serve(payload) == ""
     assert "rewritten" in world.log[-1]
@@ -153,7 +153,7 @@ def test_a_transcript_that_is_rewritten_without_a_line(world):
 
 def test_a_transcript_that_is_another_file_for_a_while(world):
     """Renamed over: what it says is another session's, and then the right one is back."""
-    payload, path, whole = files_of(world)
+    payload, path, raw = files_of(world)
     world.serve(payload)
     other = path.with_name("0fa17000-0000-4000-8000-000000000002.jsonl")
     kept = path.with_name("kept")
@@ -161,7 +161,7 @@ def test_a_transcript_that_is_another_file_for_a_while(world):
     shutil.copy(other, path)
     world.serve(payload)
     kept.rename(path)
-    assert path.read_bytes() == whole
+    assert path.read_bytes() == raw
     finish(world, "replaced", may_repeat=True)
 
 
@@ -173,14 +173,14 @@ def test_an_agents_description_is_junk(world, agent, kind):
     world.live(0, event)
     payload = world.payload(event)
     meta = next(world.projects.rglob(f"agent-{agent}.meta.json"))
-    whole = meta.read_bytes()
-    junk = {"junk meta": b"\xff\0{", "empty meta": b"", "half meta": whole[: len(whole) // 2]}
+    raw = meta.read_bytes()
+    junk = {"junk meta": b"\xff\0{", "empty meta": b"", "half meta": raw[: len(raw) // 2]}
     if kind == "no meta":
         meta.unlink()
     else:
         meta.write_bytes(junk[kind])
     world.serve(payload)
-    meta.write_bytes(whole)
+    meta.write_bytes(raw)
     world.live(event + 1)
     world.end()
     expected = world.expected()

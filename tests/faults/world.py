@@ -71,7 +71,7 @@ class World:
     # ---- how turnspan is called
 
     def payload(self, number):
-        """Put the files as they were at a moment, and return what the hook was told then."""
+        """Put the files as they were at a moment, and return the hook's payload."""
         self.story.put(self.projects, number)
         return self.story.moments[number].payload(self.projects)
 
@@ -104,8 +104,8 @@ class World:
         ).returncode  # fmt: skip
 
     def serve(self, payload):
-        """Do in this process what a worker does; what went wrong, as its log would tell."""
-        state._state_directory.cache_clear()  # every worker is a new process
+        """Do in this process what a worker does; return its error, as its log would have it."""
+        state.state_directory.cache_clear()  # every worker is a new process
         try:
             serve(parse_event(payload), self.env, self.now, self.sleep)
         except (TurnspanError, OSError) as error:
@@ -145,7 +145,7 @@ class World:
             assert self.serve(self.end_of(session)) == ""
 
     def end_of(self, path):
-        """Return what the hook is told when a session ends."""
+        """Return the payload of a session's end."""
         event = {"hook_event_name": "SessionEnd", "session_id": path.stem, "transcript_path": str(path), "cwd": "/"}
         return str(event).replace("'", '"').encode()
 
@@ -184,14 +184,14 @@ class World:
         return found
 
     def judge(self, *, may_repeat=False):
-        """Nothing lost, nothing changed, nothing invented, and nothing twice but what nobody could know of."""
+        """Nothing lost, nothing changed, nothing invented, and nothing twice unless it could not be avoided."""
         expected = self.expected()
         stored = self.sink.stored
         counts = Counter(one.key for one in stored)
         lost = expected.keys() - counts.keys()
         assert not lost, f"lost: {sorted(lost)}"
         spurious = counts.keys() - expected.keys()
-        assert not spurious, f"nobody wrote this: {sorted(spurious)}"
+        assert not spurious, f"not in any transcript: {sorted(spurious)}"
         changed = [one.key for one in stored if one.content != expected[one.key]]
         assert not changed, f"arrived differently: {changed}"
         known = set()

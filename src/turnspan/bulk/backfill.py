@@ -20,14 +20,13 @@ import msgspec
 
 from turnspan import log, worker
 from turnspan.backends import Answer
-from turnspan.bulk.plan import is_outdated_copy, peek
 from turnspan.bulk.pool import Crew, Done, Lost
-from turnspan.delivery import state
+from turnspan.delivery import backoff, marks, state
 from turnspan.delivery.destinations import Target, identity_of
 from turnspan.errors import StateError, TurnspanError
 from turnspan.hook_event import Event
 from turnspan.private_files import Busy
-from turnspan.ship import Shipped, ship
+from turnspan.ship import Shipped, resend, ship
 from turnspan.source.progress import Ending
 
 if TYPE_CHECKING:
@@ -145,10 +144,6 @@ class Sender:
         return Sent(tuple(shipped))
 
     def _ship(self, desk: Desk, job: Job, target: Target, behind: float) -> Shipped:
-        config, is_resend = self._orders.config, self._orders.is_resend
-        known = peek(config.home, job.session.session_id)
-        if not is_resend and is_outdated_copy(job.session, known, known.destinations.get(target.identity)):
-            return Shipped(target.identity)
         turns = spans = 0
         patience = Patience(desk.pause, desk.tell)
 
@@ -163,12 +158,11 @@ class Sender:
             return desk.pause(self._ahead_s())
 
         ending = Ending(now_ns=time.time_ns())
-        shipped = ship(
-            job.session, target, config, ending, time.time, is_patient=patience, goes_on=goes_on, is_resend=is_resend
-        )
+        send = resend if self._orders.is_resend else ship
+        shipped = send(job.session, target, ending, time.time, is_patient=patience, should_continue=goes_on)
         if patience.is_cut_short:
             # It is the person who has no time: nobody was given up, and who starts it again need not wait.
-            state.drop_hold(config.home, target.identity)
+            backoff.clear(target.home, target.identity)
             shipped.stopped, shipped.is_interrupted = None, True
         return shipped
 
@@ -208,9 +202,9 @@ class Patience:
 
 def serve_waiting(home: Path, session_id: str) -> None:
     """Serve the events that came while we had their session: their workers have left them to us."""
-    if not state.has_marks(home, session_id):
+    if not marks.has_marks(home, session_id):
         return
-    events = state.read_marks(home, session_id).events
+    events = marks.read_marks(home, session_id).events
     path = next((str(facts["path"]) for facts in events if facts.get("path")), "")
     # An event that says nothing by itself: those that wait say it all.
     event = Event(hook_event_name="SubagentStop", session_id=session_id, transcript_path=path)
@@ -229,10 +223,10 @@ def run(
     """Send what is planned. `watch` hears how far it is, many times a second."""
     totals = Totals(pending=len(plan.jobs))
     for destination in orders.destinations:
-        held = state.load_hold(orders.config.home, identity_of(destination))
+        held = backoff.load(orders.config.home, identity_of(destination))
         if held is not None and held.answer != Answer.LATER:
             # A person asks for it, perhaps after setting right what was wrong. Only a server that wants time gets it.
-            state.drop_hold(orders.config.home, identity_of(destination))
+            backoff.clear(orders.config.home, identity_of(destination))
     if plan.jobs:
         size = min(processes, len(plan.jobs))
         shared = msgspec.structs.replace(orders, rate=orders.rate / size if orders.rate is not None else None)
@@ -241,9 +235,10 @@ def run(
     totals.left.update(plan.unread)
     reasons = totals.given_up or dict(list(totals.left.items())[:1])
     if totals.is_interrupted:
-        reasons = {"stopped": totals.waiting or "by the person"}
+        reasons = {"stopped": totals.waiting or "by the user"}
+    is_fine = totals.is_complete or (totals.is_interrupted and not (totals.left or totals.given_up or totals.refused))
     log.log_line(
-        orders.config.home, "INFO" if totals.is_complete else "WARN", "backfilled", sessions=totals.sessions,
+        orders.config.home, "INFO" if is_fine else "WARN", "backfilled", sessions=totals.sessions,
         turns=totals.turns, spans=totals.spans, left=len(totals.left) + totals.pending, refused=totals.refused,
         **({"reason": "; ".join(f"{name}: {why}" for name, why in reasons.items())} if reasons else {}),
     )  # fmt: skip
@@ -376,6 +371,6 @@ class _Run:
             refusing = self._refusing.get(shipped.destination, 0)
             self._refusing[shipped.destination] = refusing if refusing < 0 else refusing + 1
             if refusing + 1 < _REFUSING_ALL:
-                state.drop_hold(self._home, shipped.destination)  # what it refuses is this session's
+                backoff.clear(self._home, shipped.destination)  # what it refuses is this session's
                 return
         self._give_up(shipped.destination, why)

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from turnspan.bulk.plan import is_outdated_copy, peek
 from turnspan.bulk.pool import Crew, Done, Lost
 from turnspan.delivery.destinations import Target
 from turnspan.errors import TurnspanError
-from turnspan.source.progress import Ending, Progress
-from turnspan.source.reader import Reading
-from turnspan.trace.tally import Tally, tally_of
+from turnspan.trace.tally import Tally
+from turnspan.unsent import read_unsent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,33 +96,13 @@ class Surveyor:
         return Surveyed(project or job.session.project, shares)
 
     def _look(self, job: Job, target: Target) -> tuple[Share, str]:
-        config = self._orders.config
-        known = peek(config.home, job.session.session_id)
-        cursor = known.destinations.get(target.identity)
-        progress = cursor.progress if cursor is not None and not self._orders.is_resend else Progress()
-        share, cwd = Share(), ""
-        if known.is_off:
-            share.off = 1
-            return share, cwd
-        if not self._orders.is_resend and is_outdated_copy(job.session, known, cursor):
-            return share, cwd
-        arrived = frozenset(cursor.arrived) if cursor is not None and not self._orders.is_resend else frozenset[str]()
-        reading = Reading(job.session, progress, Ending(now_ns=time.time_ns()), target.prices)
-        for piece in reading.pieces():
-            share.copied += piece.copied
-            for trace in piece.traces:
-                cwd = cwd or str(trace.facts.get("cwd", ""))
-                redacted = target.mask(trace)
-                if redacted is None:
-                    share.off += 1
-                    continue
-                left = tuple(span for span in redacted.trace.spans if span.span_id.hex() not in arrived)
-                tally = tally_of(msgspec.structs.replace(redacted.trace, spans=left))
-                share.add(Share(tally=tally, masked=redacted.counts))
-        if share.tally != Tally():
+        is_resend = self._orders.is_resend
+        found = read_unsent(job.session, target, time.time_ns(), is_resend=is_resend, is_masking=True)
+        share = Share(tally=found.tally, masked=found.masked, off=found.off, copied=found.copied)
+        if found.spans:
             share.sessions = 1
-            share.bytes = job.bytes if self._orders.is_resend else job.left_bytes
-        return share, cwd
+            share.bytes = job.bytes if is_resend else job.left_bytes
+        return share, found.cwd
 
 
 def survey(

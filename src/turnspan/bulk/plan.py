@@ -1,10 +1,10 @@
-"""Which sessions a person means, how old they are, and how much of each is not acknowledged yet.
+"""The plan of a backfill: which sessions were selected, how old they are, and how much of each is not acknowledged yet.
 
 Rules:
 
-- A plan only looks: nothing is written for it, not even set aside.
-- A session is taken or left as a whole, and the oldest come first.
-- Only what lies in the places named is read: a link that leads out of them is not followed.
+- Making a plan writes nothing.
+- A session is selected completely or not at all, and the oldest come first.
+- Only files in the named places are read: a link that points outside of them is not followed.
 """
 
 from __future__ import annotations
@@ -12,30 +12,29 @@ from __future__ import annotations
 import os
 import re
 import time
+from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from turnspan.backends.settings import parse_url
-from turnspan.delivery import state
-from turnspan.delivery.destinations import identity_of
+from turnspan.delivery.destinations import Target
 from turnspan.errors import StateError, TranscriptError
-from turnspan.private_files import read_private
 from turnspan.source import sessions, tail
-from turnspan.source.progress import Ending
-from turnspan.source.reader import Reading
-from turnspan.source.scan import first_time_ns, last_time_ns, modified_ns, size_of
+from turnspan.source.scan import first_time_ns, last_time_ns, modified_ns
+from turnspan.unsent import file_sizes, has_unsent, known, unread_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
+    from turnspan.delivery import state
     from turnspan.settings.config import Config, Destination
     from turnspan.source.sessions import SessionFile
 
 _HOUR_NS: Final = 3600 * 10**9
-# Hosts of backends that are known not to show old spans, from which age on, and what they do with them.
+# Hosts of backends that are known not to show old spans, the age in hours, and what they do with them.
 _FORGETFUL: Final = (
     (re.compile(r"(?:.+\.)?(?:datadoghq\.(?:com|eu)|ddog-gov\.com)"), 18, "Datadog drops spans older than 18 hours"),
     (re.compile(r".+\.dynatrace(?:labs)?\.com"), 1, "Dynatrace drops spans older than one hour"),
@@ -48,18 +47,18 @@ _FORGETFUL: Final = (
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which sessions a person means."""
+    """Which sessions the user selected."""
 
     paths: tuple[Path, ...] = ()  # none: all projects
     since_ns: int | None = None  # written to at this time or later
     until_ns: int | None = None  # begun before this time
     project: str | None = None
-    sessions: tuple[str, ...] = ()  # ids, or how they begin
-    limit: int | None = None  # at most so many with something left to send
+    sessions: tuple[str, ...] = ()  # ids or prefixes of ids
+    limit: int | None = None  # at most so many, of those with something unsent
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A session to be sent."""
+    """A session to send."""
 
     session: SessionFile
     began_ns: int
@@ -68,38 +67,39 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is going to be done."""
+    """The sessions to send, oldest first."""
 
     jobs: list[Job]
-    copies: int = 0  # files passed over: no longer than another one of the same session
+    copies: int = 0  # files that were skipped: another one of the same session is at least as long
     unread: dict[str, str] = {}  # project → why it cannot be listed
-    since_ns: int = 0  # what the person said
+    since_ns: int = 0  # as the user selected
 
     @property
     def left_bytes(self) -> int:
-        """How much there is to read."""
+        """How many bytes there are to read."""
         return sum(job.left_bytes for job in self.jobs)
 
 
 def make_plan(
     config: Config, selection: Selection, destinations: Sequence[Destination], *, is_resend: bool = False
 ) -> Plan:
-    """The sessions a person means, oldest first. Raises TranscriptError where a path leads nowhere."""
+    """Return the plan for a selection. Raises TranscriptError if a path has no transcripts."""
     unread: dict[str, str] = {}
     named = _named(sessions.projects_dir(config.claude_home), selection.paths, unread)
     found = {session.path: session for session in named if _is_selected(session, selection)}
     wanted = sessions.each_once(found.values())
-    identities = [identity_of(destination) for destination in destinations]
-    jobs = [_job(config.home, session, identities, is_resend=is_resend) for session in wanted]
+    targets = [Target(destination, config) for destination in destinations]
+    jobs = [_job(session, targets, is_resend=is_resend) for session in wanted]
     jobs.sort(key=lambda job: (job.began_ns, job.session.session_id))
     if selection.limit is not None:
-        ready = (job for job in jobs if _has_more(config.home, job, identities, is_resend=is_resend))
+        now_ns = time.time_ns()
+        ready = (job for job in jobs if _has_unsent(job, targets, now_ns, is_resend=is_resend))
         jobs = list(islice(ready, selection.limit))
     return Plan(jobs, len(found) - len(wanted), unread, selection.since_ns or 0)
 
 
 def _named(projects: Path, paths: Sequence[Path], unread: dict[str, str]) -> Iterator[SessionFile]:
-    """The sessions in the places named: a transcript, a project, projects, or a directory that holds `projects`."""
+    """Yield the sessions in these paths: a transcript, a project, projects, or a directory with `projects` in it."""
     if not paths:
         yield from _below(projects, sessions.all_sessions(projects, unread))
     for path in paths:
@@ -107,12 +107,12 @@ def _named(projects: Path, paths: Sequence[Path], unread: dict[str, str]) -> Ite
             root = path / "projects" if (path / "projects").is_dir() else path
             inside = list(_below(root, (*sessions.sessions_in(root), *sessions.all_sessions(root, unread))))
             if not inside and not unread:
-                raise TranscriptError(f"there are no transcripts in {str(path)!r}", hint="name a project's directory")
+                raise TranscriptError(f"no transcripts in {str(path)!r}", hint="name a project's directory")
             yield from inside
             continue
         os.close(tail.open_regular(path))
         if path.suffix != ".jsonl" or path.name.startswith("agent-"):
-            raise TranscriptError(f"{str(path)!r} is no session's transcript", hint="name a session's .jsonl file")
+            raise TranscriptError(f"{str(path)!r} is not a session's transcript", hint="name a session's .jsonl file")
         yield _checked(sessions.session_of(path.absolute()))
 
 
@@ -141,96 +141,35 @@ def _is_selected(session: SessionFile, selection: Selection) -> bool:
 
 
 def began_ns(path: Path) -> int:
-    """When a session began: the first time in its file, or else the file's own."""
+    """Return when a session began: the first time in its file, or else when the file was modified."""
     return first_time_ns(path) or modified_ns(path)
 
 
-# ---- what is left
+def _job(session: SessionFile, targets: Sequence[Target], *, is_resend: bool) -> Job:
+    cursors: dict[str, state.Cursor] = {}
+    with suppress(StateError):  # `ship` will say so
+        if targets and not is_resend:
+            cursors = known(targets[0].home, session.session_id).destinations
+    sizes = file_sizes(session)
+    left = max((unread_bytes(sizes, cursors.get(target.identity)) for target in targets), default=0)
+    return Job(session, began_ns(session.path), sum(sizes), left)
 
 
-def peek(home: Path, session_id: str) -> state.Checkpoint:
-    """What was acknowledged of a session, without touching anything; nothing where that cannot be understood."""
-    nothing = state.Checkpoint(session_id=session_id)
+def _has_unsent(job: Job, targets: Sequence[Target], now_ns: int, *, is_resend: bool) -> bool:
+    """Return whether something of a session can be sent now. Unread bytes do not show it: some are never exported."""
     try:
-        path = state.state_path(home, session_id)
-    except StateError:  # `ship` will say so
-        return nothing
-    raw = read_private(path, state.MAX_STATE_BYTES)
-    if raw is None:
-        return nothing
-    try:
-        found = msgspec.json.decode(raw, type=state.Checkpoint)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return nothing
-    return found if found.session_id == session_id and found.version <= state.VERSION else nothing
-
-
-def _job(home: Path, session: SessionFile, identities: Sequence[str], *, is_resend: bool) -> Job:
-    main, agents = size_of(session.path), sum(map(size_of, _agent_paths(session)))
-    cursors = {} if is_resend else peek(home, session.session_id).destinations
-    left = max((_left(main, agents, cursors.get(identity)) for identity in identities), default=0)
-    return Job(session, began_ns(session.path), main + agents, left)
-
-
-def _left(main: int, agents: int, cursor: state.Cursor | None) -> int:
-    """How many bytes of a session's files a destination has not acknowledged."""
-    if cursor is None:
-        return main + agents
-    read = sum(position.offset for position in cursor.progress.agents.values())
-    return (0 if cursor.seen_bytes == main else max(0, main - cursor.progress.main.offset)) + max(0, agents - read)
-
-
-def _has_more(home: Path, job: Job, identities: Sequence[str], *, is_resend: bool) -> bool:
-    """Whether something of a session could leave now. Bytes do not tell: rows behind an agent's end never leave."""
-    known = peek(home, job.session.session_id)
-    if not job.left_bytes or known.is_off:
-        return False
-    cursors = [None if is_resend else known.destinations.get(identity) for identity in identities]
-    ending = Ending(now_ns=time.time_ns())
-    try:
-        return any(
-            cursor is None
-            or (
-                not is_outdated_copy(job.session, known, cursor)
-                and any(Reading(job.session, cursor.progress, ending).pieces())
-            )
-            for cursor in cursors
+        return bool(job.left_bytes) and any(
+            has_unsent(job.session, target, now_ns, is_resend=is_resend) for target in targets
         )
-    except TranscriptError:
-        return True  # whoever sends it will say why not
-
-
-def _agent_paths(session: SessionFile) -> Iterator[Path]:
-    for directory, _, names in os.walk(session.path.parent / session.session_id / "subagents"):
-        yield from (Path(directory) / name for name in names if name.endswith(".jsonl"))
-
-
-def is_outdated_copy(session: SessionFile, checkpoint: state.Checkpoint, cursor: state.Cursor | None) -> bool:
-    """Whether a file is only the beginning of a transcript that was acknowledged beyond the file's end."""
-    if cursor is None or checkpoint.transcript == str(session.path):
-        return False
-    size = size_of(session.path)
-    if cursor.progress.main.offset <= size or size == 0:
-        return False
-    try:
-        return _fingerprint(session.path, size) == _fingerprint(Path(checkpoint.transcript), size)
-    except TranscriptError:
-        return False
-
-
-def _fingerprint(path: Path, offset: int) -> str:
-    descriptor = tail.open_regular(path)
-    try:
-        return tail.fingerprint(descriptor, offset)
-    finally:
-        os.close(descriptor)
+    except (StateError, TranscriptError):
+        return True  # `ship` will say why not
 
 
 # ---- backends and old spans
 
 
 def age_warning(destination: Destination, oldest_ns: int, now_ns: int) -> str | None:
-    """What a person should know before sending spans this old there, where it can be known."""
+    """Return a warning if a destination is known not to show spans this old."""
     endpoint = parse_url(str(destination.options.get("endpoint", "")))
     if endpoint is None:
         return None
@@ -238,6 +177,3 @@ def age_warning(destination: Destination, oldest_ns: int, now_ns: int) -> str | 
         if hosts.fullmatch(endpoint.host.lower()) and now_ns - oldest_ns > hours * _HOUR_NS:
             return f"{destination.name}: {what}"
     return None
-
-
-# ---- files

@@ -1,11 +1,11 @@
-"""What Claude Code is going to delete soon, of which something has not been sent.
+"""Transcripts that Claude Code deletes soon and that are not completely sent.
 
 Rules:
 
 - Claude Code deletes a transcript that was not written to for `cleanupPeriodDays` (30 unless its settings say
   otherwise), when it starts. It merges the settings of the directory it starts in and sweeps every project by them
   (anthropics/claude-code#90148): the shortest time that any project asks for is what all transcripts have.
-- A session is safe when every destination has acknowledged all of it. Only those that are about to go are read.
+- A session is safe when every destination has acknowledged all of it. Only sessions that expire soon are read.
 """
 
 from __future__ import annotations
@@ -16,21 +16,19 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.bulk.plan import is_outdated_copy, peek
 from turnspan.claude.hooks import managed_settings
-from turnspan.delivery.destinations import identity_of
-from turnspan.errors import TranscriptError
+from turnspan.delivery.destinations import Target
+from turnspan.errors import StateError, TranscriptError
 from turnspan.source import sessions
-from turnspan.source.progress import Ending, Progress
-from turnspan.source.reader import Reading
-from turnspan.source.scan import ends, modified_ns, size_of
-from turnspan.trace.tally import Tally, tally_of
+from turnspan.source.scan import ends, modified_ns
+from turnspan.unsent import known, may_have_more, read_unsent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from turnspan.settings.config import Config, Destination
     from turnspan.source.sessions import SessionFile
+    from turnspan.trace.tally import Tally
 
 DEFAULT_DAYS: Final = 30
 _DAY_NS: Final = 86400 * 10**9
@@ -38,36 +36,37 @@ _MAX_SETTINGS_BYTES: Final = 1 << 20
 
 
 class Period(msgspec.Struct, frozen=True):
-    """After how many days Claude Code deletes a transcript, and which file says so."""
+    """After how many days Claude Code deletes a transcript, and which settings file sets it."""
 
     days: int
-    source: Path | None = None  # None: none does
+    source: Path | None = None  # None: Claude Code's default
 
 
 class Expiring(msgspec.Struct, frozen=True):
-    """A session that goes soon, and what would be lost with it."""
+    """A session that is deleted soon, and what is unsent of it."""
 
     session: SessionFile
     project: str
-    days_left: float  # below 0: at the next start
+    days_left: float  # below 0: deleted at Claude Code's next start
     unsent: dict[str, Tally]  # by destination
 
 
 def cleanup_period(claude_home: Path, managed: Sequence[Path] | None = None) -> Period:
-    """How long transcripts live. What an organisation says overrules all; else the shortest time counts."""
+    """Return how long transcripts are kept: as managed settings say, else the shortest time in any settings file."""
     for path in reversed(managed_settings() if managed is None else managed):
-        if (said := _said(path)) is not None:
-            return said
-    shortest = _said(claude_home / "settings.json") or Period(DEFAULT_DAYS)
+        if (period := _period_in(path)) is not None:
+            return period
+    shortest = _period_in(claude_home / "settings.json") or Period(DEFAULT_DAYS)
     for project in _directories(claude_home):
-        own = _said(project / ".claude" / "settings.local.json") or _said(project / ".claude" / "settings.json")
+        settings = project / ".claude"
+        own = _period_in(settings / "settings.local.json") or _period_in(settings / "settings.json")
         if own is not None and own.days < shortest.days:
             shortest = own
     return shortest
 
 
-def _said(path: Path) -> Period | None:
-    """What a settings file says; None if that is nothing, or nobody can read it."""
+def _period_in(path: Path) -> Period | None:
+    """Return the period in a settings file; None if it has none or cannot be read."""
     try:
         days = json.loads(ends(path, _MAX_SETTINGS_BYTES))["cleanupPeriodDays"]
     except (TranscriptError, ValueError, TypeError, KeyError, RecursionError):
@@ -76,7 +75,7 @@ def _said(path: Path) -> Period | None:
 
 
 def _directories(claude_home: Path) -> set[Path]:
-    """Where the projects lie that have transcripts."""
+    """Return the working directories of the projects that have transcripts."""
     found: dict[str, Path] = {}
     for session in sessions.all_sessions(sessions.projects_dir(claude_home), {}):
         if session.project not in found and (cwd := Path(sessions.cwd_of(session.path))).is_absolute():
@@ -87,49 +86,38 @@ def _directories(claude_home: Path) -> set[Path]:
 def expiring(
     config: Config, destinations: Sequence[Destination], within_days: float, now_ns: int, unread: dict[str, str]
 ) -> Iterator[Expiring]:
-    """The sessions that go within some days and are not sent, the first to go first; `unread` hears what stays unknown.
+    """Yield the sessions that are deleted within some days and not completely sent, the first to be deleted first.
 
-    A session that cannot be read cannot be sent either, and goes all the same.
+    Sessions that cannot be read are added to `unread`, with the reason: they cannot be sent, and are deleted all the
+    same.
     """
     days = cleanup_period(config.claude_home).days
+    targets = [Target(destination, config) for destination in destinations]
     found = sessions.all_sessions(sessions.projects_dir(config.claude_home), unread)
     dated = sorted(((modified_ns(session.path), session) for session in found), key=lambda pair: pair[0])
     for written, session in dated:
         if not written:
-            continue  # gone already
+            continue  # deleted already
         days_left = days - (now_ns - written) / _DAY_NS
         if days_left > within_days:
             return
         try:
-            project, unsent = _unsent(session, config, destinations, now_ns)
-        except TranscriptError as error:
+            project, unsent = _unsent(session, targets, now_ns)
+        except (TranscriptError, StateError) as error:
             unread[session.session_id] = str(error)
             continue
         if unsent:
             yield Expiring(session, project, days_left, unsent)
 
 
-def _unsent(
-    session: SessionFile, config: Config, destinations: Sequence[Destination], now_ns: int
-) -> tuple[str, dict[str, Tally]]:
-    known = peek(config.home, session.session_id)
-    size = size_of(session.path)
+def _unsent(session: SessionFile, targets: Sequence[Target], now_ns: int) -> tuple[str, dict[str, Tally]]:
+    checkpoint = known(targets[0].home, session.session_id) if targets else None
     unsent: dict[str, Tally] = {}
     project = ""
-    for destination in destinations:
-        cursor = known.destinations.get(identity_of(destination))
-        if known.is_off or (cursor is not None and cursor.seen_bytes == size):
-            continue
-        if is_outdated_copy(session, known, cursor):
-            continue
-        tally = Tally()
-        progress = cursor.progress if cursor is not None else Progress()
-        for piece in Reading(session, progress, Ending(now_ns=now_ns)).pieces():
-            for trace in piece.traces:
-                cwd = str(trace.facts.get("cwd", ""))
-                project = project or cwd
-                if not config.narrowing(cwd).is_off:
-                    tally += tally_of(trace)
-        if tally != Tally():
-            unsent[destination.name] = tally
+    for target in targets:
+        if may_have_more(session, checkpoint, target.identity):
+            found = read_unsent(session, target, now_ns)
+            project = project or found.cwd
+            if found.spans:
+                unsent[target.destination.name] = found.tally
     return project or session.project, unsent

@@ -13,18 +13,17 @@ Rules:
 from __future__ import annotations
 
 import time
-from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.bulk.plan import peek
 from turnspan.delivery import state
-from turnspan.ship import ship
+from turnspan.ship import send_again, send_unsent
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
 from turnspan.source.scan import size_of
 from turnspan.trace.tally import Tally, tally_of
+from turnspan.unsent import known, read_unsent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from turnspan.ship import Shipped
     from turnspan.source.sessions import SessionFile
     from turnspan.trace.model import Trace
+    from turnspan.unsent import Unsent
 
 _BUSY_PATIENCE_S: Final = 10.0
 
@@ -72,16 +72,14 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
 def check(session: SessionFile, target: Target, config: Config, holdings: Holdings | None, now_ns: int) -> Checked:
     """Compare a session with what a destination acknowledged, and with what it holds."""
-    known = peek(config.home, session.session_id)
-    cursor = known.destinations.get(target.identity, state.Cursor())
-    rest = Reading(session, cursor.progress, Ending(now_ns=now_ns), target.prices)
-    left = {span.span_id for piece in rest.pieces() for trace in piece.traces for span in trace.spans}
-    left -= {bytes.fromhex(span) for span in cursor.arrived}
+    checkpoint = known(config.home, session.session_id)
+    cursor = checkpoint.destinations.get(target.identity, state.Cursor())
+    rest = read_unsent(session, target, now_ns)
+    left = rest.spans
     ending = _ending(session, cursor, rest, now_ns)
     quarantined = {bytes.fromhex(entry.span_id) for entry in cursor.quarantined if entry.span_id}
     doubted = {bytes.fromhex(entry.trace_id) for entry in cursor.quarantined if not entry.span_id}
     not_acknowledged = left | quarantined
-    is_off = cache(lambda cwd: known.is_off or config.narrowing(cwd).is_off)
     wanted: set[bytes] = set()
     doubtful: set[bytes] = set()
     there: set[bytes] = set()
@@ -91,9 +89,8 @@ def check(session: SessionFile, target: Target, config: Config, holdings: Holdin
     project = ""
     for piece in Reading(session, Progress(), ending, target.prices).pieces():
         for trace in piece.traces:
-            cwd = str(trace.facts.get("cwd", ""))
-            project = project or cwd
-            if is_off(cwd):
+            project = project or trace.cwd
+            if checkpoint.is_off or target.mask.is_off(trace.cwd):
                 off += 1
                 continue
             ids = {span.span_id for span in trace.spans}
@@ -145,21 +142,21 @@ def repair(
         done: list[Shipped] = []
         again = found.lost | (found.refused if holdings is not None else frozenset())
         if again:
-            done.append(ship(session, target, config, found.ending, time.time, is_patient=is_patient, only=again))
+            done.append(send_again(session, target, found.ending, time.time, again, is_patient=is_patient))
         if found.unsent and all(shipped.is_complete for shipped in done):
             ending = Ending(now_ns=now_ns)
-            done.append(ship(session, target, config, ending, time.time, is_patient=is_patient, there=found.there))
+            done.append(send_unsent(session, target, ending, time.time, found.there, is_patient=is_patient))
         return done
 
 
-def _ending(session: SessionFile, cursor: state.Cursor, rest: Reading, now_ns: int) -> Ending:
+def _ending(session: SessionFile, cursor: state.Cursor, rest: Unsent, now_ns: int) -> Ending:
     """What may be counted on: a turn that was acknowledged has ended, however short ago, if none goes on behind it.
 
     Its place need not be the file's end: the client writes how long a turn took after its hook has returned.
     """
     is_at_end = cursor.progress.main.offset == size_of(session.path)
-    return Ending(is_stopped=is_at_end or not rest.has_unsealed, now_ns=now_ns)
+    return Ending(is_stopped=is_at_end or not rest.has_open_turn, now_ns=now_ns)
 
 
-def _without(trace: Trace, ids: set[bytes]) -> Trace:
+def _without(trace: Trace, ids: set[bytes] | frozenset[bytes]) -> Trace:
     return msgspec.structs.replace(trace, spans=tuple(span for span in trace.spans if span.span_id not in ids))

@@ -293,14 +293,14 @@ def _verified(
     """Every session at one destination, each with how many bytes have been read; `failed` hears what cannot be."""
     from turnspan.bulk.report import Verified
     from turnspan.bulk.verify import check
-    from turnspan.errors import TranscriptError
+    from turnspan.errors import StateError, TranscriptError
 
     read_bytes = 0
     for job in jobs:
         read_bytes += job.bytes
         try:
             checked = check(job.session, target, config, holdings, time.time_ns())
-        except TranscriptError as error:
+        except (TranscriptError, StateError) as error:
             failed[job.session.session_id] = str(error)
             continue
         if is_repair and not checked.is_complete:
@@ -315,7 +315,7 @@ def _repaired(
 ) -> tuple[bool, str]:
     from turnspan.bulk.backfill import Patience, serve_waiting
     from turnspan.bulk.verify import repair
-    from turnspan.delivery import state
+    from turnspan.delivery import backoff
     from turnspan.errors import TurnspanError
     from turnspan.private_files import Busy
 
@@ -335,7 +335,7 @@ def _repaired(
     except TurnspanError as error:
         return False, str(error)
     if patience.is_cut_short:
-        state.drop_hold(config.home, target.identity)  # as in a backfill: it is the person who has no time
+        backoff.clear(config.home, target.identity)  # as in a backfill: it is the person who has no time
     for shipped in done:
         if shipped.stopped is not None:
             return False, f"{shipped.stopped.answer}: {shipped.stopped.reason}"

@@ -1,13 +1,12 @@
-"""Traces go to one backend, and every verdict has its consequence.
+"""Sends traces to one backend and acts on each verdict.
 
 Rules:
 
-- Traces leave in order, in requests below the backend's size limit. The first answer that is not an acknowledgement
-  stops the rest: nothing overtakes.
-- What is too large is split, then cut, then reduced to metadata; what is invalid is halved until one span is left. Only
-  that one span is quarantined, named, with the reason.
-- A backend that refuses *everything* as invalid is not a backend with bad spans but a wrong address: nothing is
-  quarantined, everything is held.
+- Traces are sent in order, in requests below the backend's size limit. The first verdict that is not an acknowledgement
+  stops the rest: no trace overtakes another.
+- A request that is too large is split, then its texts are cut, then it is reduced to metadata. An invalid request is
+  halved until one span is left. Only that span is quarantined, with its id and the reason.
+- If *every* span is refused as invalid, the endpoint is probably wrong: nothing is quarantined, everything is kept.
 """
 
 from __future__ import annotations
@@ -25,23 +24,23 @@ if TYPE_CHECKING:
     from turnspan.backends import Backend
     from turnspan.trace.model import Content, Part
 
-_MOST_REFUSALS: Final = 64  # requests, before a backend that has taken nothing is no longer asked
+_MOST_REFUSALS: Final = 64  # requests, if the backend has not accepted any span yet
 _CUTS: Final = (20_000, 1_000, 0)  # characters a text keeps when its span alone is too large; 0: metadata only
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A span that a backend will never take; or a trace of a request of which it took a part, without saying which."""
+    """A span that a backend refused for good; or a trace of a request it accepted in part, if it did not say which."""
 
     trace_id: bytes
-    span_id: bytes  # empty: nobody knows
+    span_id: bytes  # empty: unknown
     reason: str
-    spans: int = 1  # those of a request of several traces stand with the first
+    spans: int = 1  # for a request of several traces, the first has the number of all
 
 
 class Delivery(msgspec.Struct):
-    """What became of some traces."""
+    """The result of sending some traces."""
 
-    stopped: Verdict | None = None  # the answer that stopped it; None: everything is settled
+    stopped: Verdict | None = None  # the verdict that stopped it; None: everything is settled
     sent: int = 0  # spans acknowledged
     refused: list[Refused] = []
     cut: int = 0  # spans that had to be shortened
@@ -49,7 +48,7 @@ class Delivery(msgspec.Struct):
 
     @property
     def refused_spans(self) -> int:
-        """How many spans it did not take: those that are named, and those of which only the number is known."""
+        """How many spans were refused: those with an id, and those of which only the number is known."""
         return sum(one.spans for one in self.refused)
 
 
@@ -58,7 +57,7 @@ def deliver(
     traces: Sequence[Trace],
     acknowledged: Callable[[Sequence[Trace]], None] = lambda _traces: None,
 ) -> Delivery:
-    """Send traces; `acknowledged` hears of each request that is settled, at once."""
+    """Send traces; `acknowledged` is called for each request as soon as it is settled."""
     delivery = Delivery()
     for batch in _batches(backend, traces):
         _send(backend, batch, delivery, acknowledged)
@@ -72,7 +71,7 @@ def deliver(
 
 
 def _batches(backend: Backend, traces: Sequence[Trace]) -> list[list[Trace]]:
-    """Traces in groups that will probably fit; `_send` splits what does not."""
+    """Return the traces in groups that will probably fit; `_send` splits those that do not."""
     batches: list[list[Trace]] = []
     size = 0
     for trace in traces:
@@ -121,7 +120,7 @@ def _send(
 
 
 def _rejected(traces: list[Trace], verdict: Verdict, rejected: int) -> list[Refused]:
-    """What a partial success refused: every span by its name, or so many of them, nobody knows which."""
+    """Return what a partial success refused: every span with its id, or only how many if it does not say which."""
     spans = [(trace.trace_id, span.span_id) for trace in traces for span in trace.spans]
     if rejected == len(spans):
         return [Refused(trace_id, span_id, verdict.reason) for trace_id, span_id in spans]
@@ -146,7 +145,7 @@ def _send_cut(
     delivery: Delivery,
     acknowledged: Callable[[Sequence[Trace]], None],
 ) -> None:
-    """One span that is too large by itself: shorter, then without content, then quarantined."""
+    """Send one span that is too large by itself: shortened, then without content; else quarantine it."""
     for characters in _CUTS:
         smaller = msgspec.structs.replace(trace, spans=(_cut_span(trace.spans[0], characters),))
         body = backend.encode([smaller])
@@ -222,7 +221,7 @@ def _cut(text: str, characters: int) -> str:
 
 
 def _size(span: Span) -> int:
-    """About how many bytes a span will take."""
+    """Return about how many bytes a span will take."""
     return (
         600
         + _content_size(span.input)
@@ -232,7 +231,7 @@ def _size(span: Span) -> int:
 
 
 def _content_size(content: Content | None) -> int:
-    """Content stands in a span twice: under the GenAI names and under OpenInference's."""
+    """Return the size of content, twice: a span has it under the GenAI names and under OpenInference's."""
     if content is None:
         return 0
     if isinstance(content, str):

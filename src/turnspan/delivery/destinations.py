@@ -1,9 +1,9 @@
-"""Destinations become backends: found by entry point, opened late, each with its own identity.
+"""Destinations and their backends: found by entry point, opened late, each with its own identity.
 
-Nothing is opened before something is sent: an event with nothing new pays for no backend and no masking rules.
+Nothing is opened before something is sent: an event with nothing new loads no backend and no masking rules.
 
-A backend of ours is imported by name, without asking the packaging metadata: that would cost more than all else an
-event does. Third parties are found in the group `turnspan.backends`.
+Built-in backends are imported by name: a look at the packaging metadata would cost more than the rest of an event.
+Third-party backends are found in the entry-point group `turnspan.backends`.
 """
 
 from __future__ import annotations
@@ -23,26 +23,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from turnspan.backends import Backend
-    from turnspan.delivery.policy import Mask
+    from turnspan.delivery.policy import ExportPolicy
     from turnspan.settings.config import Config, Destination
     from turnspan.trace.cost import Prices
 
 OURS: Final = ("otlp", "langfuse", "local")
+_SINCE: Final = "since.json"
 _SLACK_S: Final = 60.0
 
 
 class Target:
-    """A destination, and what it takes to send there, made when it is first needed."""
+    """A destination with its backend, its export policy and its prices, each made when it is first needed."""
 
     def __init__(self, destination: Destination, config: Config) -> None:
         self.destination = destination
         self.identity = identity_of(destination)
+        self.home = config.home
         self._config = config
         self._is_open = False
 
     @cached_property
     def backend(self) -> Backend:
-        """Where it sends to. Raises ConfigError or BackendError."""
+        """The backend. Raises ConfigError or BackendError."""
         destination, config = self.destination, self._config
         options = {key: value for key, value in destination.options.items() if key != "query_url"}  # for `verify` alone
         options["attribute_max_bytes"] = destination.policy["attribute_max_bytes"]
@@ -54,25 +56,25 @@ class Target:
         return backend
 
     @cached_property
-    def mask(self) -> Mask:
-        """What may leave for it."""
-        from turnspan.delivery.policy import Mask, rules_of  # noqa: PLC0415  compiling the rules takes as long as sending
+    def mask(self) -> ExportPolicy:
+        """The export policy: it tags and masks a trace."""
+        from turnspan.delivery.policy import ExportPolicy  # noqa: PLC0415  only if there is something to export
 
-        return Mask(self.destination, self._config, rules_of(self._config))
+        return ExportPolicy(self.destination, self._config)
 
     @cached_property
     def prices(self) -> Prices | None:
-        """The person's own prices, if there are any."""
+        """The user's own prices, if there are any."""
         return prices_of(self._config)
 
     def close(self) -> None:
-        """Let go of connections, if there are any."""
+        """Close the backend if it was opened."""
         if self._is_open:
             self.backend.close()
 
 
 def identity_of(destination: Destination) -> str:
-    """A destination by its name and where it leads, without any secret: another endpoint is another destination."""
+    """Return a name made of a destination's name and address, without secrets: another endpoint is another identity."""
     options = destination.options
     leads = ("endpoint", "base_url", "directory", "public_key")
     where = [destination.type, *(str(options.get(key, "")) for key in leads)]
@@ -81,17 +83,17 @@ def identity_of(destination: Destination) -> str:
 
 
 def targets_of(config: Config, only: str | None = None) -> list[Target]:
-    """The destinations of a configuration, or the one of a name."""
+    """Return the destinations of a configuration, or the one with a name."""
     return [Target(each, config) for each in config.destinations if only in {None, each.name}]
 
 
 def destination_named(config: Config, name: str | None) -> Destination:
-    """A destination by its name; the first one without."""
+    """Return a destination by its name; the first one if no name is given. Raises ConfigError."""
     for destination in config.destinations:
         if name in {None, destination.name}:
             return destination
     names = ", ".join(destination.name for destination in config.destinations)
-    raise ConfigError(f"there is no destination {name!r}", hint=f"there are: {names}")
+    raise ConfigError(f"unknown destination {name!r}", hint=f"available: {names}")
 
 
 def _opener(kind: str) -> Callable[..., Backend]:
@@ -103,29 +105,32 @@ def _opener(kind: str) -> Callable[..., Backend]:
     for entry_point in entry_points(group="turnspan.backends", name=kind):
         found: Callable[..., Backend] = entry_point.load()
         return found
-    raise ConfigError(f"there is no backend {kind!r}", hint="install the package that brings it")
+    raise ConfigError(f"unknown backend {kind!r}", hint="install the package that provides it")
 
 
 def prices_of(config: Config) -> Prices | None:
-    """The person's own prices, if there are any."""
+    """Return the user's own prices, if there are any."""
     if not config.values["prices"]:
         return None
-    from turnspan.trace.cost import load_prices  # noqa: PLC0415  only for people with prices of their own
+    from turnspan.trace.cost import load_prices  # noqa: PLC0415  only for users with prices of their own
 
     return load_prices(Path(config.values["prices"]).expanduser())
 
 
 def since(config: Config, identity: str, now_s: float) -> float:
-    """When a destination was first used here: nothing that was last written before that leaves unasked (decision 7)."""
-    path = private_directory(config.home) / "since.json"
-    known: dict[str, float] = {}
-    raw = read_private(path, 1 << 20)
-    if raw is not None:
-        try:
-            known = msgspec.json.decode(raw, type=dict[str, float])
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            known = {}
+    """Return when a destination was first used; now if it was not. Older sessions wait for `backfill` (decision 7)."""
+    private_directory(config.home)
+    known = first_uses(config.home)
     if identity not in known:
         known[identity] = now_s - _SLACK_S
-        replace_private(path, msgspec.json.encode(known))
+        replace_private(config.home / _SINCE, msgspec.json.encode(known))
     return known[identity]
+
+
+def first_uses(home: Path) -> dict[str, float]:
+    """Return when each destination was first used. Raises StateError if that cannot be read."""
+    raw = read_private(home / _SINCE, 1 << 20)
+    try:
+        return msgspec.json.decode(raw, type=dict[str, float]) if raw is not None else {}
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}

@@ -1,11 +1,12 @@
-"""What may leave of a trace for one destination, as the person and its project allow it.
+"""The export policy: what of a trace may be exported to one destination, as the user and the trace's project allow it.
 
-`ship` sends what this gives, and `show` shows it: there is no second opinion.
+`ship` sends what it returns, `show`, `view` and the dry run show it. It is the only code that decides this.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -15,24 +16,24 @@ from turnspan.trace.redact import CaptureMode, Policy, redact
 
 if TYPE_CHECKING:
     from turnspan.secrets.replace import RuleSet
-    from turnspan.settings.config import Config, Destination
+    from turnspan.settings.config import Config, Destination, Narrowing
     from turnspan.trace.model import Trace
     from turnspan.trace.redact import Redacted
 
 
-# Headers that name something, as `x-project-name` (Phoenix) and `X-Scope-OrgID` (Tempo) do. Any other may be a secret.
+# Headers that hold a name, such as `x-project-name` (Phoenix) and `X-Scope-OrgID` (Tempo). Any other may be a secret.
 _LABELS: Final = ("dataset", "environment", "orgid", "project", "service", "tenant", "type", "user-agent", "version")
 _SECRETS: Final = ("auth", "key", "pass", "secret", "token")
 
 
 def is_label(header: str) -> bool:
-    """Whether a header's value is a name that content may well hold, too, and no credential."""
+    """Return whether a header's value is a name, which content may hold as well, and not a credential."""
     name = header.lower()
     return any(word in name for word in _LABELS) and not any(word in name for word in _SECRETS)
 
 
 def rules_of(config: Config) -> RuleSet:
-    """What is masked: the built-in rules, the person's own, and every credential that is configured here."""
+    """Return what is masked: the built-in rules, the user's own, and every configured credential."""
     credentials: list[str] = []
     pairs: list[tuple[str, str]] = []
     for destination in config.destinations:
@@ -43,34 +44,60 @@ def rules_of(config: Config) -> RuleSet:
     return compile_rules({str(k): str(v) for k, v in config.values["patterns"].items()}, credentials, pairs)
 
 
-def policy_of(wanted: dict[str, Any], config: Config, rules: RuleSet) -> Policy:
-    """What of a trace may leave, from settings."""
-    return Policy(
-        CaptureMode(wanted["capture"]), wanted["thinking"], wanted["tool_inputs"], wanted["tool_outputs"],
-        wanted["images"], bool(config.values["mask_paths"]), rules,
-    )  # fmt: skip
+def is_switched_off(config: Config, cwd: str) -> bool:
+    """Return whether nothing of a working directory may be exported to any destination."""
+    return not config.is_enabled or config.narrowing(cwd).is_off
 
 
-class Mask:
-    """What may leave of a trace for one destination, as the person and its project allow it."""
+class ExportPolicy:
+    """What of a trace may be exported to one destination."""
 
-    def __init__(self, destination: Destination, config: Config, rules: RuleSet) -> None:
+    def __init__(self, destination: Destination, config: Config) -> None:
         self._destination = destination
         self._config = config
-        self._rules = rules
-        self._known: dict[str, tuple[Policy | None, tuple[str, ...]]] = {}  # by working directory
+        self._narrowings: dict[str, Narrowing] = {}  # these two by working directory
+        self._policies: dict[str, Policy] = {}
 
     def __call__(self, trace: Trace) -> Redacted | None:
-        """The trace, tagged and masked; None where it is switched off."""
-        cwd = str(trace.facts.get("cwd", ""))
-        if cwd not in self._known:
-            narrowing = self._config.narrowing(cwd)
-            wanted = narrowed(self._destination.policy, narrowing)
-            policy = None if narrowing.is_off else policy_of(wanted, self._config, self._rules)
-            self._known[cwd] = (policy, (*map(str, self._config.values["tags"]), *narrowing.tags))
-        policy, tags = self._known[cwd]
-        if policy is None:
-            return None
+        """Return the trace as it is exported, tagged and masked; None if its directory is switched off."""
+        return None if self.is_off(trace.cwd) else self.masked(trace)
+
+    def masked(self, trace: Trace) -> Redacted:
+        """Return the trace, tagged and masked, also if its directory is switched off."""
+        tags = (*map(str, self._config.values["tags"]), *self._narrowing(trace.cwd).tags)
         if tags:
             trace = msgspec.structs.replace(trace, tags=tuple(dict.fromkeys((*trace.tags, *tags))))
-        return redact(trace, policy)
+        return redact(trace, self._policy(trace.cwd))
+
+    def is_off(self, cwd: str) -> bool:
+        """Return whether nothing of a working directory may be exported."""
+        return self._narrowing(cwd).is_off
+
+    def why_off(self, cwd: str) -> str:
+        """Return why nothing of a working directory is exported; "" if it is."""
+        if not self._config.is_enabled:
+            return f"switched off by {self._config.sources['enabled']}"
+        narrowing = self._narrowing(cwd)
+        return narrowing.why if narrowing.is_off else ""
+
+    def capture(self, cwd: str) -> CaptureMode:
+        """Return the capture mode of a working directory."""
+        return self._policy(cwd).capture
+
+    @cached_property
+    def _rules(self) -> RuleSet:
+        return rules_of(self._config)  # takes as long as sending: only if something is masked
+
+    def _narrowing(self, cwd: str) -> Narrowing:
+        if cwd not in self._narrowings:
+            self._narrowings[cwd] = self._config.narrowing(cwd)
+        return self._narrowings[cwd]
+
+    def _policy(self, cwd: str) -> Policy:
+        if cwd not in self._policies:
+            wanted = narrowed(self._destination.policy, self._narrowing(cwd))
+            self._policies[cwd] = Policy(
+                CaptureMode(wanted["capture"]), wanted["thinking"], wanted["tool_inputs"], wanted["tool_outputs"],
+                wanted["images"], bool(self._config.values["mask_paths"]), self._rules,
+            )  # fmt: skip
+        return self._policies[cwd]

@@ -1,9 +1,11 @@
-"""Where everything stands: what each destination has, what it has not, and why.
+"""The status: what each destination has, what it does not have, and why.
 
 Rules:
 
-- It only looks: no file is made, nothing is set aside, and nobody is asked over the network unless `is_asking`.
-- A figure is counted, never guessed: what could not be counted in time says "at least".
+- Nothing is written, and no network request is made unless `is_asking`.
+- A figure is counted, never estimated: if there was no time to count everything, it says "at least".
+- Pending is what could be sent now. Sessions last written before a destination was first used are history: they wait
+  for `backfill`.
 """
 
 from __future__ import annotations
@@ -18,29 +20,41 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.bulk.pending import Pending, count_pending, first_uses
 from turnspan.claude.hooks import US, read_sources, registrations
-from turnspan.delivery import state
-from turnspan.delivery.destinations import Target, identity_of
+from turnspan.delivery import backoff, state
+from turnspan.delivery.destinations import Target, first_uses
 from turnspan.errors import StateError, TurnspanError
 from turnspan.health.hook_times import HookTimes, hook_times
 from turnspan.health.log_lines import Line, counts_in, read_log
 from turnspan.settings.options import OPTIONS
 from turnspan.source import sessions
+from turnspan.source.scan import modified_ns
 from turnspan.trace import ids
+from turnspan.unsent import may_have_more, read_unsent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from turnspan.settings.config import Config, Destination
+    from turnspan.source.sessions import SessionFile
 
 _COUNTING_S: Final = 2.0
-_FORGOTTEN: Final = "why is not remembered: of each session, only the latest ones are"
+_FORGOTTEN: Final = "the reason is not remembered: only the latest refusals of each session are"
 _USER_IN_URL: Final = re.compile(r"//[^/@]*@")
 
 
+class Pending(msgspec.Struct, frozen=True):
+    """What could be sent now and was not."""
+
+    sessions: int = 0
+    turns: int = 0
+    is_more: bool = False  # there was no time to count them all
+    open: int = 0  # sessions with a turn that has not ended
+    history: int = 0  # sessions from before the first use, which wait for `backfill`
+
+
 class Place(msgspec.Struct, frozen=True):
-    """Where our hooks are registered."""
+    """Where turnspan's hooks are registered."""
 
     scope: str
     path: str
@@ -48,11 +62,11 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """What a destination will not take, by the reason it gave."""
+    """Spans that a destination refused, by the reason it gave."""
 
     reason: str
     spans: int
-    session_id: str  # of the latest one
+    session_id: str  # the latest one
 
 
 class Newest(msgspec.Struct, frozen=True):
@@ -78,79 +92,78 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     spans: int = 0
     last_success_s: float | None = None
     last_error: str = ""
-    held_until_s: float | None = None  # it is left in peace until then
+    held_until_s: float | None = None  # backing off until then
     pending: Pending = Pending()
     refused: tuple[Refusal, ...] = ()
     newest: Newest | None = None
-    answer: str | None = None  # what it answers now; None: it was not asked
+    answer: str | None = None  # its response now; None: it was not asked
     answer_reason: str = ""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything."""
+    """The status of everything."""
 
     at_s: float
     home: str
     is_enabled: bool
-    switched_by: str
+    disabled_by: str
     places: tuple[Place, ...]
     transcripts: int
-    unread: tuple[str, ...]  # why some projects cannot be listed: theirs are not counted
+    unreadable: tuple[str, ...]  # why some projects cannot be listed: their transcripts are not counted
     known: int  # sessions with a state
     off: int  # of these, switched off
-    unreadable: int  # of these, not understood
+    unreadable_states: int  # of these, with a state that cannot be used
     destinations: tuple[Standing, ...]
-    strangers: tuple[str, ...]  # destinations with a state that are configured no more
+    other_exporters: tuple[str, ...]  # destinations that have a state and are not configured
     hook: HookTimes | None
     masked: dict[str, int]
     masked_since: str
-    last_trouble: Line | None
+    last_error: Line | None
     problems: tuple[str, ...]
 
 
 def take_status(
     config: Config, env: Mapping[str, str], project: Path | None, *, now_s: float, is_asking: bool = False
 ) -> Status:
-    """Look at everything."""
+    """Return the status of everything."""
     known = dict(state.checkpoints(config.home))
     checkpoints = [checkpoint for checkpoint in known.values() if checkpoint is not None]
     projects = sessions.projects_dir(config.claude_home)
     unread: dict[str, str] = {}
     files = list(sessions.all_sessions(projects, unread))
-    since = first_uses(config.home)
+    since = _first_uses(config.home)
     deadline = time.monotonic() + _COUNTING_S
+    targets = [Target(destination, config) for destination in config.destinations]
     standings = []
-    for destination in config.destinations:
-        identity = identity_of(destination)
-        pending = count_pending(
-            files, known, config, identity, since_s=since.get(identity), now_s=now_s, deadline=deadline
-        )
-        standings.append(_standing(destination, checkpoints, config, pending, now_s, is_asking=is_asking))
-    ours = {identity_of(destination) for destination in config.destinations}
-    masked, masked_since, trouble = _from_log(read_log(config.home))
+    for target in targets:
+        since_s = since.get(target.identity)
+        pending = count_pending(files, known, target, since_s=since_s, now_s=now_s, deadline=deadline)
+        standings.append(_standing(target, checkpoints, config, pending, now_s, is_asking=is_asking))
+    ours = {target.identity for target in targets}
+    masked, masked_since, last_error = _from_log(read_log(config.home))
     return Status(
         at_s=now_s,
         home=str(config.home),
         is_enabled=config.is_enabled,
-        switched_by=config.sources["enabled"],
+        disabled_by=config.sources["enabled"],
         places=places(env, project),
         transcripts=len(files),
-        unread=tuple(unread.values()),
+        unreadable=tuple(unread.values()),
         known=len(known),
         off=sum(checkpoint.is_off for checkpoint in checkpoints),
-        unreadable=sum(checkpoint is None for checkpoint in known.values()),
+        unreadable_states=sum(checkpoint is None for checkpoint in known.values()),
         destinations=tuple(standings),
-        strangers=tuple(sorted({name for each in checkpoints for name in each.destinations} - ours)),
+        other_exporters=tuple(sorted({name for each in checkpoints for name in each.destinations} - ours)),
         hook=hook_times(projects),
         masked=masked,
         masked_since=masked_since,
-        last_trouble=trouble,
+        last_error=last_error,
         problems=config.problems,
     )
 
 
 def places(env: Mapping[str, str], project: Path | None) -> tuple[Place, ...]:
-    """Where Claude Code is told to call us."""
+    """Return where turnspan's hooks are registered."""
     found: dict[tuple[str, str], list[str]] = {}
     for hook in registrations(read_sources(env, project)):
         if hook.exporter == US:
@@ -159,7 +172,7 @@ def places(env: Mapping[str, str], project: Path | None) -> tuple[Place, ...]:
 
 
 def where_of(destination: Destination, home: Path) -> str:
-    """Where a destination leads, without anything secret."""
+    """Return the address of a destination, without secrets."""
     options = destination.options
     if destination.type == "local":
         return str(Path(str(options["directory"])).expanduser() if options.get("directory") else home / "traces")
@@ -168,11 +181,54 @@ def where_of(destination: Destination, home: Path) -> str:
     return _USER_IN_URL.sub("//…@", url)
 
 
+# ---- pending
+
+
+def _first_uses(home: Path) -> dict[str, float]:
+    try:
+        return first_uses(home)
+    except StateError:
+        return {}
+
+
+def count_pending(
+    files: Sequence[SessionFile],
+    known: Mapping[str, state.Checkpoint | None],
+    target: Target,
+    *,
+    since_s: float | None,
+    now_s: float,
+    deadline: float,
+) -> Pending:
+    """Count what one destination does not have. `deadline` is a time of the monotonic clock."""
+    pending = turns = is_open = history = 0
+    is_more = False
+    for session in files:
+        checkpoint = known.get(session.session_id)
+        is_new = checkpoint is None or target.identity not in checkpoint.destinations
+        try:
+            if not may_have_more(session, checkpoint, target.identity):
+                continue
+            if is_new and (since_s is None or modified_ns(session.path) < since_s * 1e9):
+                history += 1
+                continue
+            if time.monotonic() > deadline:
+                is_more = True
+                continue
+            found = read_unsent(session, target, int(now_s * 1e9))
+        except TurnspanError:  # it cannot be read, so it cannot be sent
+            continue
+        pending += bool(found.spans)
+        turns += found.tally.turns
+        is_open += found.has_open_turn
+    return Pending(pending, turns, is_more, is_open, history)
+
+
 # ---- one destination
 
 
 def _standing(
-    destination: Destination,
+    target: Target,
     checkpoints: Sequence[state.Checkpoint],
     config: Config,
     pending: Pending,
@@ -180,9 +236,9 @@ def _standing(
     *,
     is_asking: bool,
 ) -> Standing:
-    identity = identity_of(destination)
+    destination, identity = target.destination, target.identity
     cursors = [(each.session_id, each.destinations[identity]) for each in checkpoints if identity in each.destinations]
-    hold = _hold(config.home, identity)
+    held = _backoff(config.home, identity)
     answer, reason = ask(destination, config) if is_asking else (None, "")
     newest = max(cursors, key=lambda pair: pair[1].last_success_s, default=None)
     errors = [cursor.last_error for _, cursor in cursors if cursor.last_error]
@@ -196,8 +252,8 @@ def _standing(
         turns=sum(cursor.sent_turns for _, cursor in cursors),
         spans=sum(cursor.sent_spans for _, cursor in cursors),
         last_success_s=(newest[1].last_success_s or None) if newest is not None else None,
-        last_error=f"{hold.answer}: {hold.reason}" if hold is not None else errors[-1] if errors else "",
-        held_until_s=hold.until_s if hold is not None and hold.until_s > now_s else None,
+        last_error=f"{held.answer}: {held.reason}" if held is not None else errors[-1] if errors else "",
+        held_until_s=held.until_s if held is not None and held.until_s > now_s else None,
         pending=pending,
         refused=_refusals(cursors),
         newest=_newest(newest, destination, config.home) if newest is not None else None,
@@ -206,9 +262,9 @@ def _standing(
     )
 
 
-def _hold(home: Path, identity: str) -> state.Hold | None:
+def _backoff(home: Path, identity: str) -> backoff.Backoff | None:
     try:
-        return state.load_hold(home, identity)
+        return backoff.load(home, identity)
     except StateError:
         return None
 
@@ -233,13 +289,13 @@ def _newest(newest: tuple[str, state.Cursor], destination: Destination, home: Pa
         return None
     trace_id = ids.trace_id(recent[-1].session_id, recent[-1].key).hex()
     base = where_of(destination, home).rstrip("/")
-    # Langfuse finds the project of a trace by itself (`/trace/ID`), so that nobody has to be asked for it.
+    # Langfuse finds the project of a trace by itself (`/trace/ID`): no request is needed.
     link = f"{base}/trace/{trace_id}" if destination.type == "langfuse" else ""
     return Newest(session_id, recent[-1].number, trace_id, cursor.last_success_s, link)
 
 
 def ask(destination: Destination, config: Config) -> tuple[str, str]:
-    """What a destination answers now, and its reason. An empty request is sent: it stores nothing."""
+    """Return what a destination responds to an empty request, which stores nothing, and the reason."""
     if destination.type == "local":
         directory = nearest(Path(where_of(destination, config.home)))
         return ("acknowledged", "") if can_write(directory) else ("configuration", f"cannot write to {directory}")
@@ -250,13 +306,13 @@ def ask(destination: Destination, config: Config) -> tuple[str, str]:
         return "configuration", str(error)
     finally:
         target.close()
-    # An empty request may be found invalid: it was understood, all the same.
+    # An empty request may be rejected as invalid: it was understood all the same.
     is_understood = verdict.answer in {"acknowledged", "partial", "invalid"}
     return ("acknowledged", "") if is_understood else (str(verdict.answer), verdict.reason)
 
 
 def nearest(path: Path) -> Path:
-    """What is at a path, or the nearest above it that can be seen."""
+    """Return a path, or its nearest parent that exists."""
     for each in (path, *path.parents):
         with suppress(OSError):
             each.lstat()
@@ -265,7 +321,7 @@ def nearest(path: Path) -> Path:
 
 
 def can_write(directory: Path) -> bool:
-    """Whether we may make files in it."""
+    """Return whether files can be created in a directory."""
     is_effective = os.access in os.supports_effective_ids
     return directory.is_dir() and os.access(directory, os.W_OK | os.X_OK, effective_ids=is_effective)
 
@@ -276,10 +332,10 @@ def can_write(directory: Path) -> bool:
 def _from_log(lines: Iterable[Line]) -> tuple[dict[str, int], str, Line | None]:
     masked: Counter[str] = Counter()
     since = ""
-    trouble = None
+    last_error = None
     for line in lines:
         since = since or line.at
         masked.update(counts_in(line.facts.get("masked", "")))
         if line.level in {"WARN", "ERROR"}:
-            trouble = line
-    return dict(masked), since, trouble
+            last_error = line
+    return dict(masked), since, last_error

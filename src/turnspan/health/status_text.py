@@ -29,12 +29,12 @@ _GOOD, _POOR, _BAD = "green", "yellow", "red"
 def status_lines(status: Status) -> Iterator[str]:
     """Yield the lines of a status."""
     yield from _switches(status)
-    more = "at least " if status.unread else ""
+    more = "at least " if status.unreadable else ""
     words = [more + count(status.transcripts, "transcript"), f"{status.known:,} seen by turnspan"]
     words += [f"{status.off:,} switched off"] if status.off else []
-    words += [f"{status.unreadable:,} with an unreadable state"] if status.unreadable else []
+    words += [f"{status.unreadable_states:,} with an unreadable state"] if status.unreadable_states else []
     yield _row("sessions", ", ".join(words))
-    for why in status.unread:
+    for why in status.unreadable:
         yield _row("", paint(one_line(why), _BAD))
     if status.hook is not None:
         took = f"median {status.hook.median_ms:.0f} ms, max {status.hook.longest_ms:.0f} ms"
@@ -42,22 +42,22 @@ def status_lines(status: Status) -> Iterator[str]:
     if status.masked:
         rules = ", ".join(f"{one_line(rule)} {times:,}" for rule, times in sorted(status.masked.items()))
         yield _row("masked", f"{rules} (in the log since {status.masked_since[:10]})")
-    if status.last_trouble is not None:
-        yield _row("error", _log_line(status.last_trouble))
+    if status.last_error is not None:
+        yield _row("error", _log_line(status.last_error))
     for problem in status.problems:
         yield _row("settings", paint(one_line(problem), _BAD))
     for standing in status.destinations:
         yield ""
         yield from _standing(standing, status.at_s)
-    if status.strangers:
+    if status.other_exporters:
         yield ""
-        names = ", ".join(map(one_line, status.strangers))
+        names = ", ".join(map(one_line, status.other_exporters))
         yield f"not configured here, but used before or configured in Claude Code's environment: {names}"
 
 
 def _switches(status: Status) -> Iterator[str]:
     if not status.is_enabled:
-        yield _row("turnspan", paint(f"disabled by {one_line(status.switched_by)}", _BAD))
+        yield _row("turnspan", paint(f"disabled by {one_line(status.disabled_by)}", _BAD))
     for place in status.places:
         yield _row("hooks", f"{one_line(place.scope)} ({one_line(place.path)}): {', '.join(place.events)}")
     if not status.places:
@@ -138,18 +138,18 @@ def status_record(status: Status) -> dict[str, object]:
         "at": _iso(status.at_s),
         "home": status.home,
         "is_enabled": status.is_enabled,
-        "disabled_by": status.switched_by,
+        "disabled_by": status.disabled_by,
         "hooks": msgspec.to_builtins(status.places),
         "transcripts": status.transcripts,
-        "unreadable": list(status.unread),
-        "sessions": {"known": status.known, "off": status.off, "unreadable": status.unreadable},
+        "unreadable": list(status.unreadable),
+        "sessions": {"known": status.known, "off": status.off, "unreadable": status.unreadable_states},
         "hook_ms": msgspec.to_builtins(status.hook),
         "masked": status.masked,
         "masked_since": status.masked_since or None,
-        "last_error": msgspec.to_builtins(status.last_trouble),
+        "last_error": msgspec.to_builtins(status.last_error),
         "problems": list(status.problems),
         "destinations": [_standing_record(standing) for standing in status.destinations],
-        "other_exporters": list(status.strangers),
+        "other_exporters": list(status.other_exporters),
     }
 
 

@@ -154,3 +154,8 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     facts: Facts = {}  # of the session and the turn: title, cwd, git branch, …
     spans: tuple[Span, ...] = ()
+
+    @property
+    def cwd(self) -> str:
+        """The working directory; "" if the transcript does not say."""
+        return str(self.facts.get("cwd") or "")

@@ -1,6 +1,6 @@
-"""The sessions on this machine, newest first: what each amounts to, and how much of it has arrived.
+"""The sessions on this machine, newest first, each with its totals and how much of it has arrived.
 
-A title is often the first words of a prompt: it is masked like everything that would leave.
+A title is often the first words of a prompt, so it is masked like everything that is exported.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from turnspan.bulk.pending import sent_word
 from turnspan.delivery import state
 from turnspan.delivery.destinations import identity_of, prices_of
-from turnspan.delivery.policy import rules_of
-from turnspan.errors import TranscriptError
+from turnspan.delivery.policy import is_switched_off, rules_of
+from turnspan.errors import StateError, TranscriptError
 from turnspan.secrets.replace import mask
 from turnspan.source.reader import all_traces
 from turnspan.source.scan import modified_ns
@@ -22,7 +21,7 @@ from turnspan.source.sessions import indexed_titles, newest_sessions, projects_d
 from turnspan.view.sessions_table import summarise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from turnspan.settings.config import Config
     from turnspan.view.sessions_table import Summary
@@ -31,9 +30,9 @@ if TYPE_CHECKING:
 def overview(
     config: Config, *, limit: int, project: str | None = None, unread: dict[str, str]
 ) -> Iterator[tuple[Summary, str]]:
-    """Sessions, each as soon as it was read, with a word for how much of it has arrived.
+    """Yield each session as soon as it was read, with how much of it has arrived: all, 3/5, no, off, or ? if unknown.
 
-    `unread` hears of those that cannot be read, and of projects that cannot be listed.
+    Sessions that cannot be read, and projects that cannot be listed, are added to `unread`, each with the reason.
     """
     prices, rules = prices_of(config), rules_of(config)
     identities = [identity_of(destination) for destination in config.destinations]
@@ -45,7 +44,20 @@ def overview(
         except TranscriptError as error:
             unread[session.session_id] = str(error)
             continue
-        is_off = not config.is_enabled or config.narrowing(summary.project).is_off
-        known = state.peek(config.home, session.session_id)
-        shown = msgspec.structs.replace(summary, title=mask(summary.title, rules=rules).text)
-        yield shown, sent_word(known, identities, summary.tally.turns, is_off=is_off)
+        try:
+            checkpoint = state.peek(config.home, session.session_id)
+            is_off = is_switched_off(config, summary.project) or (checkpoint is not None and checkpoint.is_off)
+            sent = "off" if is_off else _sent(checkpoint, identities, summary.tally.turns)
+        except StateError as error:
+            unread[session.session_id] = str(error)
+            sent = "?"
+        yield msgspec.structs.replace(summary, title=mask(summary.title, rules=rules).text), sent
+
+
+def _sent(checkpoint: state.Checkpoint | None, identities: Sequence[str], turns: int) -> str:
+    """Return how much of a session the destination has that has the least of it: all, 3/5 or no."""
+    cursors = [checkpoint.destinations.get(each) if checkpoint is not None else None for each in identities]
+    least = min((cursor.sent_turns if cursor is not None else 0 for cursor in cursors), default=0)
+    if not least:
+        return "no"
+    return "all" if least >= turns else f"{least}/{turns}"

@@ -1,9 +1,9 @@
-"""What would leave of a session, for a person to look at: the same reading and the same masking, and nothing is sent.
+"""A session as it would be exported: read and masked like for sending, but nothing is sent.
 
 Rules:
 
-- Traces come one by one, as they are read: a long session is not waited for and not held.
-- What is switched off is shown too, masked like everything else, and said to stay here.
+- Traces are yielded as they are read: a long session is neither waited for nor held in memory.
+- Traces that are switched off are shown too, masked like all others, and marked as not exported.
 """
 
 from __future__ import annotations
@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from turnspan.delivery.destinations import prices_of
-from turnspan.delivery.policy import policy_of, rules_of
-from turnspan.settings.config import narrowed
+from turnspan.delivery.destinations import Target
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
 from turnspan.terminal import count
-from turnspan.trace.redact import redact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,68 +23,51 @@ if TYPE_CHECKING:
     from turnspan.settings.config import Config, Destination
     from turnspan.source.sessions import SessionFile
     from turnspan.trace.model import Trace
-    from turnspan.trace.redact import Policy
 
 
 class Leaving(msgspec.Struct, frozen=True):
-    """A trace as it would leave."""
+    """A trace as it would be exported."""
 
     trace: Trace
     masked: dict[str, int]  # how often each rule masked something
-    where: str = ""  # where it would go and how much of it, for a person
+    where: str = ""  # the destination and the capture mode, or why it is not exported
 
 
 class Preview:
-    """One walk over what would leave of a session, from a place on. After it: what was passed over."""
+    """Reads what would be exported of a session, from a place on; `notes` then says what was skipped."""
 
     def __init__(
         self, session: SessionFile, config: Config, destination: Destination, place: Progress | None = None
     ) -> None:
-        self.place = place or Progress()  # where the piece begins that the last trace is of: a walk can begin there
-        self._reading = Reading(session, self.place, Ending(is_over=True), prices_of(config))
-        self._config = config
-        self._destination = destination
-        self._rules = rules_of(config)
-        self._known: dict[str, tuple[Policy, tuple[str, ...], str]] = {}  # by working directory
+        self.place = place or Progress()  # where the piece of the last trace begins: another preview can begin there
+        target = Target(destination, config)
+        self._reading = Reading(session, self.place, Ending(is_over=True), target.prices)
+        self._name = destination.name
+        self._policy = target.mask
         self._copied = 0
 
     def traces(self, turn: int | None = None) -> Iterator[Leaving]:
-        """The traces in the order of leaving; with a number only those of that turn."""
+        """Yield the traces in the order of export; with a number only those of that turn."""
         for piece in self._reading.pieces():
             self._copied += piece.copied
             for trace in piece.traces:
                 if turn is None or trace.name == f"Turn {turn}":
-                    yield self._masked(trace)
+                    masked, counts = self._policy.masked(trace)
+                    yield Leaving(masked, dict(counts), self._where(trace.cwd))
             self.place = piece.progress
 
-    def _masked(self, trace: Trace) -> Leaving:
-        cwd = str(trace.facts.get("cwd", ""))
-        if cwd not in self._known:
-            self._known[cwd] = self._known_about(cwd)
-        policy, tags, where = self._known[cwd]
-        tagged = msgspec.structs.replace(trace, tags=tuple(dict.fromkeys((*trace.tags, *tags))))
-        masked, counts = redact(tagged, policy)
-        return Leaving(masked, dict(counts), where)
-
-    def _known_about(self, cwd: str) -> tuple[Policy, tuple[str, ...], str]:
-        config, destination = self._config, self._destination
-        narrowing = config.narrowing(cwd)
-        settings = narrowed(destination.policy, narrowing)
-        where = f"to {destination.name}, {settings['capture']}"
-        if narrowing.is_off:
-            where = f"nowhere: {narrowing.why}"
-        if not config.is_enabled:
-            where = f"nowhere: switched off by {config.sources['enabled']}"
-        return policy_of(settings, config, self._rules), (*map(str, config.values["tags"]), *narrowing.tags), where
+    def _where(self, cwd: str) -> str:
+        why_off = self._policy.why_off(cwd)
+        return f"nowhere: {why_off}" if why_off else f"to {self._name}, {self._policy.capture(cwd)}"
 
     def notes(self) -> Iterator[str]:
-        """What a person should know after the walk, a sentence each."""
+        """Yield a sentence for each kind of content that was skipped."""
         noticed = self._reading.anomalies
         if self._copied:
             yield f"not shown: {count(self._copied, 'turn')} copied from other sessions, where they are shown"
         if noticed.unreadable:
-            yield f"passed over: {count(noticed.unreadable, 'line')} that cannot be read"
+            yield f"skipped: {count(noticed.unreadable, 'unreadable line')}"
         if noticed.oversized:
-            yield f"passed over: {count(noticed.oversized, 'line')} too long to hold"
+            yield f"skipped: {count(noticed.oversized, 'line')} over the size limit"
         if noticed.unknown:
-            yield f"passed over: entries of unknown types ({', '.join(sorted({kind for kind, _ in noticed.unknown}))})"
+            yield f"skipped: entries of unknown types ({', '.join(sorted({kind for kind, _ in noticed.unknown}))})"

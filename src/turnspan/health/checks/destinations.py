@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from turnspan.backends import Answer
-from turnspan.delivery import state
+from turnspan.delivery import backoff, state
 from turnspan.delivery.destinations import Target, identity_of
 from turnspan.delivery.holdings import open_holdings
 from turnspan.errors import StateError, TurnspanError
@@ -97,7 +97,7 @@ def _local(group: Group, directory: Path) -> Iterator[Check]:
 def _held(group: Group, destination: Destination, config: Config, now_s: float) -> Iterator[Check]:
     identity = identity_of(destination)
     try:
-        hold = state.load_hold(config.home, identity)
+        hold = backoff.load(config.home, identity)
     except StateError:
         hold = None
     if hold is not None:

@@ -1,0 +1,202 @@
+"""What a destination does not have yet of a session: the one answer for everything that sends, counts or compares.
+
+There are two ways to ask:
+
+- `may_have_more` compares the checkpoint with the sizes of the files: cheap, and never wrong when it says no.
+- `Rest` and `read_unsent` read the transcript from the checkpoint on: exact.
+
+Rules, the same for the worker, backfill, the dry run, verify, status and retention:
+
+- A session or a directory that is switched off has nothing unsent.
+- Spans that arrived already, in a piece of which only a part was accepted, are not unsent.
+- A file that is only the beginning of a transcript that was acknowledged beyond its end has nothing unsent.
+- The user's own prices apply.
+- Nothing is written, not even a damaged checkpoint is set aside. One that cannot be read raises StateError: then
+  nothing is known, and the caller reports that session as failed.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from turnspan.delivery import state
+from turnspan.errors import TranscriptError
+from turnspan.source import sessions, tail
+from turnspan.source.progress import Ending, Position
+from turnspan.source.scan import size_of, stamp_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from turnspan.delivery.destinations import Target
+    from turnspan.source.sessions import SessionFile
+    from turnspan.trace.model import Trace
+    from turnspan.trace.tally import Tally
+
+
+# ---- without reading
+
+
+def known(home: Path, session_id: str) -> state.Checkpoint:
+    """Return the checkpoint of a session; an empty one if there is none that can be decoded. Raises StateError."""
+    return state.peek(home, session_id) or state.Checkpoint(session_id=session_id)
+
+
+def may_have_more(session: SessionFile, checkpoint: state.Checkpoint | None, identity: str) -> bool:
+    """Return whether a destination may lack something, judged by the checkpoint and the sizes of the files."""
+    if checkpoint is None:
+        return True
+    cursor = checkpoint.destinations.get(identity)
+    if checkpoint.is_off or (cursor is not None and is_unchanged(session, cursor)):
+        return False
+    return not is_outdated_copy(session, checkpoint, identity)
+
+
+def is_unchanged(session: SessionFile, cursor: state.Cursor) -> bool:
+    """Return whether nothing was written to a session since nothing of it was left to send."""
+    if not cursor.seen_bytes or stamp_of(str(session.path))[0] != cursor.seen_bytes:
+        return False
+    read, launched, files = cursor.progress.agents, cursor.progress.launched, sessions.agent_files(session)
+    for agent_id in {**files, **read, **launched}:
+        file = files.get(agent_id) or sessions.flat_agent_file(session, agent_id)
+        if file is not None and file.size > read.get(agent_id, Position()).offset:
+            return False
+    return True
+
+
+def is_outdated_copy(session: SessionFile, checkpoint: state.Checkpoint, identity: str) -> bool:
+    """Return whether a file is only the beginning of a transcript that was acknowledged beyond the file's end."""
+    cursor = checkpoint.destinations.get(identity)
+    if cursor is None or checkpoint.transcript == str(session.path):
+        return False
+    size = size_of(session.path)
+    if cursor.progress.main.offset <= size or size == 0:
+        return False
+    try:
+        return _fingerprint(session.path, size) == _fingerprint(Path(checkpoint.transcript), size)
+    except TranscriptError:
+        return False
+
+
+def _fingerprint(path: Path, offset: int) -> str:
+    descriptor = tail.open_regular(path)
+    try:
+        return tail.fingerprint(descriptor, offset)
+    finally:
+        os.close(descriptor)
+
+
+def file_sizes(session: SessionFile) -> tuple[int, int]:
+    """Return the size of a session's own file, and of its subagents' files together."""
+    return size_of(session.path), sum(file.size for file in sessions.agent_files(session).values())
+
+
+def unread_bytes(sizes: tuple[int, int], cursor: state.Cursor | None) -> int:
+    """Return how many bytes of a session's files a destination has not acknowledged; for progress bars."""
+    main, agents = sizes
+    if cursor is None:
+        return main + agents
+    read = sum(position.offset for position in cursor.progress.agents.values())
+    return (0 if cursor.seen_bytes == main else max(0, main - cursor.progress.main.offset)) + max(0, agents - read)
+
+
+# ---- by reading
+
+
+class Unsent(msgspec.Struct, frozen=True, kw_only=True):
+    """What one destination does not have of one session."""
+
+    spans: frozenset[bytes]
+    tally: Tally
+    cwd: str = ""  # the first working directory in what was read, also if it is switched off
+    copied: int = 0  # turns that are exported from another session
+    off: int = 0  # traces that are switched off; 1 if the session is
+    masked: dict[str, int] = {}  # how often each rule masked something, if that was asked for
+    has_open_turn: bool = False  # a turn or a subagent has not ended
+
+
+class Rest:
+    """Reads what one destination does not have of a session. The counters are final when `traces` has ended."""
+
+    def __init__(self, session: SessionFile, target: Target, now_ns: int, *, is_resend: bool = False) -> None:
+        self._session = session
+        self._target = target
+        self._now_ns = now_ns
+        self._is_resend = is_resend
+        self.cwd = ""
+        self.copied = 0
+        self.off = 0
+        self.has_open_turn = False
+
+    def traces(self) -> Iterator[tuple[Trace, Trace]]:
+        """Yield each trace as it was built, and with only its unsent spans. Raises TranscriptError, StateError."""
+        from turnspan.source.reader import Reading  # noqa: PLC0415  an event with nothing new must not load it
+
+        session, target = self._session, self._target
+        checkpoint = known(target.home, session.session_id)
+        if checkpoint.is_off:
+            self.off = 1
+            return
+        cursor = checkpoint.destinations.get(target.identity, state.Cursor())
+        if self._is_resend:
+            cursor = state.Cursor()
+        elif is_outdated_copy(session, checkpoint, target.identity):
+            return
+        arrived = {bytes.fromhex(span) for span in cursor.arrived}
+        reading = Reading(session, cursor.progress, Ending(now_ns=self._now_ns), target.prices)
+        for piece in reading.pieces():
+            self.copied += piece.copied
+            for trace in piece.traces:
+                self.cwd = self.cwd or trace.cwd
+                if target.mask.is_off(trace.cwd):
+                    self.off += 1
+                elif left := without(trace, arrived):
+                    yield trace, left
+        self.has_open_turn = reading.has_unsealed
+
+
+def read_unsent(
+    session: SessionFile, target: Target, now_ns: int, *, is_resend: bool = False, is_masking: bool = False
+) -> Unsent:
+    """Return what a destination does not have of a session. Raises TranscriptError, StateError.
+
+    `is_resend`: as if nothing had been sent. `is_masking`: also count what would be masked, which takes far longer.
+    """
+    from turnspan.trace.tally import Tally, tally_of  # noqa: PLC0415  as above
+
+    rest = Rest(session, target, now_ns, is_resend=is_resend)
+    spans: set[bytes] = set()
+    tally = Tally()
+    masked: dict[str, int] = {}
+    for trace, left in rest.traces():
+        spans |= {span.span_id for span in left.spans}
+        tally += tally_of(left)
+        if is_masking:
+            for rule, times in target.mask.masked(trace).counts.items():
+                masked[rule] = masked.get(rule, 0) + times
+    return Unsent(
+        spans=frozenset(spans),
+        tally=tally,
+        cwd=rest.cwd,
+        copied=rest.copied,
+        off=rest.off,
+        masked=masked,
+        has_open_turn=rest.has_open_turn,
+    )
+
+
+def has_unsent(session: SessionFile, target: Target, now_ns: int, *, is_resend: bool = False) -> bool:
+    """Return whether something of a session could be sent now; reads no further than the first trace."""
+    return any(True for _ in Rest(session, target, now_ns, is_resend=is_resend).traces())
+
+
+def without(trace: Trace, spans: set[bytes] | frozenset[bytes]) -> Trace | None:
+    """Return a trace without some of its spans; None if none is left."""
+    if spans.isdisjoint(span.span_id for span in trace.spans):
+        return trace if trace.spans else None
+    left = tuple(span for span in trace.spans if span.span_id not in spans)
+    return msgspec.structs.replace(trace, spans=left) if left else None

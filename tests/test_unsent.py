@@ -1,0 +1,208 @@
+"""What a destination does not have yet: every command gives the same answer, and one bad session stops no other."""
+
+import json
+import os
+import time
+
+import pytest
+from rows import MODEL, Writer
+
+from turnspan.delivery import state
+from turnspan.delivery.destinations import Target, since
+from turnspan.settings.config import load_config
+from turnspan.ship import ship
+from turnspan.source.progress import Ending, Progress
+from turnspan.source.reader import Reading
+from turnspan.source.sessions import session_at
+
+ONE = "5e55104a-0000-4000-8000-000000000001"
+TWO = "5e55104a-0000-4000-8000-000000000002"
+DAY_S = 86400
+OVER = Ending(is_over=True)
+
+
+def configure(claude_home, text):
+    """Write config.toml."""
+    path = claude_home / "turnspan" / "config.toml"
+    path.write_text(text)
+    path.chmod(0o600)
+
+
+def session(claude_home, session_id=ONE, turns=2, **options):
+    """Write a session that Claude Code deletes in a day, and return its path."""
+    writer = Writer(session=session_id, tag=session_id[-1], **options)
+    for number in range(turns):
+        writer.turn(f"question {number}", "Answer.")
+    path = writer.save(claude_home / "projects" / "-p")
+    then = time.time() - 29 * DAY_S
+    os.utime(path, (then, then))
+    return path
+
+
+def link_state(claude_home, session_id):
+    """Make the state file of a session a symlink, which turnspan refuses to read."""
+    directory = claude_home / "turnspan" / "state"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    (directory / f"{session_id}.json").symlink_to(claude_home / "elsewhere.json")
+
+
+def asked(command, *arguments):
+    """Run a command with --json; return its exit code and its objects."""
+    code, out, _ = command(*arguments, "--json")
+    return code, [json.loads(line) for line in out.splitlines()]
+
+
+# ---- one answer
+
+
+def test_the_users_prices_count_in_every_command(claude_home, command):
+    """With prices of your own, `sessions`, `backfill --dry-run` and `retention` show the same cost."""
+    dear = dict.fromkeys(("input", "output", "cache_read", "cache_write_5m", "cache_write_1h"), 1e6)
+    prices = claude_home / "prices.json"
+    prices.write_text(json.dumps({MODEL: dear}))
+    configure(claude_home, f'prices = "{prices}"')
+    session(claude_home)
+    _, [listed] = asked(command, "sessions")
+    _, [planned] = asked(command, "backfill", "--dry-run", "--jobs", "1")
+    _, [kept] = asked(command, "retention")
+    [expiring] = kept["expiring"]
+    [project] = planned["destinations"]["local"]["projects"].values()
+    costs = {listed["cost_usd"], project["cost_usd"], expiring["unsent"]["local"]["cost_usd"]}
+    assert len(costs) == 1
+    assert costs.pop() > 700
+
+
+# ---- one bad session
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",), ("--limit", "5")])
+def test_a_state_file_that_is_a_link_stops_no_other_session(claude_home, command, options):
+    """`backfill` names the session, sends or counts all others, and exits with 1."""
+    session(claude_home, ONE)
+    session(claude_home, TWO)
+    link_state(claude_home, ONE)
+    code, [done] = asked(command, "backfill", "--jobs", "1", *options)
+    assert code == 1
+    if "--dry-run" in options:
+        assert (list(done["failed"]), done["destinations"]["local"]["total"]["turns"]) == ([ONE], 2)
+    else:
+        assert (list(done["left"]), done["turns"], done["sessions"]) == ([ONE], 2, 1)
+
+
+def test_verify_names_a_session_whose_state_cannot_be_read(claude_home, command):
+    """`verify` compares all others, and exits with 1."""
+    session(claude_home, ONE)
+    session(claude_home, TWO)
+    command("backfill", "--jobs", "1", "--session", TWO)
+    link_state(claude_home, ONE)
+    code, [done] = asked(command, "verify")
+    assert (code, list(done["failed"]), done["differences"]) == (1, [ONE], [])
+    assert done["destinations"]["local"]["sessions"] == 1
+
+
+def test_retention_names_a_session_whose_state_cannot_be_read(claude_home, command):
+    """`retention` lists all others, and exits with 1."""
+    session(claude_home, ONE)
+    session(claude_home, TWO)
+    link_state(claude_home, ONE)
+    code, [done] = asked(command, "retention")
+    assert (code, list(done["failed"]), [one["session_id"] for one in done["expiring"]]) == (1, [ONE], [TWO])
+
+
+def test_sessions_lists_a_session_whose_state_cannot_be_read(claude_home, command):
+    """`sessions` lists every session; what arrived of that one is unknown, it says why, and exits with 1."""
+    session(claude_home, ONE)
+    session(claude_home, TWO)
+    link_state(claude_home, ONE)
+    code, out, err = command("sessions", "--json")
+    assert code == 1
+    assert {one["session_id"]: one["sent"] for one in map(json.loads, out.splitlines())} == {ONE: "?", TWO: "no"}
+    assert f"{ONE}.json" in err
+
+
+# ---- the same answer everywhere
+
+
+def answers(command):
+    """Return the unsent turns that `status`, `backfill --dry-run` and `retention` report."""
+    _, [status] = asked(command, "status")
+    _, [planned] = asked(command, "backfill", "--dry-run", "--jobs", "1")
+    _, [kept] = asked(command, "retention")
+    expiring = sum(one["unsent"]["local"]["turns"] for one in kept["expiring"])
+    return (
+        status["destinations"][0]["pending"]["turns"],
+        planned["destinations"]["local"]["total"]["turns"],
+        expiring,
+    )
+
+
+def target_of(claude_home):
+    """Return the first destination, used for the first time long ago."""
+    config = load_config(os.environ)
+    target = Target(config.destinations[0], config)
+    since(config, target.identity, time.time() - 90 * DAY_S)
+    assert config.claude_home == claude_home
+    return target
+
+
+def test_every_command_counts_the_same_turns(claude_home, command):
+    """Nothing sent, one turn unsent, everything sent."""
+    target = target_of(claude_home)
+    session(claude_home)
+    assert answers(command) == (2, 2, 2)
+    command("backfill", "--jobs", "1")
+    assert answers(command) == (0, 0, 0)
+    path = session(claude_home, turns=3)
+    assert answers(command) == (1, 1, 1)
+    assert ship(session_at(path), target, OVER, time.time).turns == 1
+    assert answers(command) == (0, 0, 0)
+
+
+def test_spans_that_arrived_are_not_unsent(claude_home, command):
+    """A part of a batch was accepted before an outage: `status`, the dry run, `retention` and `verify` count the rest."""
+    target = target_of(claude_home)
+    path = session(claude_home)
+    [piece] = Reading(session_at(path), Progress(), OVER).pieces()
+    first, _ = piece.traces
+    arrived = tuple(span.span_id.hex() for span in first.spans)
+    cursor = state.Cursor(arrived=arrived, sent_spans=len(arrived))
+    state.save(
+        target.home, state.Checkpoint(session_id=ONE, transcript=str(path), destinations={target.identity: cursor})
+    )
+    assert answers(command) == (1, 1, 1)
+
+
+def test_a_switched_off_directory_has_nothing_unsent(claude_home, tmp_path, command):
+    """Neither `status` nor the dry run nor `retention` counts it, and `--limit` does not choose it."""
+    target_of(claude_home)
+    configure(claude_home, f'off = ["{tmp_path}/private/**"]')
+    session(claude_home, ONE, cwd=str(tmp_path / "private"))
+    assert answers(command) == (0, 0, 0)
+    session(claude_home, TWO, turns=1)
+    assert answers(command) == (1, 1, 1)
+    _, [done] = asked(command, "backfill", "--jobs", "1", "--limit", "1")
+    assert (done["sessions"], done["turns"]) == (1, 1)
+
+
+def test_an_outdated_copy_has_nothing_unsent(claude_home, command):
+    """A shorter copy of a transcript that was sent is not sent again, whichever way it is found."""
+    target = target_of(claude_home)
+    path = session(claude_home, turns=3)
+    command("backfill", "--jobs", "1")
+    copy = claude_home / "projects" / "-copy" / path.name
+    copy.parent.mkdir()
+    copy.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:4]))
+    os.utime(copy, (path.stat().st_mtime,) * 2)
+    before = state.peek(target.home, ONE)
+    for ending in (OVER, Ending(is_stopped=True), Ending(now_ns=time.time_ns())):
+        assert ship(session_at(copy), target, ending, time.time).spans == 0
+    assert state.peek(target.home, ONE) == before
+    assert answers(command) == (0, 0, 0)
+
+
+def test_a_session_that_was_switched_off_has_nothing_unsent(claude_home, command):
+    """`status`, the dry run and `retention` agree with the worker."""
+    target = target_of(claude_home)
+    path = session(claude_home)
+    state.save(target.home, state.Checkpoint(session_id=ONE, transcript=str(path), is_off=True))
+    assert answers(command) == (0, 0, 0)
