@@ -256,7 +256,7 @@ def test_a_session_without_a_turn_is_no_error(turnspan):
     path.write_text('{"type":"file-history-snapshot","messageId":"x"}\n')
     code, out, err = turnspan("show", SESSION)
     assert (code, out) == (0, "")
-    assert "has no turn yet" in err
+    assert "has no turns yet" in err
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_a_home_that_is_nobodys_is_no_failure(turnspan):
     two_turns().save(turnspan.projects / "-p")
     code, out, err = turnspan("sessions", "--project", "~no-such-user")
     assert (code, out) == (0, "")
-    assert "there are no sessions of '~no-such-user'" in err
+    assert "no sessions of '~no-such-user' found" in err
 
 
 def test_no_transcripts_at_all(turnspan):
@@ -337,7 +337,7 @@ def test_no_sessions_is_an_answer(turnspan):
     """An empty list is not an error, and machines get no line at all."""
     code, out, err = turnspan("sessions", "--json", "--project", "nowhere")
     assert (code, out) == (0, "")
-    assert "there are no sessions of 'nowhere'" in err
+    assert "no sessions of 'nowhere' found" in err
 
 
 def test_one_project_that_cannot_be_listed_hides_no_other(turnspan):
@@ -346,7 +346,7 @@ def test_one_project_that_cannot_be_listed_hides_no_other(turnspan):
     (turnspan.projects / "circle").symlink_to("circle")
     code, out, err = turnspan("sessions")
     assert (code, len(out.splitlines())) == (1, 2)
-    assert err.startswith(f"passed over: cannot list {str(turnspan.projects / 'circle')!r}: ")
+    assert err.startswith(f"skipped: cannot list {str(turnspan.projects / 'circle')!r}: ")
     assert len(err.splitlines()) == 1
     for name in ((), (SESSION[:4],)):
         code, out, again = turnspan("show", *name)
@@ -362,7 +362,7 @@ def test_one_transcript_that_cannot_be_read_hides_no_other(turnspan):
     closed.chmod(0)
     code, out, err = turnspan("sessions")
     assert (code, len(out.splitlines())) == (1, 2)
-    assert err == f"passed over: cannot read {str(closed)!r}: this user may not read it\n"
+    assert err == f"skipped: cannot read {str(closed)!r}: this user may not read it\n"
 
 
 # ---- the frame
@@ -467,7 +467,13 @@ def test_little_is_loaded_to_say_the_version():
     code = "import sys\nfrom turnspan.cli import main\ntry: main(['--version'])\nexcept SystemExit: pass\n"
     code += "print(*[name for name in sys.modules if name.startswith(('turnspan', 'rich', 'msgspec'))])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert out.splitlines()[1].split() == ["turnspan", "turnspan.errors", "turnspan.cli"]
+    assert out.splitlines()[1].split() == [
+        "turnspan",
+        "turnspan.commands",
+        "turnspan.commands.declare",
+        "turnspan.errors",
+        "turnspan.cli",
+    ]
 
 
 # ---- as a process

@@ -22,10 +22,11 @@ from rows import Writer
 
 from turnspan import log
 from turnspan.claude.install import Runtime, Scope, apply, plan_install, remember_runtime, this_runtime
+from turnspan.commands.records import doctor_record
 from turnspan.delivery import state
 from turnspan.delivery.destinations import Target, identity_of
 from turnspan.health.checks.package import installed_checks
-from turnspan.health.doctor import doctor_lines, doctor_record, examine
+from turnspan.health.doctor import doctor_lines, examine
 from turnspan.hook import PACKAGE_ROOT
 from turnspan.ship import ship
 from turnspan.source.progress import Ending
@@ -127,7 +128,7 @@ def closed_port():
         return server.port
 
 
-# ---- all is well
+# ---- a healthy installation
 
 
 def test_a_healthy_installation_has_nothing_to_mend(place):
@@ -141,15 +142,15 @@ def test_a_healthy_installation_has_nothing_to_mend(place):
     checks = place.examine()
     assert [check for check in checks if check.mark != "good"] == []
     assert list(dict.fromkeys(check.group for check in checks)) == [
-        "This turnspan",
+        "Installation",
         "Claude Code",
-        "Its files",
-        "Its settings",
+        "Files",
+        "Configuration",
         "Destination local",
         "Transcripts",
     ]
     assert "Claude Code 2.1.100 wrote the 1 newest session" in [check.says for check in checks]
-    assert list(doctor_lines(checks))[-1].endswith("all is well\x1b[0m")
+    assert list(doctor_lines(checks))[-1].endswith("no problems found\x1b[0m")
     assert doctor_record(checks)["is_healthy"] is True
 
 
@@ -422,35 +423,60 @@ def test_a_clock_that_is_wrong(place, seconds, way):
 
 
 def test_malformed_settings_of_claude_code(place):
-    """The file, the line, and that Claude Code reads nothing of it."""
+    """The message names the file and the line, and says that Claude Code ignores the file."""
     path = place.settings('{\n  "hooks": {},\n}\n')
     mark, says, todo = place.said()[0]
     assert mark == "bad"
     assert says.startswith((f"{path} cannot be used: line 3, column 1", f"{path} cannot be used: line 2, column 14"))
-    assert "Claude Code reads nothing of it" in says
-    assert "correct it" in todo
+    assert "Claude Code ignores it" in says
+    assert "fix it" in todo
 
 
 def test_malformed_settings_of_ours(place):
     """The file and the line."""
     place.write('capture = "redacted"\n[destinations\n')
-    said = place.about("Its settings")
-    assert said[0].mark == "bad"
-    assert "config.toml:2 is not valid TOML" in said[0].says
-    assert "switched off" in said[1].says
+    [check] = place.about("Configuration")
+    assert check.mark == "bad"
+    assert "config.toml:2 is not valid TOML" in check.says
+    assert "nothing is exported until this is fixed" in check.says
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes")
+def test_a_config_file_that_others_can_write_to(place):
+    """It is one error, with the command that fixes it; no setting is said to disable turnspan."""
+    place.write("")
+    (place.home / "config.toml").chmod(0o666)
+    [check] = place.about("Configuration")
+    assert check.mark == "bad"
+    assert "chmod go-w" in check.says
+
+
+def test_disabled_by_the_environment(place):
+    """A variable that disables export is to be unset; the file is not mentioned."""
+    place.env["TURNSPAN_ENABLED"] = "0"
+    [_, check] = place.about("Configuration")
+    assert check.says == "turnspan is disabled by $TURNSPAN_ENABLED: nothing is exported"
+    assert check.todo == "unset TURNSPAN_ENABLED"
+
+
+def test_disabled_by_the_config_file(place):
+    """The file that disables export is named."""
+    place.write("enabled = false\n")
+    [_, check] = place.about("Configuration")
+    assert check.todo == f"set `enabled = true` in {place.home / 'config.toml'}"
 
 
 def test_a_wrong_pattern(place):
-    """A regular expression that is none."""
+    """A regular expression that is not valid is an error."""
     place.write('patterns = { mine = "(" }\n')
-    assert [check.mark.value for check in place.about("Its settings")] == ["bad"]
+    assert [check.mark.value for check in place.about("Configuration")] == ["bad"]
 
 
 def test_a_project_that_is_off(place):
-    """Who wonders why nothing arrives is told which file it is."""
+    """The check names the project's file that disables export."""
     (place.project / ".claude").mkdir()
     (place.project / ".claude" / "turnspan.toml").write_text("enabled = false\n")
-    [_, check] = place.about("Its settings")
+    [_, check] = place.about("Configuration")
     assert check.mark == "doubt"
     assert str(place.project / ".claude" / "turnspan.toml") in check.says
 
@@ -477,7 +503,7 @@ def hooks(place, **options):
 def test_no_hooks(place):
     """Nothing is registered."""
     assert hooks(place) == [
-        ("bad", "no hook is registered: Claude Code never calls turnspan", "run `turnspan install`")
+        ("bad", "no hooks registered: Claude Code does not call turnspan", "run `turnspan install`")
     ]
 
 
@@ -487,7 +513,7 @@ def test_two_installs(place):
     place.install(Scope.LOCAL)
     [(mark, says, todo)] = hooks(place)
     assert mark == "doubt"
-    assert "registered in the local settings too" in says
+    assert "also registered in the local settings" in says
     assert "turnspan uninstall --scope local" in todo
 
 
@@ -499,8 +525,8 @@ def test_two_turnspans(place):
     place.install(runtime=Runtime(Path(sys.executable), other, None, "other"))
     said = hooks(place)
     assert [mark for mark, _, _ in said] == ["doubt", "doubt"]
-    assert "not as this turnspan writes them" in said[0][1]
-    assert "there are two" in said[1][1]
+    assert "registered by another version, path or interpreter" in said[0][1]
+    assert "two installations" in said[1][1]
 
 
 def test_an_interpreter_that_is_gone(place):
@@ -510,8 +536,8 @@ def test_an_interpreter_that_is_gone(place):
     assert found == [
         (
             "bad",
-            "the hook in user calls /nonexistent/python3, which is gone",
-            "`turnspan install --scope user` registers what is there",
+            "the hook in user calls /nonexistent/python3, which does not exist",
+            "`turnspan install --scope user` updates it",
         )
     ]
 
@@ -535,14 +561,14 @@ def test_a_program_that_a_project_names_is_not_started(place):
     command = f"{trap} {trap} {place.base}"
     entry = {"hooks": {"Stop": [{"hooks": [{"type": "command", "command": command}]}]}}
     place.settings(entry, place.project / ".claude" / "settings.json")
-    assert any("was not tried" in says for _, says, _ in hooks(place))
+    assert any("was not started" in says for _, says, _ in hooks(place))
     assert not (place.base / "started").exists()
 
 
 def test_a_hook_that_the_path_finds(place):
     """In a desktop app the PATH is another one."""
     place.settings({"hooks": {"Stop": [{"hooks": [{"type": "command", "command": "turnspan hook"}]}]}})
-    assert any("found by the PATH" in says for _, says, _ in hooks(place))
+    assert any("depends on the PATH" in says for _, says, _ in hooks(place))
 
 
 def test_events_that_are_left_out(place):
@@ -553,7 +579,7 @@ def test_events_that_are_left_out(place):
     place.settings(table)
     [(mark, says, todo)] = hooks(place)
     assert mark == "doubt"
-    assert "leave out StopFailure" in says
+    assert says.endswith(": StopFailure")
     assert todo == "run `turnspan install --scope user`"
 
 
@@ -563,7 +589,7 @@ def test_hooks_that_are_switched_off(place):
     path = place.settings({"disableAllHooks": True}, place.project / ".claude" / "settings.json")
     [(mark, says, _)] = hooks(place)
     assert mark == "bad"
-    assert f"`disableAllHooks` is on in the project settings ({path})" in says
+    assert f"`disableAllHooks` is set in the project settings ({path})" in says
     place.settings({"disableAllHooks": False}, place.project / ".claude" / "settings.local.json")
     assert hooks(place) == []
 
@@ -575,7 +601,7 @@ def test_a_policy(place):
     [(mark, says, todo)] = hooks(place, managed=(policy,))
     assert mark == "bad"
     assert str(policy) in says
-    assert "ask them" in todo
+    assert "ask your organisation" in todo
     table = json.loads((place.claude / "settings.json").read_bytes())
     place.settings({"allowManagedHooksOnly": True, "hooks": table["hooks"]}, policy)
     assert not any(mark == "bad" for mark, _, _ in hooks(place, managed=(policy,)))
@@ -602,7 +628,7 @@ def test_the_plugin_knows_where_turnspan_is(place):
     installed = {"version": 2, "plugins": {"turnspan@turnspan": [{"scope": "user", "installPath": str(root)}]}}
     (place.claude / "plugins" / "installed_plugins.json").write_text(json.dumps(installed))
     place.settings({"enabledPlugins": {"turnspan@turnspan": True}})
-    assert any("looks for turnspan on the PATH" in says for _, says, _ in hooks(place))
+    assert any("searches for turnspan on the PATH" in says for _, says, _ in hooks(place))
     remember_runtime(place.env, this_runtime())
     assert hooks(place) == []
 
@@ -643,7 +669,7 @@ def test_a_package_as_it_was_installed(tmp_path):
     with (info / "METADATA").open("a") as file:
         file.write("Requires-Dist: no-such-thing>=1\nRequires-Dist: pytest-nothing; extra == 'dev'\n")
     said = [check.says for check in installed_checks(metadata.PathDistribution(info))]
-    assert said[1] == "what turnspan needs is not installed: no-such-thing"
+    assert said[1] == "dependencies are not installed: no-such-thing"
 
 
 # ---- files
@@ -669,7 +695,7 @@ def test_a_read_only_home():
         place = Place(Path(directory))
         place.claude.chmod(0o555)
         with somebody_without_rights():
-            said = place.about("Its files")
+            said = place.about("Files")
         place.claude.chmod(0o755)
     assert said[0].mark == "bad"
     assert said[0].says.startswith(f"cannot write to {place.claude}")
@@ -691,9 +717,9 @@ def test_permissions(place):
     (place.home / "config.toml").chmod(0o644)
     (place.home / "state").mkdir(mode=0o777)
     (place.home / "state").chmod(0o777)
-    said = {check.says: (check.mark.value, check.todo) for check in place.about("Its files") if check.mark != "good"}
-    assert said[f"others can read {place.home / 'config.toml'}"][0] == "doubt"
-    assert said[f"others can write to {place.home / 'state'}, so it is not used"][0] == "bad"
+    said = {check.says: (check.mark.value, check.todo) for check in place.about("Files") if check.mark != "good"}
+    assert said[f"other users can read {place.home / 'config.toml'}"][0] == "doubt"
+    assert said[f"other users can write to {place.home / 'state'}, so it is not used"][0] == "bad"
     assert all("chmod" in todo for _, todo in said.values())
 
 
@@ -702,14 +728,14 @@ def test_states_that_are_damaged(place):
     state.save(place.home, state.Checkpoint(session_id="good"))
     (place.home / "state" / "half.json").write_text('{"session_id":"ha')
     (place.home / "state" / "half.json").chmod(0o600)
-    assert any("the state of 1 session is damaged" in check.says for check in place.about("Its files"))
+    assert any("the state of 1 session is damaged" in check.says for check in place.about("Files"))
     assert (place.home / "state" / "half.json").exists()
 
 
 def test_a_bug_of_ours(place):
     """It was logged, and is told."""
     log.log_line(place.home, "ERROR", "bug", type="KeyError", at="ship.py:12")
-    assert any("KeyError at ship.py:12" in check.says for check in place.about("Its files"))
+    assert any("KeyError at ship.py:12" in check.says for check in place.about("Files"))
 
 
 # ---- destinations, as they are
@@ -794,8 +820,8 @@ def test_lines_and_fields_that_are_new(place):
     writer.row("telepathy")
     os.utime(writer.save(place.claude / "projects" / "-p"))
     said = [check.says for check in place.about("Transcripts")]
-    assert "lines of types that this turnspan does not know are passed over: telepathy (2.9.1, 1 times)" in said
-    assert "fields that are new to this turnspan, and not needed: mood (2.9.1)" in said
+    assert "lines of unknown types are skipped: telepathy (2.9.1, 1 times)" in said
+    assert "unknown fields, not needed: mood (2.9.1)" in said
 
 
 def test_transcripts_that_nobody_can_read():
@@ -853,7 +879,7 @@ def test_the_exit_code_says_whether_something_needs_mending(place, turnspan):
     """1 with a ✗, 0 without; lines for people, an object for machines."""
     code, out, err = turnspan("doctor")
     assert (code, err) == (1, "")
-    assert "  ✗ no hook is registered: Claude Code never calls turnspan\n    → run `turnspan install`\n" in out
+    assert "  ✗ no hooks registered: Claude Code does not call turnspan\n    → run `turnspan install`\n" in out
     place.install()
     code, out, _ = turnspan("doctor", "--json")
     record = json.loads(out)

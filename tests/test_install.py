@@ -38,7 +38,7 @@ from turnspan.claude.install import (
     this_runtime,
 )
 from turnspan.claude.settings_json import is_ours
-from turnspan.commands import install
+from turnspan.cli import frame
 from turnspan.errors import ConfigError, StateError, TurnspanError
 from turnspan.hook import HOOK_CODE
 from turnspan.settings.config import load_config
@@ -212,10 +212,10 @@ def test_a_malformed_file_is_not_touched(place, content):
     """A file that Claude Code cannot read either is left alone, with a sentence that names it."""
     place.write(content)
     before = place.files()
-    with pytest.raises(ConfigError, match=f"{re.escape(str(place.path()))} is malformed and was not touched") as caught:
+    with pytest.raises(ConfigError, match=f"{re.escape(str(place.path()))} is malformed and was not changed") as caught:
         place.plan()
     assert caught.value.hint
-    with pytest.raises(ConfigError, match="not touched"):
+    with pytest.raises(ConfigError, match="not changed"):
         plan_uninstall(Scope.USER, env=place.env, project=place.project)
     assert place.files() == before
 
@@ -262,7 +262,7 @@ def test_a_file_that_changes_under_our_hands_is_left_alone(place):
     place.write({"a": 1})
     plan = place.plan()
     place.write({"a": 2})
-    with pytest.raises(StateError, match="has just been changed by somebody else"):
+    with pytest.raises(StateError, match="was just changed by another program"):
         apply(plan)
     assert json.loads(place.path().read_bytes()) == {"a": 2}
 
@@ -500,7 +500,7 @@ def test_a_plugin_that_is_off_is_not_noticed(place):
         ("otel-hooks hook", "an OpenTelemetry hook"),
         ("npx claude_code_otel", "an OpenTelemetry hook"),
         ("/opt/bt/trace-claude-code/stop.sh", "a Braintrust hook"),
-        ("node ./telemetry/send.js", "what looks like a tracing hook"),
+        ("node ./telemetry/send.js", "a hook that looks like tracing"),
     ],
 )
 def test_other_exporters_are_noticed(place, command, name):
@@ -634,7 +634,7 @@ def test_a_destination_is_replaced_and_the_rest_stays():
 )
 def test_what_cannot_be_edited_safely_is_left_to_the_person(text):
     """Another way to write the same thing is not guessed at."""
-    with pytest.raises(ConfigError, match=r"destinations|another way"):
+    with pytest.raises(ConfigError, match=r"destinations|another form"):
         with_destination(text, "otlp", {"type": "otlp"})
 
 
@@ -715,8 +715,7 @@ def run(place, monkeypatch, command, *arguments, **env):
         monkeypatch.delenv(name)
     for name, value in {**place.env, "PATH": "/usr/bin:/bin", **env}.items():
         monkeypatch.setenv(name, value)
-    made = {made.name: made for made in install.commands()}
-    return CliRunner().invoke(made[command], arguments)
+    return CliRunner().invoke(frame, [command, *arguments])
 
 
 def test_install_and_uninstall_on_the_command_line(place, monkeypatch):
@@ -725,13 +724,13 @@ def test_install_and_uninstall_on_the_command_line(place, monkeypatch):
     said = run(place, monkeypatch, "install")
     assert said.exit_code == 0, said.output
     assert "+" in said.stdout
-    assert "traces go to: local" in said.stdout
+    assert f"destination: local files ({place.claude / 'turnspan' / 'traces'})" in said.stdout
     assert str(place.claude / "turnspan" / "installed") in said.stdout
     assert (place.claude / "turnspan" / "runtime").read_text().splitlines() == [
         sys.executable,
         str(this_runtime().root),
     ]
-    assert "is as it should be" in run(place, monkeypatch, "install").stdout
+    assert "already installed in" in run(place, monkeypatch, "install").stdout
     said = run(place, monkeypatch, "uninstall")
     assert "no longer registered" in said.stdout
     assert place.path().read_bytes() == original
@@ -759,7 +758,7 @@ def test_a_destination_is_tried_before_it_is_stored(place, monkeypatch, server):
     arguments = ["--to", "langfuse", "--endpoint", server.url, "--public-key", "pk-lf-1"]
     said = run(place, monkeypatch, "install", *arguments, LANGFUSE_SECRET_KEY="sk-lf-wrong")
     assert isinstance(said.exception, ConfigError)
-    assert "does not take these credentials" in str(said.exception)
+    assert "does not accept these credentials" in str(said.exception)
     assert "sk-lf-wrong" not in said.output + str(said.exception)
     assert list(place.files()) == []
     said = run(place, monkeypatch, "install", *arguments, "--capture", "metadata", LANGFUSE_SECRET_KEY="right")
@@ -851,7 +850,7 @@ def test_what_is_remembered_is_replaced(place):
 
 def talk(place, dialogue):
     """Run `install` in a terminal and answer its questions; gives all that was on the screen, and the exit code."""
-    code = "from turnspan.commands.install import commands; commands()[0]()"
+    code = "from turnspan.cli import main; main(['install'])"
     env = {**place.env, "PATH": "/usr/bin:/bin", "TERM": "dumb", "LANG": "C.UTF-8"}
     pid, terminal = pty.fork()
     if pid == 0:
@@ -877,34 +876,104 @@ def talk(place, dialogue):
     return screen.decode(), os.waitstatus_to_exitcode(status)
 
 
+def stored(place):
+    """The destination that was stored."""
+    [destination] = tomllib.loads((place.claude / "turnspan" / "config.toml").read_text())["destinations"].values()
+    return destination
+
+
 def test_a_terminal_is_asked_and_secrets_are_not_shown(place, server):
-    """On a terminal: where to, which server, which keys; typed without echo, tried, asked again when they are wrong."""
+    """On a terminal it asks for the destination, the server and the keys; after a refusal only for the secret key.
+
+    The URL that was typed is kept: a secret key is never sent to another server than the one it was typed for.
+    """
     screen, code = talk(
         place,
         [
-            ("Where shall traces go", "langfuse"),
+            ("Send traces to", "langfuse"),
             ("Langfuse URL", server.url),
             ("Public key", "pk-lf-1"),
             ("Secret key", "sk-lf-wrong"),
-            ("Langfuse URL", server.url),
-            ("Public key", "pk-lf-1"),
             ("Secret key", "right"),
-            ("Write this", "y"),
+            ("Apply these changes?", "y"),
         ],
     )
     assert code == 0, screen
-    assert "does not take these credentials" in screen
+    assert "does not accept these credentials" in screen
+    assert screen.count("Langfuse URL") == screen.count("Public key") == 1
     assert "sk-lf-wrong" not in screen
     assert "right" not in screen
-    assert (
-        tomllib.loads((place.claude / "turnspan" / "config.toml").read_text())["destinations"]["langfuse"]["secret_key"]
-        == "right"
-    )
+    assert (stored(place)["base_url"], stored(place)["secret_key"]) == (server.url, "right")
+    assert len(server.seen) == 2
     assert "hooks" in json.loads(place.path().read_bytes())
 
 
-def test_a_person_can_say_no(place):
+def test_a_second_refusal_asks_for_everything_and_proposes_what_was_typed(place, server):
+    """Enter keeps the URL and the public key; no other server is proposed, so none gets the keys."""
+    screen, code = talk(
+        place,
+        [
+            ("Send traces to", "langfuse"),
+            ("Langfuse URL", server.url),
+            ("Public key", "pk-lf-1"),
+            ("Secret key", "wrong"),
+            ("Secret key", "wrong again"),
+            (f"[{server.url}]", ""),
+            ("[pk-lf-1]", ""),
+            ("Secret key", "right"),
+            ("Apply these changes?", ""),
+        ],
+    )
+    assert code == 0, screen
+    assert stored(place) == {
+        "type": "langfuse",
+        "base_url": server.url,
+        "public_key": "pk-lf-1",
+        "secret_key": "right",
+    }
+    assert len(server.seen) == 3
+
+
+def test_a_server_that_is_down_keeps_the_answers_too(place, server):
+    """The URL can be corrected; it is proposed as it was typed, not replaced by a default."""
+    screen, code = talk(
+        place,
+        [
+            ("Send traces to", "otlp"),
+            ("OTLP endpoint", "http://127.0.0.1:1"),
+            ("Headers", "x-team=right"),
+            ("OTLP endpoint [http://127.0.0.1:1]", server.url),
+            ("Headers", "x-team=right"),
+            ("Apply these changes?", "y"),
+        ],
+    )
+    assert code == 0, screen
+    assert stored(place)["endpoint"] == server.url
+    assert "x-team=right" not in screen
+
+
+def test_the_change_is_summarised_and_d_shows_it(place):
+    """The question comes after one line; `d` prints the diff and asks again."""
+    place.write({"a": 1})
+    screen, code = talk(place, [("Send traces to", ""), ("Apply these changes?", "d"), ("Apply these changes?", "y")])
+    assert code == 0, screen
+    before, _, after = screen.partition("Apply these changes?")
+    assert f"adds to {place.path()} 5 hooks (Stop, " in before.replace("\r\n", "")
+    assert "+" not in before
+    assert '+  "hooks": {' in after
+
+
+def test_the_user_can_decline(place):
     """Declined at the end, nothing is written."""
-    screen, code = talk(place, [("Where shall traces go", ""), ("Write this", "n")])
+    screen, code = talk(place, [("Send traces to", ""), ("Apply these changes?", "n")])
     assert code == 1, screen
     assert list(place.files()) == []
+
+
+def test_uninstall_does_not_claim_to_know_a_malformed_file(place, monkeypatch):
+    """Whether turnspan is registered in a file that cannot be read is unknown, and the exit code is 1."""
+    place.write(b"{,}")
+    said = run(place, monkeypatch, "uninstall")
+    assert said.exit_code == 1
+    assert "is not registered" not in said.output
+    assert "unknown" in said.output

@@ -282,8 +282,8 @@ def test_a_project_cannot_replace_the_plugins_options(version, tmp_path):
 def test_installed_in_the_settings_one_turn_arrives_and_uninstalled_none(version, tmp_path):
     """`turnspan install`, one turn: its trace arrives. `uninstall`, one turn: none, and the settings are as before."""
 
-    def turnspan(stage, number):
-        code = f"from turnspan.commands.install import commands; commands()[{number}]([])"
+    def turnspan(stage, command):
+        code = f"from turnspan.cli import main; main([{command!r}])"
         subprocess.run([sys.executable, "-c", code], env=stage.environment(), cwd=stage.home.project, check=True)
 
     def prepare(stage):
@@ -292,12 +292,12 @@ def test_installed_in_the_settings_one_turn_arrives_and_uninstalled_none(version
     with Stage(tmp_path / "run", version, "settings", prepare) as stage:
         stage.run("{hello} say hello")  # the first time a client comes it writes the settings anew, in its own order
         before = stage.home.settings.read_bytes()
-        turnspan(stage, 0)
+        turnspan(stage, "install")
         stage.run("{hello} say hello")
         stage.wait_for_quiet()
         arrived = (tmp_path / "run" / "sink.jsonl").read_bytes()
         assert arrived
-        turnspan(stage, 1)
+        turnspan(stage, "uninstall")
         assert stage.home.settings.read_bytes() == before
         stage.run("{hello} say hello again")
         stage.wait_for_quiet()

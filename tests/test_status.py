@@ -169,7 +169,7 @@ def test_a_project_that_cannot_be_listed_is_said_not_to_be_counted(turnspan):
     """All else is told; the figure says that it is not all."""
     turnspan.place.session()
     (turnspan.place.claude / "projects" / "circle").symlink_to("circle")
-    (why,) = status(turnspan)["unread"]
+    (why,) = status(turnspan)["unreadable"]
     assert why.startswith("cannot list ")
     out = turnspan("status")[1]
     assert "sessions  at least 1 transcript, " in out
@@ -239,7 +239,7 @@ def test_destinations_of_before_are_named(turnspan):
     """After another endpoint was set, or when only Claude Code's environment has it."""
     cursor = state.Cursor(sent_spans=5)
     state.save(turnspan.place.home, state.Checkpoint(session_id=SESSION, destinations={"otlp-12345678": cursor}))
-    assert status(turnspan)["strangers"] == ["otlp-12345678"]
+    assert status(turnspan)["other_exporters"] == ["otlp-12345678"]
     assert "otlp-12345678" in turnspan("status")[1]
 
 
@@ -251,8 +251,8 @@ def test_the_last_trouble_and_what_was_masked_come_from_the_log(turnspan):
     log.log_line(home, "INFO", "sent", session=SESSION, masked="jwt=4")
     found = status(turnspan)
     assert found["masked"] == {"aws-access-key": 2, "jwt": 5}
-    assert found["masked_since"] == found["last_trouble"]["at"][:10] + found["masked_since"][10:]
-    assert (found["last_trouble"]["event"], found["last_trouble"]["facts"]["reason"]) == ("held: later", 'said "no"')
+    assert found["masked_since"] == found["last_error"]["at"][:10] + found["masked_since"][10:]
+    assert (found["last_error"]["event"], found["last_error"]["facts"]["reason"]) == ("held: later", 'said "no"')
     _, out, _ = turnspan("status")
     assert "aws-access-key 2, jwt 5" in out
     assert re.search(r'trouble   .*, held: later: session=.* reason=said "no"', out)
@@ -415,8 +415,8 @@ def test_show_says_that_a_session_is_off(turnspan):
     state.save(turnspan.place.home, state.Checkpoint(session_id=path.stem, is_off=True))
     code, out, err = turnspan("show", path.stem)
     assert code == 0
-    assert "Leaves:  nowhere: this session is switched off" in out
-    assert "nothing of it leaves" in err
+    assert "Leaves:  nowhere: this session is disabled" in out
+    assert "it is not exported" in err
 
 
 # ---- what it is made of

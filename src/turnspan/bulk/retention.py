@@ -10,20 +10,19 @@ Rules:
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from turnspan.bulk.plan import is_outdated_copy, peek
-from turnspan.claude.hooks import managed_settings
+from turnspan.claude.cleanup import Period, shortest_period
 from turnspan.delivery.destinations import identity_of
 from turnspan.errors import TranscriptError
 from turnspan.source import sessions
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
-from turnspan.source.scan import ends, modified_ns, size_of
+from turnspan.source.scan import modified_ns, size_of
 from turnspan.trace.tally import Tally, tally_of
 
 if TYPE_CHECKING:
@@ -32,16 +31,7 @@ if TYPE_CHECKING:
     from turnspan.settings.config import Config, Destination
     from turnspan.source.sessions import SessionFile
 
-DEFAULT_DAYS: Final = 30
 _DAY_NS: Final = 86400 * 10**9
-_MAX_SETTINGS_BYTES: Final = 1 << 20
-
-
-class Period(msgspec.Struct, frozen=True):
-    """After how many days Claude Code deletes a transcript, and which file says so."""
-
-    days: int
-    source: Path | None = None  # None: none does
 
 
 class Expiring(msgspec.Struct, frozen=True):
@@ -55,24 +45,7 @@ class Expiring(msgspec.Struct, frozen=True):
 
 def cleanup_period(claude_home: Path, managed: Sequence[Path] | None = None) -> Period:
     """How long transcripts live. What an organisation says overrules all; else the shortest time counts."""
-    for path in reversed(managed_settings() if managed is None else managed):
-        if (said := _said(path)) is not None:
-            return said
-    shortest = _said(claude_home / "settings.json") or Period(DEFAULT_DAYS)
-    for project in _directories(claude_home):
-        own = _said(project / ".claude" / "settings.local.json") or _said(project / ".claude" / "settings.json")
-        if own is not None and own.days < shortest.days:
-            shortest = own
-    return shortest
-
-
-def _said(path: Path) -> Period | None:
-    """What a settings file says; None if that is nothing, or nobody can read it."""
-    try:
-        days = json.loads(ends(path, _MAX_SETTINGS_BYTES))["cleanupPeriodDays"]
-    except (TranscriptError, ValueError, TypeError, KeyError, RecursionError):
-        return None
-    return Period(days, path) if isinstance(days, int) and not isinstance(days, bool) and days >= 0 else None
+    return shortest_period(claude_home, _directories(claude_home), managed)
 
 
 def _directories(claude_home: Path) -> set[Path]:

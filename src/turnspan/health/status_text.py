@@ -140,18 +140,18 @@ def status_record(status: Status) -> dict[str, object]:
         "at": _iso(status.at_s),
         "home": status.home,
         "is_enabled": status.is_enabled,
-        "switched_by": status.switched_by,
+        "disabled_by": status.switched_by,
         "hooks": msgspec.to_builtins(status.places),
         "transcripts": status.transcripts,
-        "unread": list(status.unread),
+        "unreadable": list(status.unread),
         "sessions": {"known": status.known, "off": status.off, "unreadable": status.unreadable},
         "hook_ms": msgspec.to_builtins(status.hook),
         "masked": status.masked,
         "masked_since": status.masked_since or None,
-        "last_trouble": msgspec.to_builtins(status.last_trouble),
+        "last_error": msgspec.to_builtins(status.last_trouble),
         "problems": list(status.problems),
         "destinations": [_standing_record(standing) for standing in status.destinations],
-        "strangers": list(status.strangers),
+        "other_exporters": list(status.strangers),
     }
 
 
