@@ -88,6 +88,22 @@ def test_the_filter_leaves_what_was_looked_for(tmp_path, page):
         page.wait(MANY % ".turn:not([hidden])" + " === 3")
 
 
+def test_escape_clears_the_filter(tmp_path, page):
+    """Esc in the filter empties the box and shows all turns again; the title of the page names the session."""
+    made(tmp_path, "hello", "the parser fails", "third")
+    with viewing(tmp_path) as viewer:
+        page.visit(f"{viewer.url}#s/{SESSION}")
+        page.wait(MANY % ".sum" + " > 0")
+        assert page.value("document.title").endswith(" - turnspan")
+        page.press("/")
+        for letter in "parser":
+            page.press(letter)
+        page.wait(MANY % ".turn:not([hidden])" + " === 1")
+        page.press("Escape")
+        page.wait(MANY % ".turn:not([hidden])" + " === 3")
+        assert page.value("document.getElementById('filter').value") == ""
+
+
 def test_bars_stand_where_things_happened(tmp_path, page):
     """A bar begins and ends where its span does, as a part of the turn's time."""
     made(tmp_path, "hello")

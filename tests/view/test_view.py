@@ -14,7 +14,7 @@ from rows import Writer
 from turnspan.settings.config import load_config
 from turnspan.source import reader
 from turnspan.source.sessions import SessionFile, all_sessions, session_of
-from turnspan.view.api import Book
+from turnspan.view.api import OpenSession
 from turnspan.view.preview import Preview
 from turnspan.view.server import Viewer
 
@@ -176,11 +176,11 @@ def test_every_turn_of_every_story_can_be_opened(tmp_path, story, monkeypatch):
     config = settings(tmp_path)
     for session in all_sessions(tmp_path / "projects"):
         traces = [one.trace for one in Preview(session, config, config.destinations[0]).traces() if one.trace.spans]
-        book = Book(session, config, config.destinations[0])
-        turns = [record for record in book.records() if record["is"] == "turn"]
+        session_view = OpenSession(session, config, config.destinations[0])
+        turns = [record for record in session_view.records() if record["is"] == "turn"]
         assert [turn["at"] for turn in turns] == list(range(len(traces)))
         for turn, trace in zip(turns, traces, strict=True):
-            opened = book.trace_record(turn["at"])
+            opened = session_view.trace_record(turn["at"])
             assert opened["trace"] == trace.trace_id.hex()
             assert sorted(span["facts"]["id"] for span in opened["spans"]) == sorted(
                 s.span_id.hex() for s in trace.spans
@@ -211,18 +211,18 @@ def test_a_file_that_was_written_anew_is_not_taken_for_the_old_one(tmp_path):
         path.write_text("".join(json.dumps(row) + "\n" for row in writer.rows))
         for at in (0, 1, 7):
             (answer,) = told(viewer, f"trace/{SESSION}?at={at}")
-            assert answer["text"] == "this turn is not where it was"
+            assert answer["text"] == "the transcript has changed"
         assert [one["gist"] for one in told(viewer, f"session/{SESSION}") if one["is"] == "turn"] == ["something else"]
 
 
 def test_a_session_that_is_not_there_is_said(tmp_path):
-    """Whoever kept an address of a session that is gone is told so."""
+    """The URL of a session that does not exist gives an error that names it."""
     made(tmp_path, "hello")
     with viewing(tmp_path) as viewer:
         for name in ("0000dead", SESSION[:8], "projects"):
             (answer,) = told(viewer, f"session/{name}")
             assert answer["is"] == "error"
-            assert f"no session '{name}'" in answer["text"]
+            assert f"unknown session '{name}'" in answer["text"]
         for path in ("//[", f"/{viewer.key}/trace/{SESSION}", f"/{viewer.key}/trace/{SESSION}?at=" + "9" * 5000):
             assert ask(viewer, path)[0] == 404
 
@@ -232,8 +232,8 @@ def test_a_session_without_a_turn_says_so(tmp_path):
     path = made(tmp_path, "hello")
     path.write_text(json.dumps({"type": "summary", "summary": "x", "leafUuid": "y"}) + "\n")
     config = settings(tmp_path)
-    book = Book(SessionFile(SESSION, path), config, config.destinations[0])
-    assert list(book.records()) == [{"is": "note", "text": "this session has no turn yet"}]
+    opened = OpenSession(SessionFile(SESSION, path), config, config.destinations[0])
+    assert list(opened.records()) == [{"is": "note", "text": "this session has no turns yet"}]
 
 
 def test_a_file_with_any_name_can_be_looked_at(tmp_path):
@@ -256,7 +256,7 @@ def test_a_port_that_is_taken_is_said(tmp_path, command, monkeypatch):
         code, _, err = command("view", "--no-browser", "--port", str(viewer.server_address[1]))
     assert code == 1
     assert f"cannot listen on port {viewer.server_address[1]}: Address already in use" in err
-    assert "any free one" in err
+    assert "omit it to pick a free one" in err
 
 
 def test_view_prints_where_it_is(tmp_path, command, monkeypatch):
