@@ -534,6 +534,30 @@ def test_an_interrupt_is_quiet(process):
     assert shown.wait(20) in {130, 0}  # it may have been done already
 
 
+def test_the_message_of_ctrl_c_has_its_own_line():
+    """The progress bar is cleared first: the message never starts in the middle of it."""
+    code = (
+        "import os, signal\n"
+        "from turnspan.commands.progress import progress, stop_requests\n"
+        "with stop_requests() as is_stopping, progress(10, 100) as show:\n"
+        "    show(1, 2, 10, '')\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    stopping = is_stopping()\n"
+        "print(stopping)\n"
+    )
+    main_end, terminal = pty.openpty()
+    env = {**os.environ, "TERM": "xterm"}
+    ran = subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, stderr=terminal)
+    os.close(terminal)
+    screen = b""
+    with contextlib.suppress(OSError):  # EIO: the other end is closed
+        while chunk := os.read(main_end, 65536):
+            screen += chunk
+    os.close(main_end)
+    assert ran.communicate(timeout=20)[0] == b"True\n"
+    assert b"\r\x1b[2KStopping... press Ctrl-C again to quit immediately\r\n" in screen
+
+
 def test_other_encodings_get_other_signs(process):
     """A terminal that knows only ASCII gets a tree of ASCII, and no error."""
     shown = process("show", SESSION, "--turn", "1", env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}.items(),

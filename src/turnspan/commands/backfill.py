@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N sessions, the oldest first.")
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Number of processes (default: one per core).")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="At most N spans per second.")
-@click.option("--resend", "is_resend", is_flag=True, help="Also send again what was acknowledged; see below.")
+@click.option("--resend", "is_resend", is_flag=True, help="Also send again what was acknowledged; see above.")
 @click.option("--dry-run", "is_dry_run", is_flag=True, help="Show what would be sent; send nothing.")
 @json_flag("One JSON object instead of text")
 @click.pass_context
@@ -61,7 +61,8 @@ def backfill(
       turnspan backfill --to langfuse --limit 10
       turnspan backfill /mnt/old-laptop/.claude
 
-    WHEN is a date, a time, or how long ago: 2026-08-31, 2026-08-31T14:00, 12h, 7d.
+    WHEN is a date, a time, or how long ago: 2026-08-31, 2026-08-31T14:00, 12h, 7d;
+    --until DATE includes that day.
     Sessions are sent complete, with their original times. Of a session that is still
     being written, only the turns that have ended are sent.
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from turnspan.settings.options import Setting
 
 SCOPES: Final = ("user", "project", "local")
-_DESTINATIONS: Final = ("local", *(kind for kind in reversed(OPTIONS) if kind != "local"))
+_DESTINATIONS: Final = ("local", *(kind for kind in reversed(OPTIONS) if any(one.prompt for one in OPTIONS[kind])))
 _LOCATING: Final = ("HOME", "USERPROFILE", "CLAUDE_CONFIG_DIR")  # the variables by which settings are found
 
 
@@ -249,9 +249,10 @@ def _conclude(plan: Plan, config: Config) -> None:
     from turnspan.commands.printing import print_line, remark
     from turnspan.health.status import where_of
 
-    print_line(f"turnspan is registered in {plan.file.path}")
-    if plan.is_change and plan.file.content is not None:
-        print_line(f"  backup: {plan.file.backup}")
+    if plan.is_change:
+        print_line(f"turnspan is registered in {plan.file.path}")
+        if plan.file.content is not None:
+            print_line(f"  backup: {plan.file.backup}")
     for destination in config.destinations:
         name = "local files" if destination.type == "local" else destination.name
         source = "" if destination.source == "default" else f", from {destination.source}"
