@@ -1,4 +1,4 @@
-"""What doctor says of everything that can be wrong, and what to do about it."""
+"""`turnspan doctor`: a check and a remedy for everything that can go wrong."""
 
 import base64
 import contextlib
@@ -59,7 +59,7 @@ class Place:
         self.env = {"HOME": str(base / "home"), "PATH": "/nonexistent"}
 
     def write(self, text):
-        """Write the person's config file."""
+        """Write the user's config file."""
         self.home.mkdir(mode=0o700, exist_ok=True)
         (self.home / "config.toml").write_text(text)
         (self.home / "config.toml").chmod(0o600)
@@ -131,8 +131,8 @@ def closed_port():
 # ---- a healthy installation
 
 
-def test_a_healthy_installation_has_nothing_to_mend(place):
-    """Hooks registered, traces in files, a session understood: not one doubt."""
+def test_a_healthy_installation_has_no_problems(place):
+    """With hooks, local files and a readable session there is no warning."""
     place.install()
     Writer().save(place.claude / "projects" / "-p")
     writer = Writer()
@@ -154,8 +154,8 @@ def test_a_healthy_installation_has_nothing_to_mend(place):
     assert doctor_record(checks)["is_healthy"] is True
 
 
-def test_doctor_only_looks(place):
-    """Not a file is made or changed by it."""
+def test_doctor_changes_nothing(place):
+    """No file is created or changed."""
     place.install()
     Writer().save(place.claude / "projects" / "-p")
 
@@ -194,7 +194,7 @@ def test_a_healthy_collector(place, protocol):
         assert checks[-1].says == "it takes OTLP"
 
 
-# ---- what a new person meets
+# ---- servers
 
 
 def test_no_keys(place):
@@ -433,7 +433,7 @@ def test_malformed_settings_of_claude_code(place):
 
 
 def test_malformed_settings_of_ours(place):
-    """The file and the line."""
+    """One error names the file and the line."""
     place.write('capture = "redacted"\n[destinations\n')
     [check] = place.about("Configuration")
     assert check.mark == "bad"
@@ -495,20 +495,20 @@ def test_a_destination_that_only_this_shell_knows(place):
 
 
 def hooks(place, **options):
-    """What is not good about Claude Code."""
+    """The warnings and errors about Claude Code."""
     return [(check.mark.value, check.says, check.todo) for check in place.about("Claude Code", **options)
             if check.mark != "good"]  # fmt: skip
 
 
 def test_no_hooks(place):
-    """Nothing is registered."""
+    """Without hooks there is one error, with the command to run."""
     assert hooks(place) == [
         ("bad", "no hooks registered: Claude Code does not call turnspan", "run `turnspan install`")
     ]
 
 
 def test_two_installs(place):
-    """For the person and for the project: one of the two is enough."""
+    """Registered for the user and for the project: one of the two is enough."""
     place.install()
     place.install(Scope.LOCAL)
     [(mark, says, todo)] = hooks(place)
@@ -518,7 +518,7 @@ def test_two_installs(place):
 
 
 def test_two_turnspans(place):
-    """The hook calls another turnspan than the one that is asked."""
+    """The hook calls another turnspan than the one that runs doctor."""
     other = place.base / "other"
     (other / "turnspan").parent.mkdir()
     (other / "turnspan").symlink_to(Path(PACKAGE_ROOT) / "turnspan")
@@ -529,8 +529,8 @@ def test_two_turnspans(place):
     assert "two installations" in said[1][1]
 
 
-def test_an_interpreter_that_is_gone(place):
-    """A virtual environment was deleted."""
+def test_a_deleted_interpreter(place):
+    """The virtual environment of the hook was deleted."""
     place.install(runtime=Runtime(Path("/nonexistent/python3"), Path(PACKAGE_ROOT), None, "other"))
     found = [said for said in hooks(place) if said[0] == "bad"]
     assert found == [
@@ -543,7 +543,7 @@ def test_an_interpreter_that_is_gone(place):
 
 
 def test_a_package_that_is_broken(place):
-    """The interpreter is there, but turnspan cannot be loaded by it."""
+    """The interpreter exists, but cannot import turnspan."""
     (place.base / "other" / "turnspan").mkdir(parents=True)
     (place.base / "other" / "turnspan" / "__init__.py").write_text("raise ImportError('half of it is missing')\n")
     interpreter = place.base / "python3"  # another one, that has no turnspan of its own
@@ -565,14 +565,14 @@ def test_a_program_that_a_project_names_is_not_started(place):
     assert not (place.base / "started").exists()
 
 
-def test_a_hook_that_the_path_finds(place):
-    """In a desktop app the PATH is another one."""
+def test_a_hook_that_depends_on_the_path(place):
+    """A desktop app has another PATH."""
     place.settings({"hooks": {"Stop": [{"hooks": [{"type": "command", "command": "turnspan hook"}]}]}})
     assert any("depends on the PATH" in says for _, says, _ in hooks(place))
 
 
-def test_events_that_are_left_out(place):
-    """An older installation knew fewer events."""
+def test_missing_events(place):
+    """An older installation registered fewer events."""
     place.install()
     table = json.loads((place.claude / "settings.json").read_bytes())
     del table["hooks"]["StopFailure"]
@@ -583,8 +583,8 @@ def test_events_that_are_left_out(place):
     assert todo == "run `turnspan install --scope user`"
 
 
-def test_hooks_that_are_switched_off(place):
-    """`disableAllHooks`, in the scope that decides."""
+def test_disabled_hooks(place):
+    """`disableAllHooks` counts in the scope with the highest precedence."""
     place.install()
     path = place.settings({"disableAllHooks": True}, place.project / ".claude" / "settings.json")
     [(mark, says, _)] = hooks(place)
@@ -608,7 +608,7 @@ def test_a_policy(place):
 
 
 def test_another_exporter(place):
-    """It would send the same turns a second time."""
+    """Another exporter would send the same turns again."""
     place.install()
     table = json.loads((place.claude / "settings.json").read_bytes())
     table["hooks"]["Stop"].append({"hooks": [{"type": "command", "command": "python3 ~/langfuse_hook.py"}]})
@@ -618,7 +618,7 @@ def test_another_exporter(place):
 
 
 def test_the_plugin_knows_where_turnspan_is(place):
-    """What `turnspan install --plugin` wrote down is tried; without it the PATH decides."""
+    """The recorded turnspan is started; without a record the PATH is used, with a warning."""
     root = place.claude / "plugins" / "turnspan"
     (root / "hooks").mkdir(parents=True)
     (root / ".claude-plugin").mkdir()
@@ -633,8 +633,8 @@ def test_the_plugin_knows_where_turnspan_is(place):
     assert hooks(place) == []
 
 
-def test_hooks_that_nothing_has_come_of(place):
-    """Registered, and Claude Code was used since; but nothing has arrived."""
+def test_hooks_without_any_event(place):
+    """Claude Code was used since the hooks were registered, but no event has arrived."""
     place.install()
     path = Writer().save(place.claude / "projects" / "-p")
     assert hooks(place) == []
@@ -652,7 +652,7 @@ def test_hooks_that_nothing_has_come_of(place):
 
 
 def test_a_package_as_it_was_installed(tmp_path):
-    """A file that is missing or changed is named, and what turnspan needs and is not there."""
+    """Missing or changed files and missing dependencies are named."""
     module, info = tmp_path / "turnspan" / "x.py", tmp_path / "turnspan-1.dist-info"
     module.parent.mkdir()
     info.mkdir()
@@ -676,8 +676,8 @@ def test_a_package_as_it_was_installed(tmp_path):
 
 
 @contextlib.contextmanager
-def somebody_without_rights():
-    """Root may write everywhere; so root becomes nobody for a moment."""
+def unprivileged_user():
+    """Drop the privileges of root for a moment, because root can write everywhere."""
     if os.geteuid() != 0:
         yield
         return
@@ -689,12 +689,12 @@ def somebody_without_rights():
 
 
 def test_a_read_only_home():
-    """Nothing can be noted, so nothing is sent; the path is named."""
+    """Progress cannot be recorded, so nothing is sent; the path is named."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         place = Place(Path(directory))
         place.claude.chmod(0o555)
-        with somebody_without_rights():
+        with unprivileged_user():
             said = place.about("Files")
         place.claude.chmod(0o755)
     assert said[0].mark == "bad"
@@ -703,7 +703,7 @@ def test_a_read_only_home():
 
 
 def test_no_home_at_all(place):
-    """Then there is nowhere to look."""
+    """Without a usable home there is one error."""
     place.env["CLAUDE_CONFIG_DIR"] = "relative"
     checks = place.examine()
     assert checks[-1].mark == "bad"
@@ -712,7 +712,7 @@ def test_no_home_at_all(place):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes")
 def test_permissions(place):
-    """What others can write to is not used; what they can read should be closed."""
+    """A path writable by other users is an error; a readable one is a warning."""
     place.write("")
     (place.home / "config.toml").chmod(0o644)
     (place.home / "state").mkdir(mode=0o777)
@@ -723,8 +723,8 @@ def test_permissions(place):
     assert all("chmod" in todo for _, todo in said.values())
 
 
-def test_states_that_are_damaged(place):
-    """They are counted, and nothing is done to them."""
+def test_damaged_state_files(place):
+    """Damaged state files are counted and not changed."""
     state.save(place.home, state.Checkpoint(session_id="good"))
     (place.home / "state" / "half.json").write_text('{"session_id":"ha')
     (place.home / "state" / "half.json").chmod(0o600)
@@ -732,13 +732,13 @@ def test_states_that_are_damaged(place):
     assert (place.home / "state" / "half.json").exists()
 
 
-def test_a_bug_of_ours(place):
-    """It was logged, and is told."""
+def test_bugs_in_the_log(place):
+    """A bug in the log is reported."""
     log.log_line(place.home, "ERROR", "bug", type="KeyError", at="ship.py:12")
     assert any("KeyError at ship.py:12" in check.says for check in place.about("Files"))
 
 
-# ---- destinations, as they are
+# ---- destinations
 
 
 def test_a_hold_and_what_was_refused(place):
@@ -812,8 +812,8 @@ def test_a_test_trace_reaches_langfuse_and_is_read_back(place):
 # ---- transcripts
 
 
-def test_lines_and_fields_that_are_new(place):
-    """What a newer client writes is told by type and version."""
+def test_unknown_lines_and_fields(place):
+    """Unknown lines and fields are reported with the version of the client."""
     writer = Writer(version="2.9.1")
     writer.turn("weave", "Woven.")
     writer.rows[-1]["mood"] = "good"
@@ -824,8 +824,8 @@ def test_lines_and_fields_that_are_new(place):
     assert "unknown fields, not needed: mood (2.9.1)" in said
 
 
-def test_transcripts_that_nobody_can_read():
-    """A closed project or file is named; the others are looked at all the same."""
+def test_unreadable_transcripts():
+    """An unreadable project or file is reported; the others are checked."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         place = Place(Path(directory))
@@ -836,7 +836,7 @@ def test_transcripts_that_nobody_can_read():
             path = writer.save(projects / project)
             path.chmod(0 if number == 1 else 0o644)
             path.parent.chmod(0 if project == "-closed" else 0o755)
-        with somebody_without_rights():
+        with unprivileged_user():
             said = place.about("Transcripts")
         for closed in (projects / "-closed", projects / "-open"):
             closed.chmod(0o755)
@@ -846,8 +846,8 @@ def test_transcripts_that_nobody_can_read():
     assert "wrote the 1 newest session" in said[2].says
 
 
-def test_transcripts_that_go_soon(place):
-    """What Claude Code deletes within days and nobody has sent."""
+def test_transcripts_that_will_be_deleted_soon(place):
+    """Unsent sessions that Claude Code deletes within days are a warning."""
     writer = Writer()
     writer.turn("weave", "Woven.")
     path = writer.save(place.claude / "projects" / "-p")
@@ -866,7 +866,7 @@ def test_transcripts_that_go_soon(place):
 
 @pytest.fixture
 def turnspan(place, monkeypatch, command):
-    """Run a command; give its exit code and what it wrote."""
+    """Run a command; return its exit code and output."""
     for name in [name for name in os.environ if name.startswith(("TURNSPAN_", "LANGFUSE_", "CC_", "CLAUDE"))]:
         monkeypatch.delenv(name)
     for name, value in place.env.items():
@@ -875,8 +875,8 @@ def turnspan(place, monkeypatch, command):
     return command
 
 
-def test_the_exit_code_says_whether_something_needs_mending(place, turnspan):
-    """1 with a ✗, 0 without; lines for people, an object for machines."""
+def test_the_exit_code_is_1_if_there_is_an_error(place, turnspan):
+    """1 with an error, 0 without; text by default, an object with --json."""
     code, out, err = turnspan("doctor")
     assert (code, err) == (1, "")
     assert "  ✗ no hooks registered: Claude Code does not call turnspan\n    → run `turnspan install`\n" in out
@@ -885,13 +885,13 @@ def test_the_exit_code_says_whether_something_needs_mending(place, turnspan):
     record = json.loads(out)
     assert (code, record["is_healthy"]) == (0, True)
     assert msgspec.convert(record["checks"], list[dict[str, str | None]])
-    told = turnspan("doctor", "--help")[1]
+    help_text = turnspan("doctor", "--help")[1]
     for name in (*record, *record["checks"][0]):
-        assert re.search(rf"\b{name}\b", told), name
+        assert re.search(rf"\b{name}\b", help_text), name
 
 
 def test_one_destination_only(place, turnspan):
-    """`--to` looks at one of them, and knows the others by name."""
+    """`--to` checks only one; an unknown name lists the available ones."""
     place.write('[destinations.local]\n[destinations.otlp]\nendpoint = "http://127.0.0.1:1"\n')
     assert "Destination otlp" not in turnspan("doctor", "--to", "local")[1]
     code, _, err = turnspan("doctor", "--to", "nowhere")
@@ -899,8 +899,8 @@ def test_one_destination_only(place, turnspan):
     assert "there are: local, otlp" in err
 
 
-def test_what_a_server_says_cannot_command_the_terminal(place, turnspan):
-    """Escapes in an answer are taken out."""
+def test_a_servers_answer_cannot_control_the_terminal(place, turnspan):
+    """Escape sequences in an answer are removed."""
     with HttpServer(reply(404), reply(403, b"\x1b]52;c;aGk=\x07no")) as server:
         place.otlp(server.url)
         out = turnspan("doctor")[1]
