@@ -777,6 +777,20 @@ def test_a_destination_is_tested_before_it_is_stored(place, monkeypatch, server)
     assert [path for path, *_ in server.seen] == ["/api/public/otel/v1/traces"] * 2
 
 
+def test_keys_come_from_one_place(place, monkeypatch, server):
+    """CC_LANGFUSE_* is used as a pair: a key that is set for another program is not mixed in."""
+    env = {
+        "CC_LANGFUSE_PUBLIC_KEY": "pk-lf-1",
+        "CC_LANGFUSE_SECRET_KEY": "right",
+        "CC_LANGFUSE_BASE_URL": server.url,
+        "LANGFUSE_SECRET_KEY": "of-another-program",
+        "LANGFUSE_BASE_URL": "http://127.0.0.1:1",
+    }
+    assert run(place, monkeypatch, "install", "--to", "langfuse", **env).exit_code == 0
+    basic = base64.b64encode(b"pk-lf-1:right").decode()
+    assert server.seen == [("/api/public/otel/v1/traces", f"Basic {basic}", None)]
+
+
 def test_otlp_headers_come_from_the_environment(place, monkeypatch, server):
     """Headers may contain a token, so they are not an argument."""
     said = run(

@@ -97,11 +97,9 @@ def install(
     is_asking = not is_sure and not is_dry_run and sys.stdin.isatty() and sys.stdout.isatty()
     if to is None and is_asking and all(known.source == "default" for known in load_config(env).destinations):
         to = click.prompt("Send traces to", type=click.Choice(_DESTINATIONS), default="local")
-    flags = {"LANGFUSE_PUBLIC_KEY": public_key, "LANGFUSE_BASE_URL": endpoint, "TURNSPAN_OTLP_ENDPOINT": endpoint}
-    given = env | {name: value for name, value in flags.items() if value}
-    chosen = (
-        None if to is None else choose(to, given, is_asking=is_asking, is_checked=not is_unchecked and not is_dry_run)
-    )
+    flags = {"public_key": public_key, "base_url": endpoint, "endpoint": endpoint}
+    is_checked = not is_unchecked and not is_dry_run
+    chosen = None if to is None else choose(to, env, flags, is_asking=is_asking, is_checked=is_checked)
     _show(plan, is_summary=is_asking)
     if is_dry_run:
         print_line("nothing was written")
@@ -120,7 +118,9 @@ def install(
 # ---- destinations
 
 
-def choose(to: str, env: Mapping[str, str], *, is_asking: bool, is_checked: bool) -> Destination:
+def choose(
+    to: str, env: Mapping[str, str], flags: Mapping[str, str | None], *, is_asking: bool, is_checked: bool
+) -> Destination:
     """A destination from what is given and typed, tested at its server. Raises ConfigError if it cannot be used.
 
     After a failed test the dialog keeps every answer but the secrets. If the server refused the credentials, it asks
@@ -129,7 +129,8 @@ def choose(to: str, env: Mapping[str, str], *, is_asking: bool, is_checked: bool
     from turnspan.commands.printing import remark
 
     options = [option for option in OPTIONS[to] if option.prompt]
-    answers = _given(options, env)
+    known = {option.name for option in options}
+    answers = _given(options, env) | {name: value for name, value in flags.items() if value and name in known}
     questions = [option for option in options if option.name not in answers]
     refusals = 0
     while True:
@@ -149,10 +150,15 @@ def choose(to: str, env: Mapping[str, str], *, is_asking: bool, is_checked: bool
 
 
 def _given(options: Sequence[Setting], env: Mapping[str, str]) -> dict[str, str]:
-    """The answers that the environment and the flags give, by option."""
-    names = {option.name: [f"{prefix}{name}" for name in option.env for prefix in ("", "CC_")] for option in options}
-    found = {name: next((env[v] for v in variables if env.get(v)), "") for name, variables in names.items()}
-    return {name: value for name, value in found.items() if value}
+    """The answers in the environment, by option: both Langfuse keys from one place, as `load_config` takes them."""
+    places: list[dict[str, str]] = []
+    for prefix in ("CC_", ""):
+        found = {option.name: next(filter(None, (env.get(prefix + v) for v in option.env)), "") for option in options}
+        places.append({name: value for name, value in found.items() if value})
+    required = {option.name for option in options if option.proposal is None}
+    keys = next((place for place in places if required & place.keys()), places[1])
+    others = {name: value for place in reversed(places) for name, value in place.items() if name not in required}
+    return others | keys
 
 
 def _answer(to: str, option: Setting, answers: Mapping[str, str], *, is_asking: bool) -> str:
