@@ -18,15 +18,12 @@ from turnspan.commands.declare import command, json_flag
 from turnspan.commands.selection import INTERRUPTED, selecting
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from turnspan.bulk.backfill import Orders
-    from turnspan.bulk.plan import Plan
+    from turnspan.bulk.plan import Plan, Selection
 
 
 @command()
-@selecting
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N sessions, the oldest first.")
+@selecting(has_limit=True)
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Number of processes (default: one per core).")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="At most N spans per second.")
 @click.option("--resend", "is_resend", is_flag=True, help="Also send again what was acknowledged; see above.")
@@ -36,13 +33,8 @@ if TYPE_CHECKING:
 def backfill(
     ctx: click.Context,
     *,
-    paths: tuple[Path, ...],
-    since: int | None,
-    until: int | None,
-    project: str | None,
-    session: tuple[str, ...],
+    selection: Selection,
     to: tuple[str, ...],
-    limit: int | None,
     jobs: int | None,
     rate: float | None,
     is_resend: bool,
@@ -79,7 +71,7 @@ def backfill(
     """
     from turnspan.bulk import report
     from turnspan.bulk.backfill import Orders, Totals, run
-    from turnspan.bulk.plan import Selection, age_warning, make_plan
+    from turnspan.bulk.plan import age_warning, make_plan
     from turnspan.commands.printing import destinations_named, print_lines, print_record, remark, settings_for_export
     from turnspan.commands.progress import progress, stop_requests
     from turnspan.delivery.destinations import Target
@@ -87,11 +79,10 @@ def backfill(
 
     config = settings_for_export()
     destinations = destinations_named(config, to)
-    selection = Selection(paths=paths, since_ns=since, until_ns=until, project=project, sessions=session, limit=limit)
     plan = make_plan(config, selection, destinations, is_resend=is_resend)
     orders = Orders(config=config, destinations=destinations, rate=rate, is_resend=is_resend)
     if not plan.jobs:
-        remark("no sessions to send" if limit is None else "no session has anything left to send")
+        remark("no sessions to send" if selection.limit is None else "no session has anything left to send")
     if plan.copies:
         remark(f"{count(plan.copies, 'file')} skipped: another file of the same session is as long or longer")
     for destination in destinations:

@@ -1,9 +1,12 @@
 """The options of `backfill` and `verify` that select sessions and destinations."""
 
+# ruff: noqa: PLC0415 - a command imports what it needs when it runs
+
 from __future__ import annotations
 
 import re
 from datetime import date, datetime, timedelta
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +15,8 @@ import click
 from turnspan.commands.declare import destinations_option, project_option
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from turnspan.commands.declare import Function
 
 INTERRUPTED: Final = 130  # the exit code after Ctrl-C
@@ -53,15 +58,44 @@ def _is_date(value: str) -> bool:
     return True
 
 
-def selecting(function: Function) -> Function:
-    """Add PATH and the options that select sessions and destinations."""
-    for option in (
-        destinations_option,
-        click.option("--session", multiple=True, metavar="ID", help="Only this session, by the beginning of its id."),
-        project_option,
-        click.option("--until", type=When(is_end=True), metavar="WHEN", help="Only sessions started before this time."),
-        click.option("--since", type=When(), metavar="WHEN", help="Only sessions written to since this time."),
-        click.argument("paths", nargs=-1, type=click.Path(exists=True, path_type=Path), metavar="[PATH]..."),
-    ):
-        function = option(function)
-    return function
+def selecting(*, has_limit: bool = False) -> Callable[[Function], Function]:
+    """Add PATH and the options that select sessions and destinations; the command gets a `selection` and `to`."""
+
+    def decorated(function: Function) -> Function:
+        @wraps(function)
+        def run(
+            *arguments: object,
+            paths: tuple[Path, ...],
+            since: int | None,
+            until: int | None,
+            project: str | None,
+            session: tuple[str, ...],
+            limit: int | None = None,
+            **options: object,
+        ) -> None:
+            from turnspan.bulk.plan import Selection
+
+            selection = Selection(
+                paths=paths, since_ns=since, until_ns=until, project=project, sessions=session, limit=limit
+            )
+            function(*arguments, selection=selection, **options)
+
+        command: Function = run
+        for option in (_LIMIT, *_OPTIONS) if has_limit else _OPTIONS:
+            command = option(command)
+        return command
+
+    return decorated
+
+
+_LIMIT: Final = click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", help="At most N sessions, the oldest first."
+)
+_OPTIONS: Final = (  # in reverse order, as decorators are
+    destinations_option,
+    click.option("--session", multiple=True, metavar="ID", help="Only this session, by the beginning of its id."),
+    project_option,
+    click.option("--until", type=When(is_end=True), metavar="WHEN", help="Only sessions started before this time."),
+    click.option("--since", type=When(), metavar="WHEN", help="Only sessions written to since this time."),
+    click.argument("paths", nargs=-1, type=click.Path(exists=True, path_type=Path), metavar="[PATH]..."),
+)

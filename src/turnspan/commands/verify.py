@@ -14,10 +14,9 @@ from turnspan.commands.selection import INTERRUPTED, selecting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
 
     from turnspan.backends import Holdings
-    from turnspan.bulk.plan import Job
+    from turnspan.bulk.plan import Job, Selection
     from turnspan.bulk.report import Verified
     from turnspan.bulk.verify import Checked
     from turnspan.delivery.destinations import Target
@@ -27,18 +26,14 @@ _LOOK_EVERY_S: Final = 0.1
 
 
 @command()
-@selecting
+@selecting()
 @click.option("--repair", "is_repair", is_flag=True, help="Send what is missing.")
 @json_flag("One JSON object instead of a table")
 @click.pass_context
 def verify(
     ctx: click.Context,
     *,
-    paths: tuple[Path, ...],
-    since: int | None,
-    until: int | None,
-    project: str | None,
-    session: tuple[str, ...],
+    selection: Selection,
     to: tuple[str, ...],
     is_repair: bool,
     is_json: bool,
@@ -70,7 +65,7 @@ def verify(
     be queried.
     """
     from turnspan.bulk import report
-    from turnspan.bulk.plan import Selection, make_plan
+    from turnspan.bulk.plan import make_plan
     from turnspan.commands.printing import destinations_named, print_lines, print_record, remark, settings_for_export
     from turnspan.commands.progress import progress, stop_requests
     from turnspan.delivery.destinations import Target
@@ -78,7 +73,6 @@ def verify(
 
     config = settings_for_export()
     destinations = destinations_named(config, to)
-    selection = Selection(paths=paths, since_ns=since, until_ns=until, project=project, sessions=session)
     plan = make_plan(config, selection, destinations, is_resend=True)  # every session is read completely
     if not plan.jobs:
         remark("no sessions to compare")
