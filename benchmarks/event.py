@@ -311,9 +311,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, nargs="+", default=[10, 100, 1000, 10_000])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--data", type=Path, help="directory for generated sessions, reused by the next run")
-    parser.add_argument(
-        "--no-outage", action="store_true", help="skip the hook during an outage, which takes a minute"
-    )
+    parser.add_argument("--no-outage", action="store_true", help="skip the hook during an outage, which takes a minute")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     adopt_orphans()

@@ -1,4 +1,4 @@
-"""The commands, as a person or a script meets them."""
+"""The command line: output, exit codes and errors of the commands."""
 
 import contextlib
 import fcntl
@@ -23,12 +23,12 @@ from turnspan.errors import TranscriptError
 SESSION = "5e55104a-0000-4000-8000-000000000001"
 TURNSPAN = [sys.executable, "-c", "from turnspan.cli import main; main()"]
 FULL = Path("/dev/full")
-SECRET = "AKIA" + "Q7ZXW2MB4KPL9TRN"  # nobody's
+SECRET = "AKIA" + "Q7ZXW2MB4KPL9TRN"  # not a real key
 
 
 @pytest.fixture
 def projects(tmp_path, monkeypatch):
-    """A Claude home of its own; nothing of this machine's settings."""
+    """A separate Claude home, without this machine's settings."""
     for name in list(os.environ):
         if name.startswith(("TURNSPAN_", "LANGFUSE_", "CC_LANGFUSE_")) or name in {
             "NO_COLOR",
@@ -77,7 +77,7 @@ def test_show_draws_the_session(turnspan):
 
 
 def test_show_without_a_name_takes_the_latest_of_this_directory(turnspan, tmp_path):
-    """What was worked on here last; and if nothing ever was, what was worked on last at all."""
+    """The latest session of this directory; if there is none, the latest of all."""
     here = two_turns(cwd=str(tmp_path)).save(turnspan.projects / "-here")
     other = two_turns(session="0ther000-0000-4000-8000-000000000001", cwd="/elsewhere").save(
         turnspan.projects / "-there"
@@ -88,8 +88,8 @@ def test_show_without_a_name_takes_the_latest_of_this_directory(turnspan, tmp_pa
     assert other.stem in turnspan("show")[1]
 
 
-def test_one_turn_can_be_asked_for(turnspan):
-    """`--turn 2` shows that turn and nothing else; a turn that is not there is an error."""
+def test_one_turn_can_be_selected(turnspan):
+    """`--turn 2` shows only that turn; a turn that does not exist is an error."""
     two_turns().save(turnspan.projects / "-p")
     code, out, _ = turnspan("show", SESSION, "--turn", "2")
     assert code == 0
@@ -101,21 +101,21 @@ def test_one_turn_can_be_asked_for(turnspan):
 
 
 def test_json_is_one_object_for_each_trace(turnspan):
-    """Every line is JSON with the fields that the help promises; a turn is picked the same way."""
+    """Every line is JSON with the keys listed in the help; `--turn` works the same."""
     two_turns().save(turnspan.projects / "-p")
     code, out, err = turnspan("show", SESSION, "--json")
     first, second = map(json.loads, out.splitlines())
     assert (code, err) == (0, "")
     assert re.fullmatch("[0-9a-f]{32}", first["trace_id"])
     assert [span["kind"] for span in first["spans"]] == ["turn", "generation", "tool", "generation"]
-    told = turnspan("show", "--help")[1]
+    help_text = turnspan("show", "--help")[1]
     for name in (*first, *first["spans"][0], *first["spans"][1]["usage"]):
-        assert re.search(rf"\b{name}\b", told), name
+        assert re.search(rf"\b{name}\b", help_text), name
     assert json.loads(turnspan("show", SESSION, "--json", "--turn", "2")[1]) == second
 
 
 def test_full_shows_every_word(turnspan):
-    """`--full` is for reading: all content, not only its beginning."""
+    """`--full` prints all content, not only the beginning."""
     writer = Writer()
     writer.turn("first line\n" + "word " * 200 + "end", "Done.")
     writer.save(turnspan.projects / "-p")
@@ -124,7 +124,7 @@ def test_full_shows_every_word(turnspan):
 
 
 def test_secrets_are_masked_and_counted(turnspan):
-    """What is shown is what would leave: a key is masked, in the tree and in JSON, and the end counts it."""
+    """The output is what would be exported: a key is masked in the tree and in JSON, and counted."""
     writer = Writer()
     writer.prompt(f"use {SECRET} please")
     writer.say(f"I used {SECRET}.")
@@ -138,7 +138,7 @@ def test_secrets_are_masked_and_counted(turnspan):
 
 
 def test_capture_narrows_what_is_shown(turnspan, monkeypatch):
-    """With `metadata` no word leaves, and none is shown."""
+    """With `metadata` no content is exported, and none is shown."""
     two_turns().save(turnspan.projects / "-p")
     monkeypatch.setenv("TURNSPAN_CAPTURE", "metadata")
     _, out, _ = turnspan("show", SESSION, "--full")
@@ -147,15 +147,15 @@ def test_capture_narrows_what_is_shown(turnspan, monkeypatch):
     assert "Bash" in out
 
 
-def test_what_is_switched_off_is_said_to_stay(turnspan, monkeypatch):
-    """A person may look at a session that never leaves, and is told that it does not."""
+def test_a_disabled_session_is_shown_and_marked(turnspan, monkeypatch):
+    """A session that is not exported can be shown, and the output says that it is not exported."""
     two_turns().save(turnspan.projects / "-p")
     monkeypatch.setenv("TURNSPAN_ENABLED", "0")
     assert "Export:  nowhere: switched off by $TURNSPAN_ENABLED" in turnspan("show", SESSION)[1]
 
 
 def test_a_transcript_with_a_name_of_its_own_is_shown(turnspan, tmp_path):
-    """A transcript that was put aside under another name shows what it showed before, ids included."""
+    """A renamed transcript gives the same output, ids included."""
     path = two_turns().save(turnspan.projects / "-p")
     as_it_was = turnspan("show", str(path), "--json")
     for kept in (tmp_path / "monday.jsonl", path.with_name("copy-of-monday.jsonl")):
@@ -163,8 +163,8 @@ def test_a_transcript_with_a_name_of_its_own_is_shown(turnspan, tmp_path):
         assert turnspan("show", str(kept), "--json") == as_it_was
 
 
-def test_copied_turns_are_said_to_be_elsewhere(turnspan):
-    """A fork shows its own turns; those it was copied from are shown where they happened."""
+def test_copied_turns_are_shown_in_their_own_session(turnspan):
+    """A fork shows its own turns; copied turns are shown in the original session."""
     origin = two_turns(version="2.1.45")
     path = origin.save(turnspan.projects / "-p")
     os.utime(path, (time.time(), time.time()))
@@ -180,8 +180,8 @@ def test_copied_turns_are_said_to_be_elsewhere(turnspan):
     assert "not shown: 2 turns copied from other sessions" in err
 
 
-def test_damage_is_survived_and_told(turnspan):
-    """Lines that cannot be read cost nothing but themselves, and are counted."""
+def test_damaged_lines_are_skipped_and_counted(turnspan):
+    """Lines that cannot be read are skipped and counted."""
     path = two_turns().save(turnspan.projects / "-p")
     path.write_bytes(b'{"torn\n' + path.read_bytes() + b'{"type":"news-from-tomorrow"}\n')
     code, out, err = turnspan("show", SESSION)
@@ -206,8 +206,8 @@ BAD_INPUT = {
 
 
 @pytest.mark.parametrize(("make", "sentence"), BAD_INPUT.values(), ids=BAD_INPUT)
-def test_what_is_no_transcript_gets_one_clear_sentence(turnspan, tmp_path, make, sentence):
-    """Whatever a person names by mistake: one sentence, exit code 1, nothing on stdout, no traceback."""
+def test_a_file_that_is_not_a_transcript_gives_one_clear_error(turnspan, tmp_path, make, sentence):
+    """For any wrong file: one sentence, exit code 1, nothing on stdout, no traceback."""
     path = tmp_path / "x.jsonl"
     make(path)
     code, out, err = turnspan("show", str(path))
@@ -218,8 +218,8 @@ def test_what_is_no_transcript_gets_one_clear_sentence(turnspan, tmp_path, make,
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
-def test_a_file_of_somebody_else_is_refused(turnspan, tmp_path):
-    """Permission is a sentence, too."""
+def test_a_file_without_read_permission_is_an_error(turnspan, tmp_path):
+    """The error names the missing permission."""
     path = two_turns().save(tmp_path)
     path.chmod(0)
     code, _, err = turnspan("show", str(path))
@@ -239,7 +239,7 @@ def test_an_agents_own_file_leads_to_its_session(turnspan):
 
 
 def test_one_row_without_a_newline_is_a_transcript(turnspan):
-    """A restored file may have lost its last newline, also where that row is the only one."""
+    """A restored file may have lost its last newline, even if it has only one line."""
     writer = Writer()
     writer.prompt("weave")
     path = writer.save(turnspan.projects / "-p")
@@ -249,21 +249,21 @@ def test_one_row_without_a_newline_is_a_transcript(turnspan):
     assert "weave" in out
 
 
-def test_a_session_without_a_turn_is_no_error(turnspan):
-    """A session that has only begun is a transcript; it just has nothing to show."""
+def test_a_session_without_turns_is_not_an_error(turnspan):
+    """A session that has just started is a valid transcript without turns."""
     path = turnspan.projects / "-p" / f"{SESSION}.jsonl"
     path.parent.mkdir(parents=True)
     path.write_text('{"type":"file-history-snapshot","messageId":"x"}\n')
     code, out, err = turnspan("show", SESSION)
     assert (code, out) == (0, "")
-    assert "has no turn yet" in err
+    assert "has no turns yet" in err
 
 
 @pytest.mark.parametrize(
     ("name", "sentence"), [("zzz", "no session 'zzz'"), ("", "is a directory"), ("5e5", "2 sessions begin with '5e5'"),
                          ("~no-such-user", "no session '~no-such-user'")]
 )  # fmt: skip
-def test_a_name_that_is_no_session_is_explained(turnspan, name, sentence):
+def test_an_unknown_or_ambiguous_session_is_explained(turnspan, name, sentence):
     """An unknown or an ambiguous name says what to do."""
     two_turns().save(turnspan.projects / "-p")
     two_turns(session="5e500000-0000-4000-8000-000000000001").save(turnspan.projects / "-p")
@@ -273,24 +273,24 @@ def test_a_name_that_is_no_session_is_explained(turnspan, name, sentence):
     assert "hint: " in err
 
 
-def test_a_home_that_is_nobodys_is_no_failure(turnspan):
-    """A `~` in front of a name that no user has is only a name."""
+def test_an_unknown_user_after_a_tilde_is_not_an_error(turnspan):
+    """`~` before an unknown user name is taken literally."""
     two_turns().save(turnspan.projects / "-p")
     code, out, err = turnspan("sessions", "--project", "~no-such-user")
     assert (code, out) == (0, "")
-    assert "there are no sessions of '~no-such-user'" in err
+    assert "no sessions of '~no-such-user' found" in err
 
 
 def test_no_transcripts_at_all(turnspan):
-    """On a machine where Claude Code never ran there is nothing to show, and that is said."""
+    """On a machine where Claude Code never ran, the error says that there are no transcripts."""
     code, _, err = turnspan("show")
     assert code == 1
     assert "no transcripts found" in err
 
 
 @pytest.mark.parametrize("asked", ["show", "sessions"])
-def test_projects_that_cannot_be_listed_are_not_said_to_be_empty(turnspan, asked):
-    """Where nobody could look, nothing is said about what there is."""
+def test_projects_that_cannot_be_listed_are_not_reported_as_empty(turnspan, asked):
+    """If the directory cannot be read, the commands do not claim that there are no sessions."""
     turnspan.projects.parent.mkdir()
     turnspan.projects.symlink_to(turnspan.projects)
     code, out, err = turnspan(asked)
@@ -320,33 +320,33 @@ def test_sessions_are_listed(turnspan):
     assert "shears" not in turnspan("sessions", "--project", "loom")[1]
 
 
-def test_sessions_are_listed_for_machines(turnspan):
-    """Every line is JSON with the fields that the help promises."""
+def test_sessions_are_listed_as_json(turnspan):
+    """Every line is JSON with the keys listed in the help."""
     path = two_turns().save(turnspan.projects / "-home-ada-loom")
     record = json.loads(turnspan("sessions", "--json")[1])
     assert record["session_id"] == SESSION
     assert record["path"] == str(path)
     assert record["turns"] == 2
     assert record["last_activity"] == "2026-03-01T09:00:06.000000000Z"
-    told = turnspan("sessions", "--help")[1]
+    help_text = turnspan("sessions", "--help")[1]
     for name in record:
-        assert re.search(rf"\b{name}\b", told), name
+        assert re.search(rf"\b{name}\b", help_text), name
 
 
-def test_no_sessions_is_an_answer(turnspan):
-    """An empty list is not an error, and machines get no line at all."""
+def test_an_empty_list_of_sessions_is_not_an_error(turnspan):
+    """An empty list is not an error, and `--json` prints no line."""
     code, out, err = turnspan("sessions", "--json", "--project", "nowhere")
     assert (code, out) == (0, "")
-    assert "there are no sessions of 'nowhere'" in err
+    assert "no sessions of 'nowhere' found" in err
 
 
 def test_one_project_that_cannot_be_listed_hides_no_other(turnspan):
-    """The others are there; what was left out is a sentence, and the exit code says that it is not all."""
+    """The other projects are listed; the skipped one is reported, and the exit code is 1."""
     two_turns().save(turnspan.projects / "-home-ada-loom")
     (turnspan.projects / "circle").symlink_to("circle")
     code, out, err = turnspan("sessions")
     assert (code, len(out.splitlines())) == (1, 2)
-    assert err.startswith(f"passed over: cannot list {str(turnspan.projects / 'circle')!r}: ")
+    assert err.startswith(f"skipped: cannot list {str(turnspan.projects / 'circle')!r}: ")
     assert len(err.splitlines()) == 1
     for name in ((), (SESSION[:4],)):
         code, out, again = turnspan("show", *name)
@@ -356,20 +356,20 @@ def test_one_project_that_cannot_be_listed_hides_no_other(turnspan):
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
 def test_one_transcript_that_cannot_be_read_hides_no_other(turnspan):
-    """It is named, and the exit code says that it is not all."""
+    """It is reported, and the exit code is 1."""
     two_turns().save(turnspan.projects / "-home-ada-loom")
     closed = two_turns(session="7a7e0000-0000-4000-8000-000000000001").save(turnspan.projects / "-home-ada-loom")
     closed.chmod(0)
     code, out, err = turnspan("sessions")
     assert (code, len(out.splitlines())) == (1, 2)
-    assert err == f"passed over: cannot read {str(closed)!r}: permission denied\n"
+    assert err == f"skipped: cannot read {str(closed)!r}: permission denied\n"
 
 
 # ---- the frame
 
 
 def test_help_teaches_with_examples(turnspan):
-    """Help names every command under what it is for, with examples, and tells how to get completion."""
+    """The help lists every command in a section, with examples, and explains shell completion."""
     code, out, _ = turnspan("--help")
     assert code == 0
     assert "turnspan show 3f2a --turn 4" in out
@@ -384,29 +384,29 @@ def test_help_teaches_with_examples(turnspan):
 
 
 def test_version(turnspan):
-    """`--version` says which turnspan this is."""
+    """`--version` prints the version."""
     assert turnspan("--version") == (0, f"turnspan {__version__}\n", "")
 
 
 @pytest.mark.parametrize("arguments", [["bogus"], ["show", "--bogus"], ["show", "--turn", "0"], ["show", "a", "b"]])
-def test_a_command_that_is_not_understood_exits_with_2(turnspan, arguments):
-    """Usage errors are told apart from failures."""
+def test_wrong_usage_exits_with_2(turnspan, arguments):
+    """Usage errors have another exit code than failures."""
     code, out, err = turnspan(*arguments)
     assert (code, out) == (2, "")
     assert "--help" in err
 
 
 @pytest.mark.usefixtures("projects")
-def test_an_error_has_a_traceback_only_for_those_who_debug(monkeypatch):
-    """With TURNSPAN_DEBUG=1 errors come as they are."""
+def test_tracebacks_are_printed_only_for_debugging(monkeypatch):
+    """With TURNSPAN_DEBUG=1 exceptions are not caught."""
     monkeypatch.setenv("TURNSPAN_DEBUG", "1")
     with pytest.raises(TranscriptError, match="no session 'zzz'"):
         main(["show", "zzz"])
 
 
 @pytest.mark.parametrize("is_debugging", [False, True])
-def test_a_bug_of_ours_is_one_sentence_too(is_debugging):
-    """Nobody needs a traceback to report a bug, but for the one who looks for it."""
+def test_an_unexpected_error_is_one_sentence(is_debugging):
+    """An unexpected error is printed without a traceback, unless TURNSPAN_DEBUG is set."""
     code = (
         "from turnspan.cli import frame, main\n@frame.command()\ndef boom(): raise RuntimeError('oh')\nmain(['boom'])"
     )
@@ -417,8 +417,8 @@ def test_a_bug_of_ours_is_one_sentence_too(is_debugging):
     assert "RuntimeError: oh" in ran.stderr
 
 
-def test_a_wrong_setting_is_told_and_the_rest_is_used(turnspan, monkeypatch):
-    """A typo in the settings does not keep anybody from looking at a session."""
+def test_an_invalid_setting_is_a_warning_and_the_rest_is_used(turnspan, monkeypatch):
+    """A typo in the settings does not prevent showing a session."""
     two_turns().save(turnspan.projects / "-p")
     monkeypatch.setenv("TURNSPAN_CAPTURE", "everything")
     code, out, err = turnspan("show", SESSION)
@@ -428,7 +428,7 @@ def test_a_wrong_setting_is_told_and_the_rest_is_used(turnspan, monkeypatch):
     assert "everything" in err
 
 
-def test_an_unknown_destination_names_those_there_are(turnspan):
+def test_an_unknown_destination_lists_the_available_ones(turnspan):
     """`--to` takes the name of a destination."""
     two_turns().save(turnspan.projects / "-p")
     code, _, err = turnspan("show", SESSION, "--to", "nowhere")
@@ -438,7 +438,7 @@ def test_an_unknown_destination_names_those_there_are(turnspan):
 
 
 def test_escapes_in_names_do_not_reach_the_terminal(turnspan):
-    """What a person pastes into a command line is cleaned before it is repeated."""
+    """Arguments are stripped of escapes before they are printed."""
     _, _, err = turnspan("show", "\x1b[31mred\x07.jsonl")
     assert "\x1b" not in err
     assert "\x07" not in err
@@ -467,15 +467,21 @@ def test_little_is_loaded_to_say_the_version():
     code = "import sys\nfrom turnspan.cli import main\ntry: main(['--version'])\nexcept SystemExit: pass\n"
     code += "print(*[name for name in sys.modules if name.startswith(('turnspan', 'rich', 'msgspec'))])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert out.splitlines()[1].split() == ["turnspan", "turnspan.errors", "turnspan.cli"]
+    assert out.splitlines()[1].split() == [
+        "turnspan",
+        "turnspan.commands",
+        "turnspan.commands.declare",
+        "turnspan.errors",
+        "turnspan.cli",
+    ]
 
 
-# ---- as a process
+# ---- in a separate process
 
 
 @pytest.fixture
 def process(projects):
-    """Start a command as a process of its own."""
+    """Start a command as a separate process."""
     writer = Writer()
     for number in range(300):
         writer.turn(f"question {number} über → ●", "answer")
@@ -499,8 +505,8 @@ def process(projects):
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_a_reader_that_goes_away_is_no_error(process, options):
-    """`turnspan show | head -1` prints one line and no complaint."""
+def test_a_closed_pipe_is_not_an_error(process, options):
+    """`turnspan show | head -1` prints one line and no error."""
     shown = process("show", SESSION, *options, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert shown.stdout.readline()
     shown.stdout.close()
@@ -509,8 +515,8 @@ def test_a_reader_that_goes_away_is_no_error(process, options):
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="a Linux device")
-def test_a_full_disk_is_a_sentence(process):
-    """Output that cannot be written is an error with a reason."""
+def test_a_full_disk_is_an_error_with_a_reason(process):
+    """If the output cannot be written, the error says why."""
     with FULL.open("wb") as full:
         shown = process("show", SESSION, stdout=full, stderr=subprocess.PIPE)
         assert shown.stderr.read() == b"error: No space left on device\n"
@@ -528,8 +534,32 @@ def test_an_interrupt_is_quiet(process):
     assert shown.wait(20) in {130, 0}  # it may have been done already
 
 
-def test_other_encodings_get_other_signs(process):
-    """A terminal that knows only ASCII gets a tree of ASCII, and no error."""
+def test_the_message_of_ctrl_c_has_its_own_line():
+    """The progress bar is cleared first: the message never starts in the middle of it."""
+    code = (
+        "import os, signal\n"
+        "from turnspan.commands.progress import progress, stop_requests\n"
+        "with stop_requests() as is_stopping, progress(10, 100) as show:\n"
+        "    show(1, 2, 10, '')\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    stopping = is_stopping()\n"
+        "print(stopping)\n"
+    )
+    main_end, terminal = pty.openpty()
+    env = {**os.environ, "TERM": "xterm"}
+    ran = subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, stderr=terminal)
+    os.close(terminal)
+    screen = b""
+    with contextlib.suppress(OSError):  # EIO: the other end is closed
+        while chunk := os.read(main_end, 65536):
+            screen += chunk
+    os.close(main_end)
+    assert ran.communicate(timeout=20)[0] == b"True\n"
+    assert b"\r\x1b[2KStopping... press Ctrl-C again to quit immediately\r\n" in screen
+
+
+def test_ascii_terminals_get_ascii_symbols(process):
+    """A terminal with ASCII encoding gets an ASCII tree, and no error."""
     shown = process("show", SESSION, "--turn", "1", env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}.items(),
                     stdout=subprocess.PIPE)  # fmt: skip
     out = shown.stdout.read().decode("ascii")
@@ -571,7 +601,7 @@ def test_no_colour_without_a_terminal(process):
     assert b"\x1b[" in forced.stdout.read()
 
 
-def test_closed_streams_are_no_trouble(projects):
+def test_closed_streams_are_not_an_error(projects):
     """A caller that closed stdout and stderr gets an exit code."""
     two_turns().save(projects / "-p")
     command = f'exec "$0" -c "{TURNSPAN[2]}" show {SESSION} >&- 2>&-'
@@ -579,7 +609,7 @@ def test_closed_streams_are_no_trouble(projects):
 
 
 def test_the_picture_in_the_readme_is_what_show_prints(turnspan, monkeypatch):
-    """Every number there was printed by the command that stands below it."""
+    """The example in the README is real output of the command below it."""
     root = Path(__file__).parent.parent
     picture = (root / "README.md").read_text().split("```\n")[1]
     (path,) = (root / "fixtures" / "agents-nested").glob("projects/*/*.jsonl")

@@ -1,4 +1,4 @@
-"""Settings: what is set, by whom, and what happens to what cannot be understood."""
+"""Settings: where values come from, and what happens to invalid ones."""
 
 import json
 import os
@@ -20,7 +20,7 @@ KEYS = {"LANGFUSE_PUBLIC_KEY": "pk-lf-1", "LANGFUSE_SECRET_KEY": SECRET}
 
 @pytest.fixture
 def place(tmp_path):
-    """A home of its own."""
+    """A separate home directory."""
     return Place(tmp_path)
 
 
@@ -33,7 +33,7 @@ class Place:
         self.project.mkdir()
 
     def write(self, text, mode=0o600):
-        """Write the person's config file."""
+        """Write the user's config file."""
         self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.file.write_text(text)
         self.file.chmod(mode)
@@ -50,11 +50,11 @@ class Place:
         return path
 
 
-# ---- who says what
+# ---- precedence
 
 
 def test_nothing_needs_to_be_set(place):
-    """Without any settings traces go to files on this machine, masked."""
+    """Without settings, traces are written to local files, with secrets masked."""
     config = place.load()
     assert config.problems == ()
     assert config.is_enabled
@@ -64,8 +64,8 @@ def test_nothing_needs_to_be_set(place):
     assert set(config.sources.values()) == {"default"}
 
 
-def test_flags_count_before_the_environment_and_that_before_the_file(place):
-    """Each value says where it comes from."""
+def test_flags_override_the_environment_which_overrides_the_file(place):
+    """Each value has its source."""
     place.write('capture = "full"\ntags = ["a"]\nuser_id = "ada"\n')
     config = place.load({"user_id": "grace"}, TURNSPAN_TAGS="b, c", TURNSPAN_USER_ID="eve")
     assert (config.values["capture"], config.sources["capture"]) == ("full", str(place.file))
@@ -79,14 +79,14 @@ def test_flags_count_before_the_environment_and_that_before_the_file(place):
     ("text", "value"), [("0", False), ("No", False), (" off ", False), ("1", True), ("TRUE", True)]
 )
 def test_switches_in_the_environment(place, text, value):
-    """A switch is written in any usual way."""
+    """All usual spellings of true and false are accepted."""
     config = place.load(TURNSPAN_RECOVER=text)
     assert config.values["recover"] is value
     assert config.problems == ()
 
 
-def test_what_claude_codes_own_settings_add_counts_on_the_command_line_too(place):
-    """Who keeps keys under `env` in settings.json sees the same destinations as the hook does."""
+def test_variables_in_claude_codes_settings_apply_on_the_command_line(place):
+    """With keys under `env` in settings.json, the command line has the same destinations as the hook."""
     place.claude.mkdir()
     (place.claude / "settings.json").write_text(json.dumps({"env": {**KEYS, "TURNSPAN_CAPTURE": "metadata", "N": 1}}))
     config = place.load()
@@ -100,7 +100,7 @@ def test_what_claude_codes_own_settings_add_counts_on_the_command_line_too(place
 
 
 def test_several_destinations_each_with_its_own_policy(place):
-    """What a destination does not say for itself it takes from above."""
+    """A destination inherits the settings that it does not override."""
     place.write(
         'capture = "metadata"\n[destinations.jaeger]\ntype = "otlp"\nendpoint = "http://localhost:4318"\n'
         f'[destinations.langfuse]\npublic_key = "pk"\nsecret_key = "{SECRET}"\ncapture = "full"\nthinking = false\n'
@@ -113,7 +113,7 @@ def test_several_destinations_each_with_its_own_policy(place):
 
 
 def test_the_environment_alone_is_enough(place):
-    """The variables people script against name two destinations."""
+    """Environment variables alone can configure two destinations."""
     config = place.load(
         TURNSPAN_OTLP_ENDPOINT="http://localhost:4318",
         TURNSPAN_OTLP_HEADERS="Authorization=Bearer%20x, x-team=a",
@@ -127,8 +127,8 @@ def test_the_environment_alone_is_enough(place):
     assert langfuse.options == {"public_key": "pk-lf-1", "secret_key": SECRET, "base_url": "https://lf.example"}
 
 
-def test_one_source_names_a_destination_as_a_whole(place):
-    """A key from the file never travels to an endpoint from the environment, nor the other way round."""
+def test_a_destination_comes_from_one_source(place):
+    """A key from the file is never sent to an endpoint from the environment, and vice versa."""
     place.write(
         f'[destinations.langfuse]\nbase_url = "https://own.example"\npublic_key = "pk"\nsecret_key = "{SECRET}"\n'
     )
@@ -138,8 +138,8 @@ def test_one_source_names_a_destination_as_a_whole(place):
     assert replaced.options == {"public_key": "pk-2", "secret_key": "sk-2"}
 
 
-def test_people_from_other_hooks_change_nothing(place):
-    """CC_LANGFUSE_* is understood, and counts before keys that a shell has for other programs."""
+def test_switching_from_another_hook_needs_no_changes(place):
+    """CC_LANGFUSE_* is accepted, and overrides LANGFUSE_*, which may be set for other programs."""
     theirs = {"CC_LANGFUSE_PUBLIC_KEY": "pk-cc", "CC_LANGFUSE_SECRET_KEY": "sk-cc"}
     [found] = place.load(**theirs, **KEYS, LANGFUSE_BASE_URL="https://us.example").destinations
     assert found.options == {"public_key": "pk-cc", "secret_key": "sk-cc", "base_url": "https://us.example"}
@@ -149,8 +149,8 @@ def test_people_from_other_hooks_change_nothing(place):
     assert found.options["base_url"] == "https://cc.example"
 
 
-def test_what_was_set_for_the_plugin_counts_least(place):
-    """Claude Code hands the plugin's options over under names of its own."""
+def test_options_of_the_plugin_have_the_lowest_precedence(place):
+    """Claude Code passes the plugin's options with a prefix of its own."""
     options = {f"CLAUDE_PLUGIN_OPTION_{name}": value for name, value in KEYS.items()}
     options |= {"CLAUDE_PLUGIN_OPTION_TURNSPAN_OTLP_ENDPOINT": "http://localhost:1"}
     found = {destination.name: destination for destination in place.load(**options).destinations}
@@ -163,83 +163,83 @@ def test_what_was_set_for_the_plugin_counts_least(place):
     }
 
 
-def test_a_backend_that_a_package_brings_keeps_its_own_options(place):
-    """Whatever such a backend wants to know, it checks by itself."""
+def test_options_of_a_third_party_backend_are_passed_on(place):
+    """Such a backend checks its own options."""
     place.write('[destinations.db]\ntype = "sqlite"\npath = "/x"\ncapture = "full"\n')
     [found] = place.load().destinations
     assert (found.type, found.options, found.policy["capture"]) == ("sqlite", {"path": "/x"}, "full")
 
 
-# ---- what is wrong
+# ---- problems
 
 
-WRONG = {
-    "unknown setting": ("\ncaptur = 'full'\n", "config.toml:2: there is no setting 'captur'; did you mean 'capture'?"),
+PROBLEMS = {
+    "unknown setting": ("\ncaptur = 'full'\n", "config.toml:2: unknown setting 'captur'; did you mean 'capture'?"),
     "no such choice": ("capture = 'all'\n", "config.toml:1: capture is 'all'; allowed: metadata, redacted, full"),
     "no switch": ("\n\nthinking = 'yes'", "config.toml:3: thinking is 'yes'; allowed: true or false"),
-    "no number": ("attribute_max_bytes = true", "attribute_max_bytes is True; allowed: a whole number"),
-    "no list of texts": ("tags = [1]", "tags is [1]; allowed: a list of texts"),
+    "no number": ("attribute_max_bytes = true", "attribute_max_bytes is True; allowed: an integer"),
+    "no list of texts": ("tags = [1]", "tags is [1]; allowed: a list of strings"),
     "no destinations": ("destinations = 3", "config.toml:1: `destinations` must be tables"),
     "no table": ("[destinations]\nx = 3", "config.toml:2: [destinations.x] must be a table with a type"),
     "unknown option": (
         "[destinations.a]\ntype = 'otlp'\nendpoint = 'http://a'\n\n[destinations.b]\ntype = 'otlp'\nendpont = 'x'",
-        "config.toml:7: [destinations.b] there is no option 'endpont'; did you mean 'endpoint'?",
+        "config.toml:7: [destinations.b] unknown option 'endpont'; did you mean 'endpoint'?",
     ),
     "wrong option": (
         "capture = 'full'\n[destinations.otlp]\ncapture = 'metadta'",
         "config.toml:3: [destinations.otlp] capture is 'metadta'",
     ),
-    "an option of another type": ("[destinations.local]\nendpoint = 'x'", "there is no option 'endpoint'"),
+    "an option of another type": ("[destinations.local]\nendpoint = 'x'", "unknown option 'endpoint'"),
     "not TOML": ("a = 1\nb = = 2\n", "config.toml:2 is not valid TOML"),
 }
 
 
-@pytest.mark.parametrize(("text", "sentence"), WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_named_with_its_line(place, text, sentence):
-    """One sentence: the file, the line, the setting, its value and what is allowed. The rest is used."""
+@pytest.mark.parametrize(("text", "sentence"), PROBLEMS.values(), ids=PROBLEMS)
+def test_problems_name_the_file_and_the_line(place, text, sentence):
+    """The message has the file, the line, the setting, its value and what is allowed. The rest is used."""
     place.write(text)
     config = place.load()
     assert len(config.problems) == 1
     assert sentence in config.problems[0]
 
 
-def test_a_mistyped_wish_for_privacy_is_still_one(place):
-    """What cannot be understood is taken in its narrowest sense."""
+def test_an_invalid_privacy_setting_becomes_the_most_restrictive_one(place):
+    """An invalid value is replaced by the most restrictive one."""
     place.write('capture = "metdata"\nthinking = "no"\nmask_paths = "yes"\n')
     config = place.load()
     assert config.values["capture"] == "metadata"
     assert config.values["thinking"] is False
     assert config.values["mask_paths"] is True
-    assert all("until then it is" in problem for problem in config.problems)
+    assert all("for now" in problem for problem in config.problems)
     assert place.load(TURNSPAN_ENABLED="maybe").is_enabled is False
     place.write("off = 3\n")
     assert place.load().narrowing("/anywhere").is_off
 
 
 @pytest.mark.parametrize("text", ["enabled = false\nx = = 1\n", "patterns = 3\n", "[[[["])
-def test_settings_that_cannot_be_read_let_nothing_leave(place, text):
-    """Nobody knows what the person wants then; and the environment does not know it better."""
+def test_an_unreadable_config_file_disables_export(place, text):
+    """Nothing is exported then, whatever the environment says."""
     place.write(text)
     config = place.load(TURNSPAN_ENABLED="1", **KEYS)
     assert not config.is_enabled
     assert "nothing is exported" in config.problems[0]
 
 
-def test_a_destination_with_something_wrong_is_not_used(place):
-    """A misspelt base_url must not send the keys of one's own server, and everything else, to the cloud."""
+def test_a_destination_with_an_invalid_option_is_not_used(place):
+    """A misspelt base_url must not send the keys of a self-hosted server to the cloud."""
     place.write(
         f'[destinations.langfuse]\npublic_key = "pk"\nsecret_key = "{SECRET}"\nbase_ulr = "https://own.example"\n'
     )
     config = place.load()
     assert [destination.name for destination in config.destinations] == ["local"]
-    assert "nothing is sent to langfuse until it is right" in config.problems[0]
+    assert "nothing is sent to langfuse until this is fixed" in config.problems[0]
     assert SECRET not in str(config.problems)
     config = place.load(TURNSPAN_OTLP_ENDPOINT="http://localhost:1", TURNSPAN_OTLP_HEADERS="nonsense")
     assert [destination.name for destination in config.destinations] == ["local"]
 
 
-def test_no_sentence_repeats_a_credential(place):
-    """Not from a header, not from a key of the wrong type, not from a line that is no TOML."""
+def test_no_message_contains_a_credential(place):
+    """No header, no key of the wrong type, no part of a line that is not valid TOML."""
     place.write(f'[destinations.langfuse]\npublic_key = "pk"\nsecret_key = ["{SECRET}"]\n')
     assert SECRET not in str(place.load().problems)
     place.write(f'[destinations.otlp]\nendpoint = "http://localhost:1"\nheaders = {{ Authorization = ["{SECRET}"] }}\n')
@@ -249,18 +249,18 @@ def test_no_sentence_repeats_a_credential(place):
 
 
 @pytest.mark.parametrize("missing", KEYS)
-def test_half_a_pair_of_keys_is_no_destination(place, missing):
-    """Langfuse needs both, and the one that is not set is named."""
+def test_langfuse_needs_both_keys(place, missing):
+    """The message names the missing key."""
     config = place.load(**{name: value for name, value in KEYS.items() if name != missing})
     assert [destination.name for destination in config.destinations] == ["local"]
     assert config.problems == (
-        f"${missing} is not set, and Langfuse needs both keys; nothing is sent to langfuse until it is right",
+        f"${missing} is not set, and Langfuse needs both keys; nothing is sent to langfuse until this is fixed",
     )
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes")
-def test_a_file_that_others_can_write_to_is_not_believed(place):
-    """Whoever could write it could have named any endpoint; a link to a private file is fine."""
+def test_a_config_file_writable_by_other_users_is_ignored(place):
+    """Another user could have set any endpoint in it; a link to a private file is accepted."""
     place.write("user_id = 'ada'", mode=0o666)
     config = place.load()
     assert (config.values["user_id"], config.is_enabled) == ("", False)
@@ -279,12 +279,12 @@ def test_a_file_that_others_can_write_to_is_not_believed(place):
         (lambda path: path.mkdir(), "not a regular file"),
         (lambda path: path.write_bytes(b"#" * 300_000), "longer than"),
         (lambda path: path.write_bytes(b"a = " + b"[" * 100_000), "nested too deep"),
-        (lambda path: path.write_bytes(b"\xff\xfe"), "no text"),
+        (lambda path: path.write_bytes(b"\xff\xfe"), "not UTF-8"),
     ],
     ids=["FIFO", "directory", "huge", "deep", "binary"],
 )
-def test_whatever_lies_there_is_a_sentence(tmp_path, make, why):
-    """Nothing that can lie in a project's directory makes a worker wait, or fail."""
+def test_any_kind_of_file_gives_a_problem_and_never_blocks(tmp_path, make, why):
+    """No file in a project's directory can block or crash a worker."""
     path = tmp_path / "x.toml"
     make(path)
     assert why in read_toml(path).problem
@@ -293,8 +293,8 @@ def test_whatever_lies_there_is_a_sentence(tmp_path, make, why):
 # ---- projects
 
 
-def test_a_project_may_switch_off_narrow_and_tag(place):
-    """In its directory and below."""
+def test_a_project_can_disable_restrict_and_tag(place):
+    """The restrictions apply in its directory and below."""
     place.narrow('capture = "metadata"\nthinking = false\ntags = ["loom"]\n')
     (place.project / "deep" / "down").mkdir(parents=True)
     found = place.load().narrowing(str(place.project / "deep" / "down"))
@@ -307,14 +307,14 @@ def test_a_project_may_switch_off_narrow_and_tag(place):
 
 
 def test_a_project_never_widens(place):
-    """`full` in a project's file changes nothing for who allows only metadata."""
+    """`full` in a project's file has no effect if the user allows only metadata."""
     place.narrow('capture = "full"\nthinking = true\nenabled = true\n')
     found = place.load().narrowing(str(place.project))
     assert narrowed({"capture": "metadata", "thinking": False}, found) == {"capture": "metadata", "thinking": False}
 
 
-def test_what_holds_above_holds_below(place):
-    """A file further down cannot take back what one further up has switched off."""
+def test_restrictions_of_a_parent_directory_apply_below(place):
+    """A file in a subdirectory cannot undo a restriction of a parent."""
     place.narrow('enabled = false\ncapture = "metadata"\n')
     below = place.project / "below"
     place.narrow('capture = "redacted"\ntags = ["x"]\n', below)
@@ -324,16 +324,16 @@ def test_what_holds_above_holds_below(place):
 
 
 @pytest.mark.parametrize("key", ["endpoint", "destinations", "patterns", "off", "prices", "user_id"])
-def test_what_a_project_cannot_set_is_named(place, key):
-    """No file of a repository names an endpoint, a key or a path; that it tried is told."""
+def test_keys_that_a_project_cannot_set_are_reported(place, key):
+    """A repository's file cannot set an endpoint, a key or a path; the attempt is reported."""
     path = place.narrow(f'tags = ["a"]\n{key} = "https://evil.example"\n')
     found = place.load().narrowing(str(place.project))
     assert found.tags == ("a",)
     assert found.problems[0].startswith(f"{path}:2: a project cannot set '{key}'")
 
 
-def test_a_projects_mistyped_wish_is_still_one(place):
-    """Also here the narrowest sense counts, and a file that cannot be read means off."""
+def test_an_invalid_project_file_restricts_as_much_as_possible(place):
+    """An invalid value becomes the most restrictive one; an unreadable file disables export."""
     place.narrow('capture = "metdata"\nthinking = "no"\n')
     found = place.load().narrowing(str(place.project))
     assert (found.capture, found.withheld) == ("metadata", ("thinking",))
@@ -355,8 +355,8 @@ def test_a_projects_mistyped_wish_is_still_one(place):
         ("*/secret-*", "x/secret-1", True),
     ],
 )
-def test_directories_that_never_leave(place, monkeypatch, pattern, directory, is_off):
-    """Patterns in the person's own settings follow the working directory of the transcript."""
+def test_directories_that_are_never_exported(place, monkeypatch, pattern, directory, is_off):
+    """Patterns in the user's settings are matched with the working directory of the session."""
     monkeypatch.setenv("HOME", str(place.base))
     place.write(f'off = "{pattern}"\n')
     assert place.load().narrowing(str(place.base / directory)).is_off is is_off
@@ -370,8 +370,8 @@ def plant(directory, env, name="settings.json"):
 
 
 @pytest.mark.parametrize("name", ["settings.json", "settings.local.json"])
-def test_a_projects_environment_names_nothing(place, name):
-    """Settings of a repository that redirect the endpoint are not listened to, wherever the session has gone."""
+def test_variables_set_by_a_project_are_ignored(place, name):
+    """A repository cannot redirect the endpoint, even if the session changes its directory."""
     planted = {"TURNSPAN_OTLP_ENDPOINT": "https://evil.example", "LANGFUSE_BASE_URL": "https://evil.example"}
     plant(place.project, planted, name)
     inside = place.project / "src"
@@ -399,8 +399,8 @@ def test_a_projects_environment_names_nothing(place, name):
     ],
     ids=["huge", "comments", "deep", "FIFO"],
 )
-def test_settings_of_a_project_that_only_the_client_could_read(place, make):
-    """Nobody knows what they plant, so nothing of the environment is used there; the person's file still is."""
+def test_unreadable_project_settings_make_all_variables_ignored(place, make):
+    """They could set any variable, so none of the environment is used there; the user's config file still is."""
     (place.project / ".claude").mkdir()
     make(place.project / ".claude" / "settings.json")
     planted = {**KEYS, "LANGFUSE_HOST": "https://evil.example"}
@@ -410,7 +410,7 @@ def test_settings_of_a_project_that_only_the_client_could_read(place, make):
 
 
 def test_a_project_cannot_set_the_plugins_options(place):
-    """The client takes them from a project's settings, too."""
+    """Claude Code accepts them from a project's settings, but turnspan ignores those."""
     (place.project / ".claude").mkdir()
     table = {"pluginConfigs": {"turnspan@x": {"options": {"langfuse_base_url": "https://evil.example"}}}}
     (place.project / ".claude" / "settings.json").write_text(json.dumps(table))
@@ -420,8 +420,8 @@ def test_a_project_cannot_set_the_plugins_options(place):
     assert destination.options == {"public_key": "pk-lf-1", "secret_key": SECRET}
 
 
-def test_a_projects_environment_may_switch_off(place):
-    """That, and nothing else."""
+def test_a_project_can_disable_export_by_its_environment(place):
+    """TURNSPAN_ENABLED=0 in its settings is the only variable that is respected."""
     plant(place.project, {"TURNSPAN_ENABLED": "0", "TURNSPAN_CAPTURE": "full"})
     config = place.load(project=place.project, TURNSPAN_ENABLED="0", TURNSPAN_CAPTURE="full")
     assert not config.is_enabled
@@ -431,8 +431,8 @@ def test_a_projects_environment_may_switch_off(place):
     assert not place.load(project=place.project, TURNSPAN_ENABLED="1").is_enabled
 
 
-def test_the_persons_own_environment_stays(place):
-    """What stands in the settings of the person's home is theirs, also in a session at home."""
+def test_variables_of_the_users_own_settings_are_kept(place):
+    """Settings in the home directory are the user's own, also for a session started there."""
     home = place.base / "home"
     plant(home, KEYS)
     for project in (home, home / "work"):
@@ -446,7 +446,7 @@ def test_the_persons_own_environment_stays(place):
 
 @pytest.fixture
 def turnspan(place, monkeypatch, command):
-    """Run a command; give its exit code and what it wrote."""
+    """Run a command; return its exit code and output."""
     for name in [name for name in os.environ if name.startswith(("TURNSPAN_", "LANGFUSE_", "CC_", "CLAUDE"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(place.claude))
@@ -455,7 +455,7 @@ def turnspan(place, monkeypatch, command):
 
 
 def test_config_shows_values_and_sources_and_no_secret(place, turnspan, monkeypatch):
-    """Whoever pastes the output into a report gives nothing away."""
+    """The output can be pasted into a bug report: it contains no secret."""
     place.write(
         'user_id = "ada"\npatterns = { mine = "hunter2" }\n'
         f'[destinations.langfuse]\npublic_key = "pk-lf-0123456789"\nsecret_key = "{SECRET}"\ncapture = "metadata"\n'
@@ -483,18 +483,18 @@ def test_config_shows_values_and_sources_and_no_secret(place, turnspan, monkeypa
 
 
 def test_config_names_problems_and_exits_with_1(place, turnspan):
-    """In the person's file and in the project's."""
+    """Problems in the user's file and in the project's file are listed."""
     place.write("captur = 1\n")
     place.narrow('endpoint = "x"\n')
     code, out, _ = turnspan("config")
     assert code == 1
-    assert "config.toml:1: there is no setting 'captur'" in out
+    assert "config.toml:1: unknown setting 'captur'" in out
     assert "turnspan.toml:1: a project cannot set 'endpoint'" in out
     assert len(json.loads(turnspan("config", "--json")[1])["problems"]) == 2
 
 
-def test_config_says_what_the_project_asks_for(place, turnspan):
-    """Off, less, or tags."""
+def test_config_shows_the_restrictions_of_the_project(place, turnspan):
+    """Disabled export, restrictions and tags are shown."""
     place.narrow('enabled = false\ncapture = "metadata"\nimages = false\ntags = ["a", "b"]\n')
     out = turnspan("config")[1]
     for words in (r"enabled +false", r"capture +metadata at most", r"images +false", r"tags +a, b"):
@@ -505,7 +505,7 @@ def test_config_says_what_the_project_asks_for(place, turnspan):
 
 
 def test_the_table_names_everything(turnspan):
-    """Every setting, every option, every variable of the environment."""
+    """The table has every setting, every option and every environment variable."""
     code, out, _ = turnspan("config", "--table")
     assert code == 0
     assert out.splitlines() == list(table())
@@ -517,7 +517,7 @@ def test_the_table_names_everything(turnspan):
 
 @pytest.mark.parametrize("page", ["README.md", "docs/configuration.md"])
 def test_the_pages_show_the_table(page):
-    """What the pages say can be set is what the code knows."""
+    """The tables in the docs are generated from the code."""
     text = (ROOT / page).read_text()
     found = re.search(r"<!-- settings -->\n(.*?)<!-- /settings -->", text, re.DOTALL)
     if found is None or not found[1].strip():
@@ -526,7 +526,7 @@ def test_the_pages_show_the_table(page):
 
 
 def test_the_options_are_those_the_backends_know():
-    """Nothing can be set that a backend would refuse, and all it knows can be set."""
+    """The table and the backends have the same options."""
     from turnspan.backends import langfuse, local, otlp  # noqa: PLC0415
 
     above = {"attribute_max_bytes", "user_id", "environment", "tags"}  # set once, for all destinations

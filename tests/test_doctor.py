@@ -1,4 +1,4 @@
-"""What doctor says of everything that can be wrong, and what to do about it."""
+"""`turnspan doctor`: a check and a remedy for everything that can go wrong."""
 
 import base64
 import contextlib
@@ -22,10 +22,11 @@ from rows import Writer
 
 from turnspan import log
 from turnspan.claude.install import Runtime, Scope, apply, plan_install, remember_runtime, this_runtime
+from turnspan.commands.records import doctor_record
 from turnspan.delivery import backoff, state
 from turnspan.delivery.destinations import Target, identity_of
 from turnspan.health.checks.package import installed_checks
-from turnspan.health.doctor import doctor_lines, doctor_record, examine
+from turnspan.health.doctor import doctor_lines, examine
 from turnspan.hook import PACKAGE_ROOT
 from turnspan.ship import ship
 from turnspan.source.progress import Ending
@@ -58,7 +59,7 @@ class Place:
         self.env = {"HOME": str(base / "home"), "PATH": "/nonexistent"}
 
     def write(self, text):
-        """Write the person's config file."""
+        """Write the user's config file."""
         self.home.mkdir(mode=0o700, exist_ok=True)
         (self.home / "config.toml").write_text(text)
         (self.home / "config.toml").chmod(0o600)
@@ -127,11 +128,11 @@ def closed_port():
         return server.port
 
 
-# ---- all is well
+# ---- a healthy installation
 
 
-def test_a_healthy_installation_has_nothing_to_mend(place):
-    """Hooks registered, traces in files, a session understood: not one doubt."""
+def test_a_healthy_installation_has_no_problems(place):
+    """With hooks, local files and a readable session there is no warning."""
     place.install()
     Writer().save(place.claude / "projects" / "-p")
     writer = Writer()
@@ -141,20 +142,20 @@ def test_a_healthy_installation_has_nothing_to_mend(place):
     checks = place.examine()
     assert [check for check in checks if check.mark != "good"] == []
     assert list(dict.fromkeys(check.group for check in checks)) == [
-        "This turnspan",
+        "Installation",
         "Claude Code",
-        "Its files",
-        "Its settings",
+        "Files",
+        "Configuration",
         "Destination local",
         "Transcripts",
     ]
     assert "Claude Code 2.1.100 wrote the 1 newest session" in [check.says for check in checks]
-    assert list(doctor_lines(checks))[-1].endswith("all is well\x1b[0m")
+    assert list(doctor_lines(checks))[-1].endswith("no problems found\x1b[0m")
     assert doctor_record(checks)["is_healthy"] is True
 
 
-def test_doctor_only_looks(place):
-    """Not a file is made or changed by it."""
+def test_doctor_changes_nothing(place):
+    """No file is created or changed."""
     place.install()
     Writer().save(place.claude / "projects" / "-p")
 
@@ -193,7 +194,7 @@ def test_a_healthy_collector(place, protocol):
         assert checks[-1].says == "it takes OTLP"
 
 
-# ---- what a new person meets
+# ---- servers
 
 
 def test_no_keys(place):
@@ -422,35 +423,60 @@ def test_a_clock_that_is_wrong(place, seconds, way):
 
 
 def test_malformed_settings_of_claude_code(place):
-    """The file, the line, and that Claude Code reads nothing of it."""
+    """The message names the file and the line, and says that Claude Code ignores the file."""
     path = place.settings('{\n  "hooks": {},\n}\n')
     mark, says, todo = place.said()[0]
     assert mark == "bad"
     assert says.startswith((f"{path} cannot be used: line 3, column 1", f"{path} cannot be used: line 2, column 14"))
-    assert "Claude Code reads nothing of it" in says
-    assert "correct it" in todo
+    assert "Claude Code ignores it" in says
+    assert "fix it" in todo
 
 
 def test_malformed_settings_of_ours(place):
-    """The file and the line."""
+    """One error names the file and the line."""
     place.write('capture = "redacted"\n[destinations\n')
-    said = place.about("Its settings")
-    assert said[0].mark == "bad"
-    assert "config.toml:2 is not valid TOML" in said[0].says
-    assert "switched off" in said[1].says
+    [check] = place.about("Configuration")
+    assert check.mark == "bad"
+    assert "config.toml:2 is not valid TOML" in check.says
+    assert "nothing is exported until this is fixed" in check.says
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes")
+def test_a_config_file_that_others_can_write_to(place):
+    """It is one error, with the command that fixes it; no setting is said to disable turnspan."""
+    place.write("")
+    (place.home / "config.toml").chmod(0o666)
+    [check] = place.about("Configuration")
+    assert check.mark == "bad"
+    assert "chmod go-w" in check.says
+
+
+def test_disabled_by_the_environment(place):
+    """A variable that disables export is to be unset; the file is not mentioned."""
+    place.env["TURNSPAN_ENABLED"] = "0"
+    [_, check] = place.about("Configuration")
+    assert check.says == "turnspan is disabled by $TURNSPAN_ENABLED: nothing is exported"
+    assert check.todo == "unset TURNSPAN_ENABLED"
+
+
+def test_disabled_by_the_config_file(place):
+    """The file that disables export is named."""
+    place.write("enabled = false\n")
+    [_, check] = place.about("Configuration")
+    assert check.todo == f"set `enabled = true` in {place.home / 'config.toml'}"
 
 
 def test_a_wrong_pattern(place):
-    """A regular expression that is none."""
+    """A regular expression that is not valid is an error."""
     place.write('patterns = { mine = "(" }\n')
-    assert [check.mark.value for check in place.about("Its settings")] == ["bad"]
+    assert [check.mark.value for check in place.about("Configuration")] == ["bad"]
 
 
 def test_a_project_that_is_off(place):
-    """Who wonders why nothing arrives is told which file it is."""
+    """The check names the project's file that disables export."""
     (place.project / ".claude").mkdir()
     (place.project / ".claude" / "turnspan.toml").write_text("enabled = false\n")
-    [_, check] = place.about("Its settings")
+    [_, check] = place.about("Configuration")
     assert check.mark == "doubt"
     assert str(place.project / ".claude" / "turnspan.toml") in check.says
 
@@ -469,55 +495,55 @@ def test_a_destination_that_only_this_shell_knows(place):
 
 
 def hooks(place, **options):
-    """What is not good about Claude Code."""
+    """The warnings and errors about Claude Code."""
     return [(check.mark.value, check.says, check.todo) for check in place.about("Claude Code", **options)
             if check.mark != "good"]  # fmt: skip
 
 
 def test_no_hooks(place):
-    """Nothing is registered."""
+    """Without hooks there is one error, with the command to run."""
     assert hooks(place) == [
-        ("bad", "no hook is registered: Claude Code never calls turnspan", "run `turnspan install`")
+        ("bad", "no hooks registered: Claude Code does not call turnspan", "run `turnspan install`")
     ]
 
 
 def test_two_installs(place):
-    """For the person and for the project: one of the two is enough."""
+    """Registered for the user and for the project: one of the two is enough."""
     place.install()
     place.install(Scope.LOCAL)
     [(mark, says, todo)] = hooks(place)
     assert mark == "doubt"
-    assert "registered in the local settings too" in says
+    assert "also registered in the local settings" in says
     assert "turnspan uninstall --scope local" in todo
 
 
 def test_two_turnspans(place):
-    """The hook calls another turnspan than the one that is asked."""
+    """The hook calls another turnspan than the one that runs doctor."""
     other = place.base / "other"
     (other / "turnspan").parent.mkdir()
     (other / "turnspan").symlink_to(Path(PACKAGE_ROOT) / "turnspan")
     place.install(runtime=Runtime(Path(sys.executable), other, None, "other"))
     said = hooks(place)
     assert [mark for mark, _, _ in said] == ["doubt", "doubt"]
-    assert "not as this turnspan writes them" in said[0][1]
-    assert "there are two" in said[1][1]
+    assert "registered by another version, path or interpreter" in said[0][1]
+    assert "two installations" in said[1][1]
 
 
-def test_an_interpreter_that_is_gone(place):
-    """A virtual environment was deleted."""
+def test_a_deleted_interpreter(place):
+    """The virtual environment of the hook was deleted."""
     place.install(runtime=Runtime(Path("/nonexistent/python3"), Path(PACKAGE_ROOT), None, "other"))
     found = [said for said in hooks(place) if said[0] == "bad"]
     assert found == [
         (
             "bad",
-            "the hook in user calls /nonexistent/python3, which is gone",
-            "`turnspan install --scope user` registers what is there",
+            "the hook in user calls /nonexistent/python3, which does not exist",
+            "`turnspan install --scope user` updates it",
         )
     ]
 
 
 def test_a_package_that_is_broken(place):
-    """The interpreter is there, but turnspan cannot be loaded by it."""
+    """The interpreter exists, but cannot import turnspan."""
     (place.base / "other" / "turnspan").mkdir(parents=True)
     (place.base / "other" / "turnspan" / "__init__.py").write_text("raise ImportError('half of it is missing')\n")
     interpreter = place.base / "python3"  # another one, that has no turnspan of its own
@@ -535,35 +561,35 @@ def test_a_program_that_a_project_names_is_not_started(place):
     command = f"{trap} {trap} {place.base}"
     entry = {"hooks": {"Stop": [{"hooks": [{"type": "command", "command": command}]}]}}
     place.settings(entry, place.project / ".claude" / "settings.json")
-    assert any("was not tried" in says for _, says, _ in hooks(place))
+    assert any("was not started" in says for _, says, _ in hooks(place))
     assert not (place.base / "started").exists()
 
 
-def test_a_hook_that_the_path_finds(place):
-    """In a desktop app the PATH is another one."""
+def test_a_hook_that_depends_on_the_path(place):
+    """A desktop app has another PATH."""
     place.settings({"hooks": {"Stop": [{"hooks": [{"type": "command", "command": "turnspan hook"}]}]}})
-    assert any("found by the PATH" in says for _, says, _ in hooks(place))
+    assert any("depends on the PATH" in says for _, says, _ in hooks(place))
 
 
-def test_events_that_are_left_out(place):
-    """An older installation knew fewer events."""
+def test_missing_events(place):
+    """An older installation registered fewer events."""
     place.install()
     table = json.loads((place.claude / "settings.json").read_bytes())
     del table["hooks"]["StopFailure"]
     place.settings(table)
     [(mark, says, todo)] = hooks(place)
     assert mark == "doubt"
-    assert "leave out StopFailure" in says
+    assert says.endswith(": StopFailure")
     assert todo == "run `turnspan install --scope user`"
 
 
-def test_hooks_that_are_switched_off(place):
-    """`disableAllHooks`, in the scope that decides."""
+def test_disabled_hooks(place):
+    """`disableAllHooks` counts in the scope with the highest precedence."""
     place.install()
     path = place.settings({"disableAllHooks": True}, place.project / ".claude" / "settings.json")
     [(mark, says, _)] = hooks(place)
     assert mark == "bad"
-    assert f"`disableAllHooks` is on in the project settings ({path})" in says
+    assert f"`disableAllHooks` is set in the project settings ({path})" in says
     place.settings({"disableAllHooks": False}, place.project / ".claude" / "settings.local.json")
     assert hooks(place) == []
 
@@ -575,14 +601,14 @@ def test_a_policy(place):
     [(mark, says, todo)] = hooks(place, managed=(policy,))
     assert mark == "bad"
     assert str(policy) in says
-    assert "ask them" in todo
+    assert "ask your organisation" in todo
     table = json.loads((place.claude / "settings.json").read_bytes())
     place.settings({"allowManagedHooksOnly": True, "hooks": table["hooks"]}, policy)
     assert not any(mark == "bad" for mark, _, _ in hooks(place, managed=(policy,)))
 
 
 def test_another_exporter(place):
-    """It would send the same turns a second time."""
+    """Another exporter would send the same turns again."""
     place.install()
     table = json.loads((place.claude / "settings.json").read_bytes())
     table["hooks"]["Stop"].append({"hooks": [{"type": "command", "command": "python3 ~/langfuse_hook.py"}]})
@@ -592,7 +618,7 @@ def test_another_exporter(place):
 
 
 def test_the_plugin_knows_where_turnspan_is(place):
-    """What `turnspan install --plugin` wrote down is tried; without it the PATH decides."""
+    """The recorded turnspan is started; without a record the PATH is used, with a warning."""
     root = place.claude / "plugins" / "turnspan"
     (root / "hooks").mkdir(parents=True)
     (root / ".claude-plugin").mkdir()
@@ -602,13 +628,13 @@ def test_the_plugin_knows_where_turnspan_is(place):
     installed = {"version": 2, "plugins": {"turnspan@turnspan": [{"scope": "user", "installPath": str(root)}]}}
     (place.claude / "plugins" / "installed_plugins.json").write_text(json.dumps(installed))
     place.settings({"enabledPlugins": {"turnspan@turnspan": True}})
-    assert any("looks for turnspan on the PATH" in says for _, says, _ in hooks(place))
+    assert any("searches for turnspan on the PATH" in says for _, says, _ in hooks(place))
     remember_runtime(place.env, this_runtime())
     assert hooks(place) == []
 
 
-def test_hooks_that_nothing_has_come_of(place):
-    """Registered, and Claude Code was used since; but nothing has arrived."""
+def test_hooks_without_any_event(place):
+    """Claude Code was used since the hooks were registered, but no event has arrived."""
     place.install()
     path = Writer().save(place.claude / "projects" / "-p")
     assert hooks(place) == []
@@ -626,7 +652,7 @@ def test_hooks_that_nothing_has_come_of(place):
 
 
 def test_a_package_as_it_was_installed(tmp_path):
-    """A file that is missing or changed is named, and what turnspan needs and is not there."""
+    """Missing or changed files and missing dependencies are named."""
     module, info = tmp_path / "turnspan" / "x.py", tmp_path / "turnspan-1.dist-info"
     module.parent.mkdir()
     info.mkdir()
@@ -643,15 +669,15 @@ def test_a_package_as_it_was_installed(tmp_path):
     with (info / "METADATA").open("a") as file:
         file.write("Requires-Dist: no-such-thing>=1\nRequires-Dist: pytest-nothing; extra == 'dev'\n")
     said = [check.says for check in installed_checks(metadata.PathDistribution(info))]
-    assert said[1] == "what turnspan needs is not installed: no-such-thing"
+    assert said[1] == "dependencies are not installed: no-such-thing"
 
 
 # ---- files
 
 
 @contextlib.contextmanager
-def somebody_without_rights():
-    """Root may write everywhere; so root becomes nobody for a moment."""
+def unprivileged_user():
+    """Drop the privileges of root for a moment, because root can write everywhere."""
     if os.geteuid() != 0:
         yield
         return
@@ -663,13 +689,13 @@ def somebody_without_rights():
 
 
 def test_a_read_only_home():
-    """Nothing can be noted, so nothing is sent; the path is named."""
+    """Progress cannot be recorded, so nothing is sent; the path is named."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         place = Place(Path(directory))
         place.claude.chmod(0o555)
-        with somebody_without_rights():
-            said = place.about("Its files")
+        with unprivileged_user():
+            said = place.about("Files")
         place.claude.chmod(0o755)
     assert said[0].mark == "bad"
     assert said[0].says.startswith(f"cannot write to {place.claude}")
@@ -677,7 +703,7 @@ def test_a_read_only_home():
 
 
 def test_no_home_at_all(place):
-    """Then there is nowhere to look."""
+    """Without a usable home there is one error."""
     place.env["CLAUDE_CONFIG_DIR"] = "relative"
     checks = place.examine()
     assert checks[-1].mark == "bad"
@@ -686,33 +712,33 @@ def test_no_home_at_all(place):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes")
 def test_permissions(place):
-    """What others can write to is not used; what they can read should be closed."""
+    """A path writable by other users is an error; a readable one is a warning."""
     place.write("")
     (place.home / "config.toml").chmod(0o644)
     (place.home / "state").mkdir(mode=0o777)
     (place.home / "state").chmod(0o777)
-    said = {check.says: (check.mark.value, check.todo) for check in place.about("Its files") if check.mark != "good"}
-    assert said[f"others can read {place.home / 'config.toml'}"][0] == "doubt"
-    assert said[f"others can write to {place.home / 'state'}, so it is not used"][0] == "bad"
+    said = {check.says: (check.mark.value, check.todo) for check in place.about("Files") if check.mark != "good"}
+    assert said[f"other users can read {place.home / 'config.toml'}"][0] == "doubt"
+    assert said[f"other users can write to {place.home / 'state'}, so it is not used"][0] == "bad"
     assert all("chmod" in todo for _, todo in said.values())
 
 
-def test_states_that_are_damaged(place):
-    """They are counted, and nothing is done to them."""
+def test_damaged_state_files(place):
+    """Damaged state files are counted and not changed."""
     state.save(place.home, state.Checkpoint(session_id="good"))
     (place.home / "state" / "half.json").write_text('{"session_id":"ha')
     (place.home / "state" / "half.json").chmod(0o600)
-    assert any("the state of 1 session is damaged" in check.says for check in place.about("Its files"))
+    assert any("the state of 1 session is damaged" in check.says for check in place.about("Files"))
     assert (place.home / "state" / "half.json").exists()
 
 
-def test_a_bug_of_ours(place):
-    """It was logged, and is told."""
+def test_bugs_in_the_log(place):
+    """A bug in the log is reported."""
     log.log_line(place.home, "ERROR", "bug", type="KeyError", at="ship.py:12")
-    assert any("KeyError at ship.py:12" in check.says for check in place.about("Its files"))
+    assert any("KeyError at ship.py:12" in check.says for check in place.about("Files"))
 
 
-# ---- destinations, as they are
+# ---- destinations
 
 
 def test_a_hold_and_what_was_refused(place):
@@ -786,20 +812,20 @@ def test_a_test_trace_reaches_langfuse_and_is_read_back(place):
 # ---- transcripts
 
 
-def test_lines_and_fields_that_are_new(place):
-    """What a newer client writes is told by type and version."""
+def test_unknown_lines_and_fields(place):
+    """Unknown lines and fields are reported with the version of the client."""
     writer = Writer(version="2.9.1")
     writer.turn("weave", "Woven.")
     writer.rows[-1]["mood"] = "good"
     writer.row("telepathy")
     os.utime(writer.save(place.claude / "projects" / "-p"))
     said = [check.says for check in place.about("Transcripts")]
-    assert "lines of types that this turnspan does not know are passed over: telepathy (2.9.1, 1 times)" in said
-    assert "fields that are new to this turnspan, and not needed: mood (2.9.1)" in said
+    assert "lines of unknown types are skipped: telepathy (2.9.1, 1 times)" in said
+    assert "unknown fields, not needed: mood (2.9.1)" in said
 
 
-def test_transcripts_that_nobody_can_read():
-    """A closed project or file is named; the others are looked at all the same."""
+def test_unreadable_transcripts():
+    """An unreadable project or file is reported; the others are checked."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         place = Place(Path(directory))
@@ -810,7 +836,7 @@ def test_transcripts_that_nobody_can_read():
             path = writer.save(projects / project)
             path.chmod(0 if number == 1 else 0o644)
             path.parent.chmod(0 if project == "-closed" else 0o755)
-        with somebody_without_rights():
+        with unprivileged_user():
             said = place.about("Transcripts")
         for closed in (projects / "-closed", projects / "-open"):
             closed.chmod(0o755)
@@ -820,8 +846,8 @@ def test_transcripts_that_nobody_can_read():
     assert "wrote the 1 newest session" in said[2].says
 
 
-def test_transcripts_that_go_soon(place):
-    """What Claude Code deletes within days and nobody has sent."""
+def test_transcripts_that_will_be_deleted_soon(place):
+    """Unsent sessions that Claude Code deletes within days are a warning."""
     writer = Writer()
     writer.turn("weave", "Woven.")
     path = writer.save(place.claude / "projects" / "-p")
@@ -840,7 +866,7 @@ def test_transcripts_that_go_soon(place):
 
 @pytest.fixture
 def turnspan(place, monkeypatch, command):
-    """Run a command; give its exit code and what it wrote."""
+    """Run a command; return its exit code and output."""
     for name in [name for name in os.environ if name.startswith(("TURNSPAN_", "LANGFUSE_", "CC_", "CLAUDE"))]:
         monkeypatch.delenv(name)
     for name, value in place.env.items():
@@ -849,23 +875,23 @@ def turnspan(place, monkeypatch, command):
     return command
 
 
-def test_the_exit_code_says_whether_something_needs_mending(place, turnspan):
-    """1 with a ✗, 0 without; lines for people, an object for machines."""
+def test_the_exit_code_is_1_if_there_is_an_error(place, turnspan):
+    """1 with an error, 0 without; text by default, an object with --json."""
     code, out, err = turnspan("doctor")
     assert (code, err) == (1, "")
-    assert "  ✗ no hook is registered: Claude Code never calls turnspan\n    → run `turnspan install`\n" in out
+    assert "  ✗ no hooks registered: Claude Code does not call turnspan\n    → run `turnspan install`\n" in out
     place.install()
     code, out, _ = turnspan("doctor", "--json")
     record = json.loads(out)
     assert (code, record["is_healthy"]) == (0, True)
     assert msgspec.convert(record["checks"], list[dict[str, str | None]])
-    told = turnspan("doctor", "--help")[1]
+    help_text = turnspan("doctor", "--help")[1]
     for name in (*record, *record["checks"][0]):
-        assert re.search(rf"\b{name}\b", told), name
+        assert re.search(rf"\b{name}\b", help_text), name
 
 
 def test_one_destination_only(place, turnspan):
-    """`--to` looks at one of them, and knows the others by name."""
+    """`--to` checks only one; an unknown name lists the available ones."""
     place.write('[destinations.local]\n[destinations.otlp]\nendpoint = "http://127.0.0.1:1"\n')
     assert "Destination otlp" not in turnspan("doctor", "--to", "local")[1]
     code, _, err = turnspan("doctor", "--to", "nowhere")
@@ -873,8 +899,8 @@ def test_one_destination_only(place, turnspan):
     assert "available: local, otlp" in err
 
 
-def test_what_a_server_says_cannot_command_the_terminal(place, turnspan):
-    """Escapes in an answer are taken out."""
+def test_a_servers_answer_cannot_control_the_terminal(place, turnspan):
+    """Escape sequences in an answer are removed."""
     with HttpServer(reply(404), reply(403, b"\x1b]52;c;aGk=\x07no")) as server:
         place.otlp(server.url)
         out = turnspan("doctor")[1]

@@ -134,8 +134,8 @@ def test_a_session_is_forgotten_and_stays_so(turnspan):
     assert (code, err) == (0, "")
     assert "our state of it is deleted" in out
     assert "local: 2 lines with its traces taken out" in out
-    assert f"session {ONE} is switched off now, and will not be exported again" in out
-    assert f"its transcript stays: {one}" in out
+    assert f"session {ONE} is now disabled and will not be exported again" in out
+    assert f"transcript kept: {one}" in out
     assert place.sessions_in_files() == {TWO: 4}
     assert one.exists()
     left = sorted(path.name for path in (place.home / "state").iterdir() if path.name.startswith(ONE))
@@ -146,7 +146,7 @@ def test_a_session_is_forgotten_and_stays_so(turnspan):
     assert turnspan("backfill", "--json")[0] == 0
     assert place.sessions_in_files() == {TWO: 4}
     assert json.loads(turnspan("sessions", "--json", "--limit", "9")[1].splitlines()[-1])["session_id"] in {ONE, TWO}
-    assert "switched off" in turnspan("show", ONE)[2]
+    assert "disabled" in turnspan("show", ONE)[2]
 
 
 def test_it_can_be_done_again(turnspan):

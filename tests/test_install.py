@@ -1,3 +1,5 @@
+"""`install` and `uninstall`: the files they change, what they report, and the dialog."""
+
 import base64
 import contextlib
 import http.server
@@ -38,7 +40,7 @@ from turnspan.claude.install import (
     this_runtime,
 )
 from turnspan.claude.settings_json import is_ours
-from turnspan.commands import install
+from turnspan.cli import frame
 from turnspan.errors import ConfigError, StateError, TurnspanError
 from turnspan.hook import HOOK_CODE
 from turnspan.settings.config import load_config
@@ -95,7 +97,7 @@ class Place:
     ("scope", "name"), [("user", "settings.json"), ("project", "settings.json"), ("local", "settings.local.json")]
 )
 def test_each_scope_has_its_file(place, scope, name):
-    """Hooks go to the settings of the person, of the project, or of the person in the project."""
+    """Hooks are registered in the user's, the project's, or the user's local settings of a project."""
     plan = place.install(Scope(scope))
     root = place.claude if scope == "user" else place.project / ".claude"
     assert plan.file.path == root / name
@@ -117,7 +119,7 @@ def test_the_configured_directory_of_claude_code_is_honoured(place, tmp_path):
     "content", [None, b"", b"{}", b"{ }\n", b"{\n}\n", b'{"a":1}', b'\xef\xbb\xbf{\r\n"a": "\xc3\xa9"\r\n}']
 )
 def test_uninstall_restores_every_byte(place, content):
-    """After uninstall the file is what it was before, down to the last blank; where there was none, there is none."""
+    """After uninstall the file is exactly as before; if there was none, it is removed."""
     if content is not None:
         place.write(content)
     before = place.files()
@@ -131,7 +133,7 @@ def test_uninstall_restores_every_byte(place, content):
 
 
 def test_uninstall_restores_every_byte_after_an_update(place):
-    """Installing a newer turnspan over an older one is still undone to what was there before the first."""
+    """After an update, uninstall restores the file as it was before the first installation."""
     original = place.write(b'{"hooks": { },\t"z":1}\n')
     place.install(runtime=Runtime(Path("/old/python"), Path("/old"), None, "linux"))
     place.install()
@@ -139,7 +141,7 @@ def test_uninstall_restores_every_byte_after_an_update(place):
     assert place.path().read_bytes() == original
 
 
-def test_what_others_wrote_meanwhile_stays(place):
+def test_changes_made_since_are_kept(place):
     """If the file was changed since, uninstall removes our entries and nothing else."""
     place.write({"hooks": {"Stop": []}, "model": "opus"})
     place.install()
@@ -154,7 +156,7 @@ def test_what_others_wrote_meanwhile_stays(place):
 
 
 def test_containers_that_were_empty_before_stay_empty(place):
-    """An empty list of hooks that the person had is still there after uninstall, whatever else changed."""
+    """The user's empty list of hooks is kept by uninstall, even if the file has changed."""
     place.write({"hooks": {"Stop": []}})
     place.install()
     place.path().write_text(json.dumps({**json.loads(place.path().read_bytes()), "new": 1}))
@@ -162,8 +164,8 @@ def test_containers_that_were_empty_before_stay_empty(place):
     assert json.loads(place.path().read_bytes()) == {"hooks": {"Stop": []}, "new": 1}
 
 
-def test_a_file_that_only_we_needed_is_removed_even_when_it_was_rewritten(place):
-    """Claude Code may write our file anew in its own layout; if nothing else is in it, nothing stays."""
+def test_a_file_with_only_our_hooks_is_removed_even_if_rewritten(place):
+    """Claude Code may rewrite the file in its own layout; if it has only our hooks, it is removed."""
     place.install(Scope.LOCAL)
     path = place.path(Scope.LOCAL)
     path.write_text(json.dumps(json.loads(path.read_bytes()), indent=4))
@@ -172,7 +174,7 @@ def test_a_file_that_only_we_needed_is_removed_even_when_it_was_rewritten(place)
 
 
 def test_installing_twice_changes_nothing(place):
-    """A second install writes nothing, and the first one's backup stays."""
+    """A second install writes nothing, and keeps the first one's backup."""
     original = place.write({"a": 1})
     first = place.install()
     second = place.install()
@@ -183,7 +185,7 @@ def test_installing_twice_changes_nothing(place):
 
 
 def test_planning_writes_nothing(place):
-    """--dry-run shows the change as a diff, and leaves every file and directory alone."""
+    """--dry-run shows the change as a diff, and changes no file or directory."""
     place.write({"a": 1})
     before = {path: path.stat().st_mtime_ns for path in place.claude.parent.parent.rglob("*")}
     plan = place.plan()
@@ -196,7 +198,7 @@ def test_planning_writes_nothing(place):
 
 
 def test_the_diff_shows_no_credentials(place):
-    """Keys that happen to stand next to the hooks do not appear on the screen."""
+    """Keys near the hooks in the file are not printed."""
     place.write({"env": {"ANTHROPIC_API_KEY": "sk-ant-1", "X_AUTH_TOKEN": 'a\\"b', "OTHER": "seen"}})
     diff = place.plan().diff
     assert "sk-ant-1" not in diff
@@ -208,20 +210,20 @@ def test_the_diff_shows_no_credentials(place):
     "content",
     [b"{\n// comment\n}", b'{"a":1,}', b"[]", b"\xff\xfe{}", b'{"hooks":[]}', b'{"hooks":{"Stop":{}}}', b"{" * 5000],
 )
-def test_a_malformed_file_is_not_touched(place, content):
-    """A file that Claude Code cannot read either is left alone, with a sentence that names it."""
+def test_a_malformed_file_is_not_changed(place, content):
+    """A file that Claude Code cannot read either is not changed, and the error names it."""
     place.write(content)
     before = place.files()
-    with pytest.raises(ConfigError, match=f"{re.escape(str(place.path()))} is malformed and was not touched") as caught:
+    with pytest.raises(ConfigError, match=f"{re.escape(str(place.path()))} is malformed and was not changed") as caught:
         place.plan()
     assert caught.value.hint
-    with pytest.raises(ConfigError, match="not touched"):
+    with pytest.raises(ConfigError, match="not changed"):
         plan_uninstall(Scope.USER, env=place.env, project=place.project)
     assert place.files() == before
 
 
 def test_a_linked_settings_file_stays_a_link(place, tmp_path):
-    """People keep their settings in a repository of dotfiles: the link stays, and its target changes, with its mode."""
+    """A link, for example into a dotfiles repository, is kept; its target changes and keeps its mode."""
     target = tmp_path / "dotfiles" / "claude.json"
     target.parent.mkdir()
     target.write_bytes(b'{"a": 1}')
@@ -238,7 +240,7 @@ def test_a_linked_settings_file_stays_a_link(place, tmp_path):
 
 
 def test_a_link_to_nothing_and_a_link_to_itself(place, tmp_path):
-    """A link whose target is not there yet gets one; a link in a circle is a sentence."""
+    """The missing target of a link is created; a link to itself is an error."""
     (tmp_path / "dotfiles").mkdir()
     place.path().symlink_to(tmp_path / "dotfiles" / "claude.json")
     place.install()
@@ -250,26 +252,26 @@ def test_a_link_to_nothing_and_a_link_to_itself(place, tmp_path):
         place.plan(Scope.PROJECT)
 
 
-def test_what_is_no_file_is_refused(place):
-    """A directory, or a pipe that would keep us waiting, is not a settings file."""
+def test_only_a_regular_file_is_accepted(place):
+    """A directory, or a FIFO that would block, is not a settings file."""
     os.mkfifo(place.path())
     with pytest.raises(ConfigError, match="is not a settings file"):
         place.plan()
 
 
-def test_a_file_that_changes_under_our_hands_is_left_alone(place):
-    """Claude Code writes its settings too: what was looked at must still be there when we write."""
+def test_a_concurrent_change_is_not_overwritten(place):
+    """Claude Code writes its settings too: if the file has changed since it was read, nothing is written."""
     place.write({"a": 1})
     plan = place.plan()
     place.write({"a": 2})
-    with pytest.raises(StateError, match="has just been changed by somebody else"):
+    with pytest.raises(StateError, match="was just changed by another program"):
         apply(plan)
     assert json.loads(place.path().read_bytes()) == {"a": 2}
 
 
 @contextlib.contextmanager
-def somebody_without_rights():
-    """Root may write everywhere; so root becomes nobody for a moment."""
+def unprivileged_user():
+    """Drop the privileges of root for a moment, because root can write everywhere."""
     if os.geteuid() != 0:
         yield
         return
@@ -280,8 +282,8 @@ def somebody_without_rights():
         os.seteuid(0)
 
 
-def test_a_read_only_home_is_a_sentence():
-    """Where nothing can be written nothing is, and the person is told which path and what to do."""
+def test_a_read_only_home_is_an_error_with_a_hint():
+    """The error names the path and says what to do."""
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         root.chmod(0o755)
@@ -289,7 +291,7 @@ def test_a_read_only_home_is_a_sentence():
         place.write({"a": 1})
         for path in (place.claude, root / "home"):
             path.chmod(0o555)
-        with somebody_without_rights():
+        with unprivileged_user():
             with pytest.raises(StateError, match=r"settings.json was not changed: .*no access to") as caught:
                 place.install()
             assert caught.value.hint
@@ -298,19 +300,19 @@ def test_a_read_only_home_is_a_sentence():
             path.chmod(0o755)
 
 
-def test_unreadable_settings_are_a_sentence():
-    """Settings that belong to somebody else cannot be read, so nothing is written over them."""
+def test_unreadable_settings_are_an_error():
+    """Settings that cannot be read are not overwritten."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         place = Place(Path(directory) / "home", Path(directory) / "project")
         place.write({"a": 1})
         place.path().chmod(0o000)
-        with somebody_without_rights(), pytest.raises(StateError, match=r"cannot read .*settings.json"):
+        with unprivileged_user(), pytest.raises(StateError, match=r"cannot read .*settings.json"):
             place.plan()
 
 
 def test_our_own_files_are_private(place):
-    """A backup of the settings may hold keys: 0600 in 0700."""
+    """A backup of the settings may contain keys: 0600 in 0700."""
     place.write({"env": {"KEY": "secret"}})
     plan = place.install()
     kept = list((place.claude / "turnspan").rglob("*"))
@@ -319,8 +321,8 @@ def test_our_own_files_are_private(place):
     assert {stat.S_IMODE(path.stat().st_mode) for path in kept if path.is_dir()} == {0o700}
 
 
-def test_a_lost_record_is_no_disaster(place):
-    """Without our own notes uninstall still finds its entries."""
+def test_uninstall_works_without_a_record(place):
+    """If the record is lost, uninstall still finds our entries."""
     place.write({"a": 1})
     plan = place.install()
     (plan.file.kept_in / "record.json").write_text("{")
@@ -332,7 +334,7 @@ def test_a_lost_record_is_no_disaster(place):
 
 
 def test_the_command_survives_a_shell(tmp_path):
-    """Paths with spaces, quotes and dollars reach the hook as they are."""
+    """Paths with spaces, quotes and dollar signs reach the hook unchanged."""
     directory = tmp_path / "a 'quoted' $HOME \"dir\""
     directory.mkdir()
     launcher = directory / "turnspan-hook"
@@ -346,7 +348,7 @@ def test_the_command_survives_a_shell(tmp_path):
 
 @pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
 def test_every_system_gets_a_hook_that_uninstall_knows(platform):
-    """The launcher on Linux, the Python hook elsewhere; on Windows past every shell."""
+    """The launcher on Linux, the Python hook elsewhere; on Windows without a shell."""
     hook = hook_of(Runtime(Path("/py/python"), Path("/lib root"), Path("/lib/turnspan-hook"), platform))
     assert is_ours(hook)
     if platform == "win32":
@@ -361,8 +363,8 @@ def test_every_system_gets_a_hook_that_uninstall_knows(platform):
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin"])
-def test_a_turnspan_that_is_gone_never_keeps_claude_working(tmp_path, platform):
-    """Exit code 2 of a Stop hook sends Claude back to work. Whatever part of us is deleted, it is another one."""
+def test_a_deleted_turnspan_never_makes_claude_continue(tmp_path, platform):
+    """Exit code 2 of a Stop hook makes Claude continue. Whatever part of turnspan is deleted, the code is another one."""
     for python in (Path(sys.executable), tmp_path / "no-python"):
         for launcher in (tmp_path / "no-launcher", None):
             hook = hook_of(Runtime(python, tmp_path / "no-package", launcher, platform))
@@ -372,7 +374,7 @@ def test_a_turnspan_that_is_gone_never_keeps_claude_working(tmp_path, platform):
 
 
 def test_this_turnspan_can_be_registered():
-    """What runs the tests is found with its launcher and its plugin, by absolute paths."""
+    """The running turnspan is found with its launcher and its plugin, by absolute paths."""
     runtime = this_runtime()
     assert runtime.python.is_absolute()
     assert (runtime.root / "turnspan" / "hook.py").is_file()
@@ -392,7 +394,7 @@ def test_this_turnspan_can_be_registered():
     ],
 )
 def test_an_old_client_gets_only_events_it_knows(place, client, left_out):
-    """One unknown event makes an old client ignore all hooks of the file, so it is left out, and the person is told."""
+    """One unknown event makes an old client ignore all hooks of the file, so it is not registered, with a notice."""
     plan = place.install(client=client)
     assert set(json.loads(place.path().read_bytes())["hooks"]) == set(EVENTS) - left_out == set(known_events(client))
     said = " ".join(plan.notices)
@@ -402,8 +404,8 @@ def test_an_old_client_gets_only_events_it_knows(place, client, left_out):
     assert set(json.loads(place.path().read_bytes())["hooks"]) == set(EVENTS)
 
 
-def test_the_version_of_the_client_is_asked(tmp_path):
-    """The client on the PATH says its version; one that is not there, or says nonsense, is unknown."""
+def test_the_version_of_the_client_on_the_path(tmp_path):
+    """The client on the PATH prints its version; without a client, or with other output, it is unknown."""
     env = {"HOME": str(tmp_path), "PATH": str(tmp_path)}
     assert client_version(env) is None
     program = tmp_path / ".local" / "bin" / "claude"
@@ -416,8 +418,8 @@ def test_the_version_of_the_client_is_asked(tmp_path):
     assert client_version(env) is None
 
 
-def test_a_client_that_is_on_no_path_has_left_its_version(tmp_path):
-    """The client of an editor or of the desktop app is found by what it noted about itself."""
+def test_the_version_of_a_client_that_is_not_on_the_path(tmp_path):
+    """The client of an editor or of the desktop app records its version in .claude.json."""
     env = {"HOME": str(tmp_path), "PATH": str(tmp_path)}
     noted = tmp_path / ".claude.json"
     noted.write_text(json.dumps({"lastOnboardingVersion": "2.0.9", "lastReleaseNotesSeen": "2.0.30"}))
@@ -430,18 +432,18 @@ def test_a_client_that_is_on_no_path_has_left_its_version(tmp_path):
     assert client_version({**env, "CLAUDE_CONFIG_DIR": str(tmp_path / "elsewhere")}) == (2, 1, 100)
 
 
-def test_a_path_that_json_cannot_hold_is_a_sentence(place):
+def test_a_path_that_is_not_utf_8_is_an_error(place):
     """A directory whose name is not UTF-8 cannot be written into settings."""
     runtime = Runtime(Path(os.fsdecode(b"/opt/\xff/python")), Path("/opt"), None, "linux")
     with pytest.raises(ConfigError, match="not UTF-8"):
         place.plan(runtime=runtime)
 
 
-# ---- who else is there
+# ---- other registrations
 
 
 def add_plugin(place, name, hooks, *, is_enabled=True, manifest=None):
-    """Put a plugin where Claude Code puts it."""
+    """Install a plugin as Claude Code does."""
     root = place.claude / "plugins" / "cache" / name.replace("@", "-")
     (root / "hooks").mkdir(parents=True)
     (root / ".claude-plugin").mkdir()
@@ -458,12 +460,12 @@ def add_plugin(place, name, hooks, *, is_enabled=True, manifest=None):
 
 
 def stop(command):
-    """Give hooks with one command on Stop."""
+    """Hooks with one command on Stop."""
     return {"Stop": [{"hooks": [{"type": "command", "command": command}]}]}
 
 
-def test_the_same_hook_in_another_scope_is_noticed(place):
-    """Registered for the person and for the project, it would run twice: the person learns where, and how to end it."""
+def test_the_same_hook_in_another_scope_is_reported(place):
+    """Registered for the user and for the project it would run twice: the notice says where, and how to remove it."""
     place.install()
     said = place.plan(Scope.LOCAL).notices
     assert len(said) == 1
@@ -472,20 +474,20 @@ def test_the_same_hook_in_another_scope_is_noticed(place):
     assert place.plan().notices == ()
 
 
-def test_a_command_of_the_persons_that_calls_us_is_noticed_too(place):
-    """Somebody who wrapped the hook in a command of their own is registered already."""
+def test_a_custom_command_that_calls_turnspan_is_reported(place):
+    """A command of the user that runs the hook counts as a registration."""
     place.write({"hooks": stop("turnspan hook && echo done")}, Scope.LOCAL)
     assert any("--scope local" in sentence for sentence in place.plan().notices)
 
 
-def test_the_plugin_is_noticed(place):
+def test_the_plugin_is_reported(place):
     """The plugin and the settings together run every hook twice."""
     add_plugin(place, "turnspan@turnspan", stop('"${CLAUDE_PLUGIN_ROOT}/find-turnspan"'))
     assert any("claude plugin disable turnspan@turnspan" in sentence for sentence in place.plan().notices)
 
 
-def test_a_plugin_that_is_off_is_not_noticed(place):
-    """Only what is enabled counts, and a narrower scope may switch it off."""
+def test_a_disabled_plugin_is_not_reported(place):
+    """Only enabled plugins count, and a scope with higher precedence can disable one."""
     add_plugin(place, "turnspan@turnspan", stop("find-turnspan"))
     place.write({"enabledPlugins": {"turnspan@turnspan": False}}, Scope.LOCAL)
     assert place.plan().notices == ()
@@ -500,11 +502,11 @@ def test_a_plugin_that_is_off_is_not_noticed(place):
         ("otel-hooks hook", "an OpenTelemetry hook"),
         ("npx claude_code_otel", "an OpenTelemetry hook"),
         ("/opt/bt/trace-claude-code/stop.sh", "a Braintrust hook"),
-        ("node ./telemetry/send.js", "what looks like a tracing hook"),
+        ("node ./telemetry/send.js", "a hook that looks like tracing"),
     ],
 )
-def test_other_exporters_are_noticed(place, command, name):
-    """Whoever has another exporter would see every turn twice, and is told before it happens."""
+def test_other_exporters_are_reported(place, command, name):
+    """With another exporter every turn would appear twice; the notice says so."""
     place.write({"hooks": stop(command)}, Scope.PROJECT)
     said = [sentence for sentence in place.plan().notices if sentence.startswith(name)]
     assert len(said) == 1
@@ -512,8 +514,8 @@ def test_other_exporters_are_noticed(place, command, name):
     assert str(place.path(Scope.PROJECT)) in said[0]
 
 
-def test_another_exporter_is_known_by_its_plugin(place):
-    """Its command may be called anything; hooks may also stand in the manifest, or in a file that it names."""
+def test_another_exporter_is_recognised_by_its_plugin(place):
+    """Its command can have any name; hooks can also be in the manifest, or in a file that it names."""
     add_plugin(place, "langfuse@langfuse-observability", stop("python3 hook.py"))
     add_plugin(place, "quiet@x", None, manifest={"name": "quiet", "hooks": stop("opik-hook")})
     add_plugin(place, "named@x", None, manifest={"name": "named", "hooks": ["./hooks/more.json"]})
@@ -526,8 +528,8 @@ def test_another_exporter_is_known_by_its_plugin(place):
     assert "an MLflow hook" in said
 
 
-def test_ordinary_hooks_are_nobodys_business(place):
-    """A notification or a formatter is not an exporter, and no command is repeated: it may hold a key."""
+def test_ordinary_hooks_are_not_reported(place):
+    """A notification or a formatter is not an exporter. No command is printed: it may contain a key."""
     place.write({"hooks": stop("prettier --write . && LANGFUSE_SECRET_KEY=sk-lf-1 ./run.sh")})
     add_plugin(place, "formatter@tools", stop("${CLAUDE_PLUGIN_ROOT}/format.sh"))
     found = registrations(read_sources(place.env, place.project))
@@ -535,8 +537,8 @@ def test_ordinary_hooks_are_nobodys_business(place):
     assert "sk-lf-1" not in " ".join(place.plan().notices)
 
 
-def test_the_clients_own_traces_are_noticed(place):
-    """Claude Code can export traces itself; metrics alone are no double."""
+def test_claude_codes_own_traces_are_reported(place):
+    """Claude Code can export traces itself; metrics alone are not duplicates."""
     env = {"CLAUDE_CODE_ENABLE_TELEMETRY": "1", "OTEL_METRICS_EXPORTER": "otlp"}
     place.write({"env": env})
     assert place.plan().notices == ()
@@ -544,7 +546,7 @@ def test_the_clients_own_traces_are_noticed(place):
     assert "Claude Code's own traces" in place.plan().notices[0]
 
 
-def test_switches_that_silence_hooks_are_noticed(place, tmp_path):
+def test_switches_that_disable_hooks_are_reported(place, tmp_path):
     """Registered and never called: `disableAllHooks` anywhere, or a policy that allows only an organisation's hooks."""
     place.write({"disableAllHooks": True}, Scope.LOCAL)
     policy = tmp_path / "managed-settings.json"
@@ -556,8 +558,8 @@ def test_switches_that_silence_hooks_are_noticed(place, tmp_path):
     assert [hook.scope for hook in registrations(sources) if hook.exporter == US] == ["managed"]
 
 
-def test_what_cannot_be_read_is_said(place):
-    """A malformed file of another scope does not stop an installation, but nobody knows what it registers."""
+def test_unreadable_files_of_other_scopes_are_reported(place):
+    """A malformed file of another scope does not prevent installation, but its hooks are unknown."""
     place.write(b"{ // mine\n}", Scope.PROJECT)
     place.path(Scope.LOCAL).mkdir()
     said = place.install().notices
@@ -567,7 +569,7 @@ def test_what_cannot_be_read_is_said(place):
 
 @pytest.mark.parametrize("is_linked", [False, True])
 def test_the_home_directory_as_a_project(place, tmp_path, is_linked):
-    """Started at home, the project's settings are the person's own: one file, one registration."""
+    """In the home directory the project's settings are the user's own: one file, one registration."""
     place.project = place.claude.parent
     if is_linked:
         place.project = tmp_path / "link"
@@ -577,16 +579,16 @@ def test_the_home_directory_as_a_project(place, tmp_path, is_linked):
     assert len(registrations(read_sources(place.env, place.project))) == len(EVENTS)
 
 
-def test_a_shared_file_and_a_passing_interpreter_are_remarked(place):
-    """A path of this machine in a shared file, or of a cache in any file, will not work for long."""
+def test_a_shared_file_and_a_temporary_interpreter_are_reported(place):
+    """A path of this machine in a shared file, or a path in a cache, will stop working."""
     runtime = Runtime(Path("/home/me/.cache/uv/archive-v0/x/bin/python"), Path("/opt"), None, "linux")
     said = place.plan(Scope.PROJECT, runtime=runtime).notices
     assert any("--scope local" in sentence for sentence in said)
     assert any("uv tool install turnspan" in sentence for sentence in said)
 
 
-def test_where_policies_lie():
-    """Each system has its place for an organisation's settings."""
+def test_the_paths_of_policies():
+    """Each system has its own path for an organisation's settings."""
     assert {str(managed_settings(name)[0].parent) for name in ("linux", "darwin", "win32")} == {
         "/etc/claude-code", "/Library/Application Support/ClaudeCode", "C:/Program Files/ClaudeCode"
     }  # fmt: skip
@@ -605,7 +607,7 @@ VALUES = st.one_of(
 
 @given(st.text(), st.dictionaries(st.text(), VALUES, max_size=5))
 def test_any_destination_reads_back(name, values):
-    """Whatever a key or a header holds, the file says exactly that."""
+    """Any key or header is read back exactly as it was written."""
     first = with_destination("", name, values)
     assert tomllib.loads(first) == {"destinations": {name: values}}
     second = with_destination("# mine\nenabled = true\n", name, values)
@@ -632,14 +634,14 @@ def test_a_destination_is_replaced_and_the_rest_stays():
 @pytest.mark.parametrize(
     "text", ['destinations.otlp.endpoint = "x"\n', "destinations = 3\n", 'a = """\n[destinations.otlp]\n"""\n']
 )
-def test_what_cannot_be_edited_safely_is_left_to_the_person(text):
-    """Another way to write the same thing is not guessed at."""
-    with pytest.raises(ConfigError, match=r"destinations|another way"):
+def test_a_file_that_cannot_be_edited_safely_is_refused(text):
+    """A destination that is written in another form is not edited."""
+    with pytest.raises(ConfigError, match=r"destinations|another form"):
         with_destination(text, "otlp", {"type": "otlp"})
 
 
 def test_the_config_file_is_private_and_read_by_the_rest(place):
-    """What is written is what `turnspan` reads: 0600, in a directory for the person alone."""
+    """The file is read back by `load_config`; it is 0600 in a private directory."""
     values = {
         "type": "langfuse",
         "base_url": "https://lf.example",
@@ -657,8 +659,8 @@ def test_the_config_file_is_private_and_read_by_the_rest(place):
     assert destination.policy["capture"] == "metadata"
 
 
-def test_a_malformed_config_file_is_not_touched_and_not_shown(place):
-    """A file with a mistake in it may still hold keys."""
+def test_a_malformed_config_file_is_not_changed_and_not_shown(place):
+    """A file with a syntax error may still contain keys."""
     path = place.claude / "turnspan" / "config.toml"
     path.parent.mkdir(mode=0o700)
     path.write_text('secret_key = "sk-lf-secret\n')
@@ -669,8 +671,8 @@ def test_a_malformed_config_file_is_not_touched_and_not_shown(place):
     assert path.read_text() == 'secret_key = "sk-lf-secret\n'
 
 
-def test_a_value_that_is_no_text_is_refused():
-    """Half a character, as a terminal with another encoding may give, is not stored as something else."""
+def test_a_value_that_is_not_valid_text_is_refused():
+    """A lone surrogate, from a terminal with another encoding, is not stored."""
     with pytest.raises(ConfigError):
         with_destination("", "otlp", {"endpoint": "\udc80"})
 
@@ -679,7 +681,7 @@ def test_a_value_that_is_no_text_is_refused():
 
 
 class Server(http.server.BaseHTTPRequestHandler):
-    """An OTLP server that takes one secret."""
+    """An OTLP server that accepts one secret."""
 
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"] or 0))
@@ -709,36 +711,35 @@ def server():
 
 
 def run(place, monkeypatch, command, *arguments, **env):
-    """Run one command in the place, as a script does: without a terminal."""
+    """Run one command as a script does: without a terminal."""
     monkeypatch.chdir(place.project)
     for name in [name for name in os.environ if name.startswith(("TURNSPAN_", "LANGFUSE_", "CC_LANGFUSE_", "CLAUDE"))]:
         monkeypatch.delenv(name)
     for name, value in {**place.env, "PATH": "/usr/bin:/bin", **env}.items():
         monkeypatch.setenv(name, value)
-    made = {made.name: made for made in install.commands()}
-    return CliRunner().invoke(made[command], arguments)
+    return CliRunner().invoke(frame, [command, *arguments])
 
 
 def test_install_and_uninstall_on_the_command_line(place, monkeypatch):
-    """One command registers, says where traces go and where the backup is; the other puts everything back."""
+    """`install` registers, and prints the destination and the backup; `uninstall` restores everything."""
     original = place.write({"a": 1})
     said = run(place, monkeypatch, "install")
     assert said.exit_code == 0, said.output
     assert "+" in said.stdout
-    assert "traces go to: local" in said.stdout
+    assert f"destination: local files ({place.claude / 'turnspan' / 'traces'})" in said.stdout
     assert str(place.claude / "turnspan" / "installed") in said.stdout
     assert (place.claude / "turnspan" / "runtime").read_text().splitlines() == [
         sys.executable,
         str(this_runtime().root),
     ]
-    assert "is as it should be" in run(place, monkeypatch, "install").stdout
+    assert "already installed in" in run(place, monkeypatch, "install").stdout
     said = run(place, monkeypatch, "uninstall")
     assert "no longer registered" in said.stdout
     assert place.path().read_bytes() == original
     assert "is not registered" in run(place, monkeypatch, "uninstall").stdout
 
 
-def test_a_dry_run_writes_nothing_and_asks_no_server(place, monkeypatch, server):
+def test_a_dry_run_writes_nothing_and_sends_nothing(place, monkeypatch, server):
     """--dry-run: no file, no request."""
     before = place.files()
     arguments = ["--dry-run", "--to", "otlp", "--endpoint", server.url]
@@ -754,12 +755,12 @@ def test_a_dry_run_writes_nothing_and_asks_no_server(place, monkeypatch, server)
     assert place.files() == before
 
 
-def test_a_destination_is_tried_before_it_is_stored(place, monkeypatch, server):
-    """Wrong keys are refused by the server, and then neither keys nor hooks are written."""
+def test_a_destination_is_tested_before_it_is_stored(place, monkeypatch, server):
+    """If the server refuses the keys, neither keys nor hooks are written."""
     arguments = ["--to", "langfuse", "--endpoint", server.url, "--public-key", "pk-lf-1"]
     said = run(place, monkeypatch, "install", *arguments, LANGFUSE_SECRET_KEY="sk-lf-wrong")
     assert isinstance(said.exception, ConfigError)
-    assert "does not take these credentials" in str(said.exception)
+    assert "does not accept these credentials" in str(said.exception)
     assert "sk-lf-wrong" not in said.output + str(said.exception)
     assert list(place.files()) == []
     said = run(place, monkeypatch, "install", *arguments, "--capture", "metadata", LANGFUSE_SECRET_KEY="right")
@@ -776,8 +777,22 @@ def test_a_destination_is_tried_before_it_is_stored(place, monkeypatch, server):
     assert [path for path, *_ in server.seen] == ["/api/public/otel/v1/traces"] * 2
 
 
+def test_keys_come_from_one_place(place, monkeypatch, server):
+    """CC_LANGFUSE_* is used as a pair: a key that is set for another program is not mixed in."""
+    env = {
+        "CC_LANGFUSE_PUBLIC_KEY": "pk-lf-1",
+        "CC_LANGFUSE_SECRET_KEY": "right",
+        "CC_LANGFUSE_BASE_URL": server.url,
+        "LANGFUSE_SECRET_KEY": "of-another-program",
+        "LANGFUSE_BASE_URL": "http://127.0.0.1:1",
+    }
+    assert run(place, monkeypatch, "install", "--to", "langfuse", **env).exit_code == 0
+    basic = base64.b64encode(b"pk-lf-1:right").decode()
+    assert server.seen == [("/api/public/otel/v1/traces", f"Basic {basic}", None)]
+
+
 def test_otlp_headers_come_from_the_environment(place, monkeypatch, server):
-    """Headers may hold a token, so they are no argument."""
+    """Headers may contain a token, so they are not an argument."""
     said = run(
         place, monkeypatch, "install", "--to", "otlp", "--endpoint", server.url, TURNSPAN_OTLP_HEADERS="x-team=right"
     )
@@ -788,7 +803,7 @@ def test_otlp_headers_come_from_the_environment(place, monkeypatch, server):
 
 
 def test_a_server_that_is_down_is_stored_only_on_request(place, monkeypatch):
-    """Nobody listens there: that is said, and --no-check stores it all the same."""
+    """An unreachable server is an error; --no-check stores it anyway."""
     arguments = ["--to", "otlp", "--endpoint", "http://127.0.0.1:1"]
     said = run(place, monkeypatch, "install", *arguments)
     assert "--no-check" in said.exception.hint
@@ -797,14 +812,14 @@ def test_a_server_that_is_down_is_stored_only_on_request(place, monkeypatch):
     assert "127.0.0.1:1" in (place.claude / "turnspan" / "config.toml").read_text()
 
 
-def test_what_is_missing_is_named(place, monkeypatch):
-    """Without a terminal nothing is asked: the sentence names the variable."""
+def test_a_missing_key_is_named(place, monkeypatch):
+    """Without a terminal nothing is asked: the error names the variable."""
     said = run(place, monkeypatch, "install", "--to", "langfuse", "--public-key", "pk")
     assert "LANGFUSE_SECRET_KEY" in str(said.exception)
 
 
 def test_the_environment_alone_is_enough_but_must_be_there_later(place, monkeypatch):
-    """A destination in the shell works where Claude Code inherits it, and the person is told so."""
+    """A destination in the environment works only if Claude Code inherits it; a note says so."""
     said = run(place, monkeypatch, "install", TURNSPAN_OTLP_ENDPOINT="http://127.0.0.1:1")
     assert said.exit_code == 0, said.output
     assert "$TURNSPAN_OTLP_ENDPOINT must be set where Claude Code is started" in said.output
@@ -812,7 +827,7 @@ def test_the_environment_alone_is_enough_but_must_be_there_later(place, monkeypa
 
 
 def test_a_malformed_file_stops_before_anything_is_stored(place, monkeypatch, server):
-    """Nobody is asked for keys when the settings cannot be written anyway."""
+    """No keys are asked for if the settings cannot be written."""
     place.write(b"{,}")
     before = place.files()
     said = run(
@@ -825,22 +840,22 @@ def test_a_malformed_file_stops_before_anything_is_stored(place, monkeypatch, se
     assert isinstance(run(place, monkeypatch, "uninstall", "--scope", "user").exception, ConfigError)
 
 
-def test_uninstall_says_what_is_left(place, monkeypatch):
-    """The plugin is Claude Code's to disable, and a command of the person's is theirs."""
+def test_uninstall_reports_remaining_registrations(place, monkeypatch):
+    """The plugin and custom commands are not removed, but reported."""
     add_plugin(place, "turnspan@turnspan", stop("find-turnspan"))
     said = run(place, monkeypatch, "uninstall")
     assert "still registered in plugin turnspan@turnspan" in said.output
 
 
 def test_the_plugin_is_explained(place, monkeypatch):
-    """--plugin registers nothing: it remembers this turnspan for the plugin, and shows the two commands."""
+    """--plugin registers nothing: it records this turnspan for the plugin, and prints the two commands."""
     said = run(place, monkeypatch, "install", "--plugin")
     directory = plugin_directory(this_runtime())
     assert f"claude plugin marketplace add {shlex.quote(str(directory))}" in said.output
     assert list(place.files()) == [place.claude / "turnspan" / "runtime"]
 
 
-def test_what_is_remembered_is_replaced(place):
+def test_the_recorded_runtime_is_replaced(place):
     """The plugin starts the turnspan that was installed last."""
     remember_runtime(place.env, RUNTIME)
     remember_runtime(place.env, Runtime(Path("/new/python"), Path("/new"), None))
@@ -850,8 +865,8 @@ def test_what_is_remembered_is_replaced(place):
 
 
 def talk(place, dialogue):
-    """Run `install` in a terminal and answer its questions; gives all that was on the screen, and the exit code."""
-    code = "from turnspan.commands.install import commands; commands()[0]()"
+    """Run `install` in a terminal and answer its questions; return the screen and the exit code."""
+    code = "from turnspan.cli import main; main(['install'])"
     env = {**place.env, "PATH": "/usr/bin:/bin", "TERM": "dumb", "LANG": "C.UTF-8"}
     pid, terminal = pty.fork()
     if pid == 0:
@@ -877,34 +892,104 @@ def talk(place, dialogue):
     return screen.decode(), os.waitstatus_to_exitcode(status)
 
 
+def stored(place):
+    """The destination that was stored."""
+    [destination] = tomllib.loads((place.claude / "turnspan" / "config.toml").read_text())["destinations"].values()
+    return destination
+
+
 def test_a_terminal_is_asked_and_secrets_are_not_shown(place, server):
-    """On a terminal: where to, which server, which keys; typed without echo, tried, asked again when they are wrong."""
+    """On a terminal it asks for the destination, the server and the keys; after a refusal only for the secret key.
+
+    The URL that was typed is kept: a secret key is never sent to another server than the one it was typed for.
+    """
     screen, code = talk(
         place,
         [
-            ("Where shall traces go", "langfuse"),
+            ("Send traces to", "langfuse"),
             ("Langfuse URL", server.url),
             ("Public key", "pk-lf-1"),
             ("Secret key", "sk-lf-wrong"),
-            ("Langfuse URL", server.url),
-            ("Public key", "pk-lf-1"),
             ("Secret key", "right"),
-            ("Write this", "y"),
+            ("Apply these changes?", "y"),
         ],
     )
     assert code == 0, screen
-    assert "does not take these credentials" in screen
+    assert "does not accept these credentials" in screen
+    assert screen.count("Langfuse URL") == screen.count("Public key") == 1
     assert "sk-lf-wrong" not in screen
     assert "right" not in screen
-    assert (
-        tomllib.loads((place.claude / "turnspan" / "config.toml").read_text())["destinations"]["langfuse"]["secret_key"]
-        == "right"
-    )
+    assert (stored(place)["base_url"], stored(place)["secret_key"]) == (server.url, "right")
+    assert len(server.seen) == 2
     assert "hooks" in json.loads(place.path().read_bytes())
 
 
-def test_a_person_can_say_no(place):
+def test_a_second_refusal_asks_for_everything_and_proposes_what_was_typed(place, server):
+    """Enter keeps the URL and the public key; no other server is proposed, so none gets the keys."""
+    screen, code = talk(
+        place,
+        [
+            ("Send traces to", "langfuse"),
+            ("Langfuse URL", server.url),
+            ("Public key", "pk-lf-1"),
+            ("Secret key", "wrong"),
+            ("Secret key", "wrong again"),
+            (f"[{server.url}]", ""),
+            ("[pk-lf-1]", ""),
+            ("Secret key", "right"),
+            ("Apply these changes?", ""),
+        ],
+    )
+    assert code == 0, screen
+    assert stored(place) == {
+        "type": "langfuse",
+        "base_url": server.url,
+        "public_key": "pk-lf-1",
+        "secret_key": "right",
+    }
+    assert len(server.seen) == 3
+
+
+def test_a_server_that_is_down_keeps_the_answers_too(place, server):
+    """The URL can be corrected; it is proposed as it was typed, not replaced by a default."""
+    screen, code = talk(
+        place,
+        [
+            ("Send traces to", "otlp"),
+            ("OTLP endpoint", "http://127.0.0.1:1"),
+            ("Headers", "x-team=right"),
+            ("OTLP endpoint [http://127.0.0.1:1]", server.url),
+            ("Headers", "x-team=right"),
+            ("Apply these changes?", "y"),
+        ],
+    )
+    assert code == 0, screen
+    assert stored(place)["endpoint"] == server.url
+    assert "x-team=right" not in screen
+
+
+def test_the_change_is_summarised_and_d_shows_it(place):
+    """The question comes after one line; `d` prints the diff and asks again."""
+    place.write({"a": 1})
+    screen, code = talk(place, [("Send traces to", ""), ("Apply these changes?", "d"), ("Apply these changes?", "y")])
+    assert code == 0, screen
+    before, _, after = screen.partition("Apply these changes?")
+    assert f"adds to {place.path()} 5 hooks (Stop, " in before.replace("\r\n", "")
+    assert "+" not in before
+    assert '+  "hooks": {' in after
+
+
+def test_the_user_can_decline(place):
     """Declined at the end, nothing is written."""
-    screen, code = talk(place, [("Where shall traces go", ""), ("Write this", "n")])
+    screen, code = talk(place, [("Send traces to", ""), ("Apply these changes?", "n")])
     assert code == 1, screen
     assert list(place.files()) == []
+
+
+def test_uninstall_does_not_claim_to_know_a_malformed_file(place, monkeypatch):
+    """Whether turnspan is registered in a file that cannot be read is unknown, and the exit code is 1."""
+    place.write(b"{,}")
+    said = run(place, monkeypatch, "uninstall")
+    assert said.exit_code == 1
+    assert "is not registered" not in said.output
+    assert "unknown" in said.output

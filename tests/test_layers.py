@@ -27,8 +27,8 @@ MAY_IMPORT = {
     "trace": {"transcript", "secrets", "errors", "lazy", "terminal"},
     # Reading, settings, sending.
     "source": {"trace", "transcript", "errors", "lazy"},
-    "settings": {"errors", "lazy", "private_files", "terminal"},
-    "claude": {"errors", "hook", "private_files"},
+    "claude": {"errors", "hook", "private_files", "transcript"},
+    "settings": {"claude", "errors", "lazy", "private_files", "terminal"},
     "backends": {"trace", "settings", "errors", "lazy", "private_files"},
     "delivery": {"backends", "settings", "source", "trace", "secrets", "errors", "private_files"},
     "unsent": {"delivery", "errors", "source", "trace"},
@@ -52,10 +52,10 @@ MAY_IMPORT = {
         "terminal", "trace", "transcript", "unsent",
     },
     "commands": {
-        "backends", "bulk", "claude", "delivery", "errors", "health", "private_files", "settings", "source",
-        "terminal", "view",
+        "backends", "bulk", "claude", "delivery", "errors", "health", "hook", "private_files", "settings", "source",
+        "terminal", "trace", "view",
     },
-    "cli": {"commands", "delivery", "errors", "hook", "source", "view"},
+    "cli": {"commands", "errors"},
     "__main__": {"cli", "hook"},
 }  # fmt: skip
 # Libraries that only these modules may import.

@@ -1,4 +1,4 @@
-"""The Claude Code plugin in `hooks/`: its files, its way to a turnspan, and the real client that installs it."""
+"""The Claude Code plugin in `hooks/`: its files, how it finds turnspan, and the real client that installs it."""
 
 import json
 import os
@@ -28,7 +28,7 @@ NPM_LATEST = "2.1.197"  # what `npm install @anthropic-ai/claude-code` gave when
 
 
 def wait_for(path, timeout_s=10):
-    """Wait until a file has a whole line."""
+    """Wait until a file has a complete line."""
     deadline = time.monotonic() + timeout_s
     while not (path.exists() and path.read_text().endswith("\n")):
         assert time.monotonic() < deadline, f"{path} was not written"
@@ -47,7 +47,7 @@ def test_one_version_one_name():
 
 
 def test_all_events_call_the_same_program_in_the_plugin():
-    """What `turnspan install` registers, the plugin registers, by way of its own directory."""
+    """The plugin registers the same events as `turnspan install`, with a path in its own directory."""
     assert list(HOOKS["hooks"]) == list(EVENTS)
     for groups in HOOKS["hooks"].values():
         (group,) = groups
@@ -78,16 +78,16 @@ def test_the_programs_can_be_run():
 
 
 def test_the_python_hook_is_spelled_the_same():
-    """On macOS the script starts the Python hook: as the Python code says it is started."""
+    """On macOS the script starts the Python hook with the same command as the Python code."""
     assert f"'{HOOK_CODE}'" in (PLUGIN / "find-turnspan").read_text()
 
 
-# ---- the way to a turnspan
+# ---- finding turnspan
 
 
 @pytest.fixture
 def home(tmp_path):
-    """A home that has no turnspan, and a copy of the plugin beside it."""
+    """A home without turnspan, and a copy of the plugin next to it."""
     (tmp_path / "a home" / ".claude").mkdir(parents=True)
     shutil.copytree(PLUGIN, tmp_path / "a plugin")
     return tmp_path / "a home"
@@ -107,7 +107,7 @@ def call(home, **env):
 
 
 def program(path, says):
-    """Make a program that writes down what it was called with, and what it was told."""
+    """Make a program that records its arguments and its stdin."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(
         f'#!/bin/sh\nread -r line\nprintf "%s|%s|%s\\n" {says} "$*" "$line" > "$HOME/called.tmp"\n'
@@ -118,13 +118,13 @@ def program(path, says):
 
 
 def package(path):
-    """Make a directory that looks as if turnspan were in it."""
+    """Make a directory that looks like an installed turnspan."""
     (path / "turnspan").mkdir(parents=True)
     return path
 
 
 def test_without_a_turnspan_nothing_happens(home):
-    """Whoever has the plugin but no turnspan is not bothered: exit 0, not a word, at every event."""
+    """Without turnspan the plugin exits with 0 and prints nothing, for every event."""
     call(home)
     call(home, HOME="/nonexistent")
     call(home, TURNSPAN_PYTHON="/nonexistent/python")
@@ -159,14 +159,14 @@ def test_it_looks_in_the_documented_order(home, tmp_path):
 
 
 def wait_for_call(home, **env):
-    """Call the hook, and give what was called by it in the background."""
+    """Call the hook, and return what it started in the background."""
     (home / "called").unlink(missing_ok=True)
     call(home, **env)
     return wait_for(home / "called")
 
 
 def test_the_configured_directory_of_claude_code_is_honoured(home, tmp_path):
-    """CLAUDE_CONFIG_DIR moves what `turnspan install` wrote down."""
+    """CLAUDE_CONFIG_DIR moves the file that `turnspan install` writes."""
     env = {"HOME": str(home), "CLAUDE_CONFIG_DIR": str(tmp_path / "elsewhere")}
     python = program(tmp_path / "env" / "python", "installed")
     remember_runtime(env, Runtime(python, package(tmp_path / "lib"), None))
@@ -185,7 +185,7 @@ def test_nothing_is_written_into_the_plugin(home, tmp_path):
 
 
 def ask_client(stage, *arguments):
-    """Run `claude plugin …`, and give what it says."""
+    """Run `claude plugin …`, and return its output."""
     ended = subprocess.run(
         [str(stage.program), "plugin", *arguments],
         env=stage.environment(),
@@ -201,14 +201,14 @@ def ask_client(stage, *arguments):
 
 
 def play(version, root, *, is_project_hostile=False):
-    """Install the plugin with a real client in a home of its own, and play one turn."""
-    told = root / "told"
-    told.mkdir(parents=True)
+    """Install the plugin with a real client in a separate home, and play one turn."""
+    received = root / "received"
+    received.mkdir(parents=True)
     bin_directory = root / "bin"
     bin_directory.mkdir()
     stand_in = bin_directory / "turnspan"
     stand_in.write_text(
-        f'#!/bin/sh\nenv > "{told}/$$.env"\ncat > "{told}/$$.tmp"\nmv "{told}/$$.tmp" "{told}/$$.json"\n'
+        f'#!/bin/sh\nenv > "{received}/$$.env"\ncat > "{received}/$$.tmp"\nmv "{received}/$$.tmp" "{received}/$$.json"\n'
     )
     stand_in.chmod(0o755)
     said = {}
@@ -234,7 +234,7 @@ def play(version, root, *, is_project_hostile=False):
         stage.wait_for_quiet()
         home = stage.home
     events = {}
-    for path in told.glob("*.json"):
+    for path in received.glob("*.json"):
         env = dict(line.split("=", 1) for line in path.with_suffix(".env").read_text().splitlines() if "=" in line)
         events[json.loads(path.read_bytes())["hook_event_name"]] = env
     return said, events, home
@@ -242,7 +242,7 @@ def play(version, root, *, is_project_hostile=False):
 
 @pytest.fixture(params=[NPM_LATEST, NEWEST])
 def version(request):
-    """A client that can be had here."""
+    """A client version that is available here."""
     if sys.platform == "win32":
         pytest.skip("the stage needs POSIX")
     try:
@@ -272,7 +272,7 @@ def test_the_real_client_installs_the_plugin_and_calls_it(version, tmp_path):
 
 @pytest.mark.slow
 def test_a_project_cannot_replace_the_plugins_options(version, tmp_path):
-    """A cloned repository that brings options for the plugin changes neither the address nor the key that was set."""
+    """A cloned repository with options for the plugin changes neither the URL nor the key that was set."""
     _, events, _ = play(version, tmp_path, is_project_hostile=True)
     assert events["Stop"]["CLAUDE_PLUGIN_OPTION_LANGFUSE_BASE_URL"] == "http://localhost:1"
     assert events["Stop"]["CLAUDE_PLUGIN_OPTION_LANGFUSE_SECRET_KEY"] == "sk-lf-1"
@@ -282,8 +282,8 @@ def test_a_project_cannot_replace_the_plugins_options(version, tmp_path):
 def test_installed_in_the_settings_one_turn_arrives_and_uninstalled_none(version, tmp_path):
     """`turnspan install`, one turn: its trace arrives. `uninstall`, one turn: none, and the settings are as before."""
 
-    def turnspan(stage, number):
-        code = f"from turnspan.commands.install import commands; commands()[{number}]([])"
+    def turnspan(stage, command):
+        code = f"from turnspan.cli import main; main([{command!r}])"
         subprocess.run([sys.executable, "-c", code], env=stage.environment(), cwd=stage.home.project, check=True)
 
     def prepare(stage):
@@ -292,12 +292,12 @@ def test_installed_in_the_settings_one_turn_arrives_and_uninstalled_none(version
     with Stage(tmp_path / "run", version, "settings", prepare) as stage:
         stage.run("{hello} say hello")  # the first time a client comes it writes the settings anew, in its own order
         before = stage.home.settings.read_bytes()
-        turnspan(stage, 0)
+        turnspan(stage, "install")
         stage.run("{hello} say hello")
         stage.wait_for_quiet()
         arrived = (tmp_path / "run" / "sink.jsonl").read_bytes()
         assert arrived
-        turnspan(stage, 1)
+        turnspan(stage, "uninstall")
         assert stage.home.settings.read_bytes() == before
         stage.run("{hello} say hello again")
         stage.wait_for_quiet()
@@ -306,7 +306,7 @@ def test_installed_in_the_settings_one_turn_arrives_and_uninstalled_none(version
 
 @pytest.mark.slow
 def test_installed_as_a_plugin_one_turn_arrives_and_uninstalled_none(version, tmp_path):
-    """The same with the plugin, which finds the turnspan that `turnspan install --plugin` wrote down, on no PATH."""
+    """The same with the plugin, which finds the turnspan that `turnspan install --plugin` recorded, not on the PATH."""
     received = tmp_path / "run" / "sink.jsonl"
 
     def prepare(stage):

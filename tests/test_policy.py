@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from rows import Writer
+from turnspan.view.records import line_of, trace_record
 
 from turnspan.backends import Answer, Verdict
 from turnspan.delivery.destinations import Target
@@ -17,7 +18,6 @@ from turnspan.settings.config import load_config
 from turnspan.ship import ship
 from turnspan.source.progress import Ending
 from turnspan.source.sessions import sessions_in
-from turnspan.view.records import line_of, trace_record
 
 HEADERS = "TURNSPAN_OTLP_HEADERS"
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"

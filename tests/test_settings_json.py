@@ -1,4 +1,7 @@
+"""The editor and the reader of Claude Code's settings.json."""
+
 import json
+import os
 import re
 
 import pytest
@@ -14,6 +17,7 @@ from turnspan.claude.settings_json import (
     with_hooks,
     without_hooks,
 )
+from turnspan.claude.settings_reader import read_settings
 from turnspan.errors import ConfigError
 
 EVENTS = ("Stop", "SubagentStop", "StopFailure", "SessionStart", "SessionEnd")
@@ -48,7 +52,7 @@ def ours_in(text):
 
 
 def unlike_ours(settings):
-    """Settings without our hooks, and without containers that hold nothing."""
+    """Settings without our hooks and without empty containers."""
     hooks = {}
     for event, groups in settings.get("hooks", {}).items():
         left = [
@@ -62,14 +66,14 @@ def unlike_ours(settings):
 
 
 @pytest.mark.parametrize("text", SHAPES.values(), ids=SHAPES)
-def test_hooks_go_in_and_out_without_a_trace(text):
-    """Whatever a settings file looks like, install then uninstall gives back every byte."""
+def test_install_and_uninstall_restore_every_byte(text):
+    """For any layout of a settings file, install then uninstall restores every byte."""
     assert without_hooks(with_hooks(text, WANTED), containers(text)) == text
 
 
 @pytest.mark.parametrize("text", SHAPES.values(), ids=SHAPES)
-def test_everything_else_stays_where_it_is(text):
-    """Nothing of the person's is lost, changed or moved: all their lines are still there, in their order."""
+def test_everything_else_keeps_its_place(text):
+    """No line of the user is lost, changed or moved."""
     changed = with_hooks(text, WANTED)
     assert unlike_ours(parse_settings(changed)) == unlike_ours(parse_settings(text))
     assert list(parse_settings(changed))[: len(parse_settings(text))] == list(parse_settings(text))
@@ -79,7 +83,7 @@ def test_everything_else_stays_where_it_is(text):
 
 @pytest.mark.parametrize("text", SHAPES.values(), ids=SHAPES)
 def test_installing_twice_is_installing_once(text):
-    """A second install finds everything as it should be."""
+    """A second install changes nothing."""
     once = with_hooks(text, WANTED)
     assert with_hooks(once, WANTED) == once
     assert ours_in(once) == [(event, HOOK) for event in dict(hooks_by_event(parse_settings(once))) if event in WANTED]
@@ -106,14 +110,14 @@ def test_our_lines_look_like_the_others(text, layout):
         assert not re.search(r"[^\r]\n", changed)
 
 
-def test_an_empty_file_is_no_settings():
-    """Claude Code takes an empty file for no settings at all, and so do we."""
+def test_an_empty_file_has_no_settings():
+    """Claude Code reads an empty file as no settings, and so does turnspan."""
     assert json.loads(with_hooks("", WANTED)) == {"hooks": {event: [{"hooks": [HOOK]}] for event in EVENTS}}
     assert with_hooks(" \n", WANTED).endswith("}\n")
 
 
-def test_an_old_entry_is_replaced_where_it_stands():
-    """After an update the hook has another path; it keeps its place among the others, and there is one of it."""
+def test_an_old_entry_is_replaced_in_place():
+    """After an update the hook has another path; it keeps its place, and there is only one."""
     old = {"type": "command", "command": "/old/bin/turnspan hook"}
     text = json.dumps(
         {
@@ -146,15 +150,15 @@ def test_an_old_entry_is_replaced_where_it_stands():
         ("", False, False),
     ],
 )
-def test_only_a_hook_of_ours_is_ours_to_remove(command, is_managed, is_mentioned):
-    """A command in which the person calls turnspan among other things is theirs, but it counts as a registration."""
+def test_only_our_own_hooks_are_removed(command, is_managed, is_mentioned):
+    """A longer command that calls turnspan is the user's own, but counts as a registration."""
     hook = {"type": "command", "command": command}
     assert is_ours(hook) is is_managed
     assert mentions_us(hook) is is_mentioned
 
 
-def test_a_hook_with_arguments_of_its_own_is_known_too():
-    """On Windows the hook goes past every shell: a program and its arguments."""
+def test_a_hook_with_separate_arguments_is_recognised():
+    """On Windows the hook runs without a shell: a program and its arguments."""
     arguments = ["-I", "-S", "-c", "from turnspan.hook import main; main()", "C:/lib"]
     assert is_ours({"type": "command", "command": "C:\\py\\python.exe", "args": arguments})
     assert is_ours({"type": "command", "command": "C:\\Scripts\\turnspan.exe", "args": ["hook"]})
@@ -180,13 +184,48 @@ def test_a_hook_with_arguments_of_its_own_is_known_too():
         ("[" * 100_000, "recursion"),
     ],
 )
-def test_what_is_malformed_is_refused_with_a_sentence(text, says):
-    """A file that Claude Code itself cannot read is never rewritten: the person learns where to look."""
+def test_malformed_text_is_refused_with_a_message(text, says):
+    """A file that Claude Code cannot read is never rewritten; the error has the line and column."""
     with pytest.raises(ConfigError, match=re.escape(says)):
         with_hooks(text, WANTED)
 
 
-# ---- any settings at all
+# ---- the reader
+
+
+@pytest.mark.parametrize(
+    ("content", "values", "problem"),
+    [
+        (None, {}, ""),
+        (b"", {}, ""),
+        (b" \n", {}, ""),
+        (b'\xef\xbb\xbf{"a": 1}', {"a": 1}, ""),
+        (b'{"a": "\\ud800"}', {"a": "\ud800"}, ""),  # Claude Code accepts it, and so must we
+        (b'{"a": 1,}', {}, "line 1, column 9"),
+        (b"[]", {}, "it contains a list, not an object"),
+        (b"\xff{}", {}, "it is not UTF-8"),
+        (b"[" * 100_000, {}, "recursion"),
+    ],
+)
+def test_the_reader_gives_values_or_a_problem(tmp_path, content, values, problem):
+    """A missing or empty file has no settings; a malformed one has a problem that says where."""
+    path = tmp_path / "settings.json"
+    if content is not None:
+        path.write_bytes(content)
+    found = read_settings(path)
+    assert (found.values, found.exists) == (values, content is not None)
+    assert problem in found.problem
+    assert bool(found.problem) is bool(problem)
+
+
+def test_the_reader_never_blocks(tmp_path):
+    """A directory or a FIFO in the place of a settings file is a problem, not an exception or a hang."""
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path, tmp_path / "fifo"):
+        assert read_settings(path).problem == "it is not a regular file"
+
+
+# ---- generated settings
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -220,7 +259,7 @@ def settings_texts(draw):
 
 @given(settings_texts(), st.sets(st.sampled_from(EVENTS), min_size=1))
 def test_any_settings_survive(text, events):
-    """For any settings in any layout: in and out is nothing, twice is once, and what is not ours is untouched."""
+    """For any settings in any layout: install and uninstall cancel out, installing twice is installing once, and the rest is unchanged."""
     wanted = {event: HOOK for event in EVENTS if event in events}
     before = parse_settings(text)
     changed = with_hooks(text, wanted)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from reads import read
 from rows import Writer
 
+from turnspan.commands.records import line_of, trace_record
 from turnspan.terminal import cells, unstyled
 from turnspan.trace.model import (
     Json,
@@ -27,7 +28,6 @@ from turnspan.trace.model import (
 )  # fmt: skip
 from turnspan.trace.tally import tally_of
 from turnspan.view.preview import Leaving
-from turnspan.view.records import line_of, trace_record
 from turnspan.view.tree import Layout, foot_lines, session_lines, trace_lines
 
 NOON_NS = int(datetime(2026, 3, 1, 12, 0, tzinfo=UTC).timestamp()) * 10**9

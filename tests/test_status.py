@@ -428,8 +428,8 @@ def test_show_says_that_a_session_is_off(turnspan):
     state.save(turnspan.place.home, state.Checkpoint(session_id=path.stem, is_off=True))
     code, out, err = turnspan("show", path.stem)
     assert code == 0
-    assert "Export:  nowhere: this session is switched off" in out
-    assert "nothing of it leaves" in err
+    assert "Export:  nowhere: this session is disabled" in out
+    assert "it is not exported" in err
 
 
 # ---- what it is made of

@@ -1,4 +1,4 @@
-"""`turnspan`, and `python -m turnspan`: the hook goes its own short way, everything else is `cli`."""
+"""`turnspan` and `python -m turnspan`: `hook` is started directly, every other command by `cli`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Run the command line."""
     if sys.argv[1:2] == ["hook"]:
-        from turnspan.hook import main as hook  # noqa: PLC0415  an event must not pay for the command line
+        from turnspan.hook import main as hook  # noqa: PLC0415 - an event must not load click
 
         hook()
     from turnspan.cli import main as command_line  # noqa: PLC0415

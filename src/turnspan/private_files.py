@@ -261,3 +261,25 @@ def disk_error(error: OSError, path: Path) -> StateError:
         case errno.EMFILE | errno.ENFILE:
             return StateError(f"too many open files: cannot open {str(path)!r}", hint="raise `ulimit -n`")
     return StateError(f"cannot persist state: {str(path)!r}: {error.strerror or error}", hint="check the disk")
+
+
+def read_regular(path: Path, limit: int, *, is_ours: bool = False) -> bytes | None:
+    """Read a regular file without ever blocking; None if there is none. Raises OSError.
+
+    `is_ours` refuses a file that other users can write to.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | _BINARY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL in the name
+        return None
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError("it is not a regular file")
+        if found.st_size > limit:
+            raise OSError(f"it is longer than {limit} bytes")
+        if is_ours and sys.platform != "win32" and (found.st_mode & 0o022 or found.st_uid not in {0, os.geteuid()}):
+            raise OSError(f"other users can write to it; check its content, then run `chmod go-w '{path}'`")
+        return os.read(descriptor, limit)
+    finally:
+        os.close(descriptor)

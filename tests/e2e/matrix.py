@@ -120,9 +120,7 @@ def table(kept: list[Kept], unavailable: dict[str, str]) -> str:
     )
     lines += ["", f"{right} of {len(outcomes)} runs without any difference; compared: {told}."]
     later = sum(k.tries > 1 for k in kept)
-    lines += [
-        f"{later} of them passed on the second try: a busy machine, or an error that has since been fixed."
-    ]
+    lines += [f"{later} of them passed on the second try: a busy machine, or an error that has since been fixed."]
     lines += [f"Revisions of turnspan's sources that were tested: {', '.join(sorted({k.sources for k in kept}))}."]
     lines += [f"{sums[key]} {what}." for key, what in EXCUSED.items() if sums[key]]
     lines += [f"\n{version}: {why}" for version, why in unavailable.items()]

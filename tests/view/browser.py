@@ -1,4 +1,4 @@
-"""A real browser without a window, told what to do over a pair of pipes (Chrome DevTools Protocol)."""
+"""A headless browser, controlled over a pair of pipes (Chrome DevTools Protocol)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE_S = 30.0
 
 
 def found() -> str | None:
-    """The browser of this machine, if it has one."""
+    """The browser of this machine, if there is one."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
@@ -65,7 +65,7 @@ class Browser:
         self._profile.cleanup()
 
     def tell(self, method: str, **parameters: object) -> dict:
-        """One command to the page; what it answers."""
+        """Send one command to the page and return the result."""
         return self._call(method, session=self._session, **parameters)
 
     def visit(self, url: str) -> None:
@@ -73,13 +73,13 @@ class Browser:
         self.tell("Page.navigate", url=url)
 
     def value(self, expression: str) -> object:
-        """What an expression gives in the page."""
+        """The value of an expression in the page."""
         answer = self.tell("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def wait(self, expression: str) -> object:
-        """Wait until an expression is true; what it gives then."""
+        """Wait until an expression is true; return its value."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             if found_now := self.value(expression):
@@ -96,7 +96,7 @@ class Browser:
             self.tell("Input.dispatchKeyEvent", type=kind, key=key, **(text if kind == "keyDown" else {}))
 
     def picture(self, path: Path) -> None:
-        """Keep what there is to see."""
+        """Save a screenshot."""
         path.write_bytes(base64.b64decode(self.tell("Page.captureScreenshot", format="png")["data"]))
 
     def _call(self, method: str, session: str = "", **parameters: object) -> dict:

@@ -19,7 +19,7 @@ MANY = "document.querySelectorAll('%s').length"
 
 @pytest.fixture
 def page():
-    """A browser that complains about nothing and asks nobody but us."""
+    """A browser that must log no error and connect to no other server."""
     with Browser() as opened:
         yield opened
         assert opened.said == []
@@ -27,8 +27,8 @@ def page():
         assert hosts <= {"127.0.0.1"}
 
 
-def test_a_person_finds_a_turn_and_reads_it(tmp_path, page):
-    """From the sessions to one of them, to a turn, to what was said in it, with the keyboard alone."""
+def test_a_turn_can_be_found_and_read(tmp_path, page):
+    """From the list of sessions to a turn and its content, with the keyboard alone."""
     made(tmp_path, "hello", f"the key is {SECRET}", "third")
     made(tmp_path, "another one", session="5e55104a-0000-4000-8000-000000000002")
     with viewing(tmp_path) as viewer:
@@ -56,7 +56,7 @@ def test_a_person_finds_a_turn_and_reads_it(tmp_path, page):
         page.wait(MANY % "tbody tr" + " === 2")
 
 
-def test_what_a_transcript_says_is_text_and_nothing_else(tmp_path, page):
+def test_transcripts_are_shown_as_text_only(tmp_path, page):
     """Markup in a prompt, an answer or a title is shown, never run."""
     made(tmp_path, NASTY, "again " + NASTY)
     with viewing(tmp_path) as viewer:
@@ -72,8 +72,8 @@ def test_what_a_transcript_says_is_text_and_nothing_else(tmp_path, page):
         assert page.value("window.hacked") is None
 
 
-def test_the_filter_leaves_what_was_looked_for(tmp_path, page):
-    """Typing into the filter leaves the turns that hold the words, and emptying it brings back the others."""
+def test_the_filter_shows_matching_turns(tmp_path, page):
+    """The filter shows only turns that contain the text; emptying it shows all of them."""
     made(tmp_path, "hello", "the parser fails", "third")
     with viewing(tmp_path) as viewer:
         page.visit(f"{viewer.url}#s/{SESSION}")
@@ -88,8 +88,24 @@ def test_the_filter_leaves_what_was_looked_for(tmp_path, page):
         page.wait(MANY % ".turn:not([hidden])" + " === 3")
 
 
-def test_bars_stand_where_things_happened(tmp_path, page):
-    """A bar begins and ends where its span does, as a part of the turn's time."""
+def test_escape_clears_the_filter(tmp_path, page):
+    """Esc in the filter empties the box and shows all turns again; the title of the page names the session."""
+    made(tmp_path, "hello", "the parser fails", "third")
+    with viewing(tmp_path) as viewer:
+        page.visit(f"{viewer.url}#s/{SESSION}")
+        page.wait(MANY % ".sum" + " > 0")
+        assert page.value("document.title").endswith(" - turnspan")
+        page.press("/")
+        for letter in "parser":
+            page.press(letter)
+        page.wait(MANY % ".turn:not([hidden])" + " === 1")
+        page.press("Escape")
+        page.wait(MANY % ".turn:not([hidden])" + " === 3")
+        assert page.value("document.getElementById('filter').value") == ""
+
+
+def test_bars_match_the_times_of_spans(tmp_path, page):
+    """A bar has the position and the width of its span within the turn."""
     made(tmp_path, "hello")
     with viewing(tmp_path) as viewer:
         page.visit(f"{viewer.url}#s/{SESSION}/0")
@@ -107,7 +123,7 @@ def test_bars_stand_where_things_happened(tmp_path, page):
         assert width == pytest.approx(span["ms"] / spans["ms"], abs=0.02)
 
 
-def test_a_viewer_that_has_ended_is_said(tmp_path):
+def test_a_stopped_viewer_is_reported(tmp_path):
     """When `turnspan view` was stopped, the page says so instead of staying empty."""
     made(tmp_path, "hello")
     with Browser() as page:

@@ -1,4 +1,4 @@
-"""What the page is told, and who is told anything."""
+"""The server behind the page: its records, and who gets them."""
 
 import http.client
 import json
@@ -14,7 +14,7 @@ from rows import Writer
 from turnspan.settings.config import load_config
 from turnspan.source import reader
 from turnspan.source.sessions import SessionFile, all_sessions, session_of
-from turnspan.view.api import Book
+from turnspan.view.api import OpenSession
 from turnspan.view.preview import Preview
 from turnspan.view.server import Viewer
 
@@ -24,7 +24,7 @@ SECRET = "sk-ant-api03-" + "Zx9" * 31 + "AA"
 
 
 def made(home, *prompts, session=SESSION):
-    """A home with one session of these turns."""
+    """A home with one session that has these turns."""
     writer = Writer(session)
     for prompt in prompts:
         writer.prompt(prompt)
@@ -37,7 +37,7 @@ def made(home, *prompts, session=SESSION):
 
 
 def settings(home):
-    """What is in force with nothing but this home."""
+    """The settings of this home."""
     return load_config({"CLAUDE_CONFIG_DIR": str(home), "HOME": str(home)})
 
 
@@ -65,18 +65,18 @@ def ask(viewer, path, method="GET", **headers):
     return response.status, response.headers, body
 
 
-def told(viewer, what):
-    """The records that the page gets."""
+def records_of(viewer, what):
+    """The records of a path."""
     status, _, body = ask(viewer, f"/{viewer.key}/{what}")
     assert status == 200
     return [json.loads(line) for line in body.splitlines()]
 
 
-# ---- who is answered
+# ---- access
 
 
-def test_without_the_key_there_is_nothing_to_see(tmp_path):
-    """Another program or person on this machine finds the port, and nothing behind it."""
+def test_nothing_is_served_without_the_key(tmp_path):
+    """Another program or user on this machine can connect, but gets nothing."""
     made(tmp_path, "hello")
     with viewing(tmp_path) as viewer:
         for path in (
@@ -94,8 +94,8 @@ def test_without_the_key_there_is_nothing_to_see(tmp_path):
         assert ask(viewer, f"/{viewer.key}/")[0] == 200
 
 
-def test_a_page_elsewhere_cannot_ask_under_another_name(tmp_path):
-    """A site whose name was made to point to this machine is refused, even with the key."""
+def test_another_host_name_is_refused(tmp_path):
+    """A web site whose name resolves to this machine is refused, even with the key."""
     with viewing(tmp_path) as viewer:
         for host in ("evil.example", f"evil.example:{viewer.server_address[1]}", "127.0.0.1.evil.example:80", ""):
             assert ask(viewer, f"/{viewer.key}/", Host=host)[0] == 403
@@ -103,7 +103,7 @@ def test_a_page_elsewhere_cannot_ask_under_another_name(tmp_path):
 
 
 def test_a_ticket_opens_the_page_once(tmp_path):
-    """What stands in a browser's arguments, for all users to read, is worth nothing once it was used."""
+    """The URL in the browser's arguments, which all users can read, works once."""
     with viewing(tmp_path) as viewer:
         ticket = urlsplit(viewer.ticket_url()).path
         assert viewer.key not in ticket
@@ -112,8 +112,8 @@ def test_a_ticket_opens_the_page_once(tmp_path):
         assert ask(viewer, ticket)[0] == 404
 
 
-def test_the_page_may_load_nothing_from_elsewhere(tmp_path):
-    """Its policy allows its own files alone, no frame around it, and nothing of it in a cache or a referrer."""
+def test_the_page_loads_nothing_from_other_servers(tmp_path):
+    """Its content security policy allows only its own files and no frames; it is not cached and sends no referrer."""
     with viewing(tmp_path) as viewer:
         for name in ("", "page.css", "page.js"):
             status, headers, body = ask(viewer, f"/{viewer.key}/{name}")
@@ -130,29 +130,29 @@ def test_the_page_may_load_nothing_from_elsewhere(tmp_path):
 
 
 def test_it_only_reads(tmp_path):
-    """There is nothing to post to, and looking leaves nothing behind."""
+    """POST is not supported, and viewing writes no file."""
     made(tmp_path, "hello")
     with viewing(tmp_path) as viewer:
         for method in ("POST", "PUT", "DELETE"):
             assert ask(viewer, f"/{viewer.key}/sessions", method)[0] == 501
-        told(viewer, "sessions")
-        told(viewer, f"session/{SESSION}")
-        told(viewer, f"trace/{SESSION}?at=0")
+        records_of(viewer, "sessions")
+        records_of(viewer, f"session/{SESSION}")
+        records_of(viewer, f"trace/{SESSION}?at=0")
     assert [path.name for path in tmp_path.iterdir()] == ["projects"]
 
 
 @pytest.mark.parametrize("name", ["..%2F..%2Fetc%2Fpasswd", "%2Fetc%2Fpasswd", "....jsonl", "%00", "~root", "-"])
-def test_a_name_that_is_no_id_names_no_file(tmp_path, name):
-    """The page can ask for sessions, not for files."""
+def test_only_session_ids_are_accepted(tmp_path, name):
+    """The page can request sessions, not files."""
     made(tmp_path, "hello")
     with viewing(tmp_path) as viewer:
         for what in (f"session/{name}", f"trace/{name}?at=0"):
-            assert told(viewer, what) == [{"is": "error", "text": "that is not a session id", "hint": ""}]
+            assert records_of(viewer, what) == [{"is": "error", "text": "that is not a session id", "hint": ""}]
         assert ask(viewer, f"/{viewer.key}/../../etc/passwd")[0] == 404
         assert ask(viewer, f"/{viewer.key}/server.py")[0] == 404
 
 
-# ---- what it is told
+# ---- records
 
 
 def test_the_sessions_are_those_of_the_terminal(tmp_path, command, monkeypatch):
@@ -160,7 +160,7 @@ def test_the_sessions_are_those_of_the_terminal(tmp_path, command, monkeypatch):
     made(tmp_path, "hello", "and then")
     made(tmp_path, "another", session="5e55104a-0000-4000-8000-000000000002")
     with viewing(tmp_path) as viewer:
-        records = told(viewer, "sessions")
+        records = records_of(viewer, "sessions")
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path))
     listed = [json.loads(line) for line in command("sessions", "--json")[1].splitlines()]
     assert [one["session"] for one in records] == [one["session_id"] for one in listed]
@@ -170,17 +170,17 @@ def test_the_sessions_are_those_of_the_terminal(tmp_path, command, monkeypatch):
 
 @pytest.mark.parametrize("story", sorted(path.name for path in FIXTURES.iterdir() if (path / "projects").is_dir()))
 def test_every_turn_of_every_story_can_be_opened(tmp_path, story, monkeypatch):
-    """A turn is found again wherever its piece begins, with the spans that `show` has, each once."""
+    """Every turn can be opened, wherever its piece begins, with the same spans as `show`."""
     monkeypatch.setattr(reader, "PIECE_SPANS", 2)  # many pieces, as a long session has
     shutil.copytree(FIXTURES / story / "projects", tmp_path / "projects")
     config = settings(tmp_path)
     for session in all_sessions(tmp_path / "projects"):
         traces = [one.trace for one in Preview(session, config, config.destinations[0]).traces() if one.trace.spans]
-        book = Book(session, config, config.destinations[0])
-        turns = [record for record in book.records() if record["is"] == "turn"]
+        session_view = OpenSession(session, config, config.destinations[0])
+        turns = [record for record in session_view.records() if record["is"] == "turn"]
         assert [turn["at"] for turn in turns] == list(range(len(traces)))
         for turn, trace in zip(turns, traces, strict=True):
-            opened = book.trace_record(turn["at"])
+            opened = session_view.trace_record(turn["at"])
             assert opened["trace"] == trace.trace_id.hex()
             assert sorted(span["facts"]["id"] for span in opened["spans"]) == sorted(
                 s.span_id.hex() for s in trace.spans
@@ -189,8 +189,8 @@ def test_every_turn_of_every_story_can_be_opened(tmp_path, story, monkeypatch):
             assert all(span["from_ms"] + span["ms"] <= opened["ms"] + 1e-6 for span in opened["spans"])
 
 
-def test_what_is_masked_never_reaches_the_page(tmp_path):
-    """The page shows what would leave: a secret in a prompt is masked there too, and counted."""
+def test_masked_secrets_never_reach_the_page(tmp_path):
+    """A secret in a prompt is masked and counted on the page, too."""
     made(tmp_path, f"use the key {SECRET} for it")
     with viewing(tmp_path) as viewer:
         asked = (f"session/{SESSION}", f"trace/{SESSION}?at=0", "sessions")
@@ -200,44 +200,46 @@ def test_what_is_masked_never_reaches_the_page(tmp_path):
     assert json.loads(answers[0].splitlines()[1])["masked"] > 0
 
 
-def test_a_file_that_was_written_anew_is_not_taken_for_the_old_one(tmp_path):
-    """A turn that is not where it was is said to be gone, and never another one in its place."""
+def test_a_rewritten_file_is_not_taken_for_the_old_one(tmp_path):
+    """If the file has changed, opening a turn is an error; another turn is never shown in its place."""
     path = made(tmp_path, "hello", "and then")
     with viewing(tmp_path) as viewer:
-        assert len([one for one in told(viewer, f"session/{SESSION}") if one["is"] == "turn"]) == 2
+        assert len([one for one in records_of(viewer, f"session/{SESSION}") if one["is"] == "turn"]) == 2
         writer = Writer(SESSION, tag="b")
         writer.prompt("something else")
         writer.say("indeed")
         path.write_text("".join(json.dumps(row) + "\n" for row in writer.rows))
         for at in (0, 1, 7):
-            (answer,) = told(viewer, f"trace/{SESSION}?at={at}")
-            assert answer["text"] == "this turn is not where it was"
-        assert [one["gist"] for one in told(viewer, f"session/{SESSION}") if one["is"] == "turn"] == ["something else"]
+            (answer,) = records_of(viewer, f"trace/{SESSION}?at={at}")
+            assert answer["text"] == "the transcript has changed"
+        assert [one["gist"] for one in records_of(viewer, f"session/{SESSION}") if one["is"] == "turn"] == [
+            "something else"
+        ]
 
 
-def test_a_session_that_is_not_there_is_said(tmp_path):
-    """Whoever kept an address of a session that is gone is told so."""
+def test_an_unknown_session_is_an_error(tmp_path):
+    """The URL of a session that does not exist gives an error that names it."""
     made(tmp_path, "hello")
     with viewing(tmp_path) as viewer:
         for name in ("0000dead", SESSION[:8], "projects"):
-            (answer,) = told(viewer, f"session/{name}")
+            (answer,) = records_of(viewer, f"session/{name}")
             assert answer["is"] == "error"
-            assert f"no session '{name}'" in answer["text"]
+            assert f"unknown session '{name}'" in answer["text"]
         for path in ("//[", f"/{viewer.key}/trace/{SESSION}", f"/{viewer.key}/trace/{SESSION}?at=" + "9" * 5000):
             assert ask(viewer, path)[0] == 404
 
 
-def test_a_session_without_a_turn_says_so(tmp_path):
-    """A file that holds no turn yet is shown as that."""
+def test_a_session_without_turns_has_a_note(tmp_path):
+    """A file without turns gives a note."""
     path = made(tmp_path, "hello")
     path.write_text(json.dumps({"type": "summary", "summary": "x", "leafUuid": "y"}) + "\n")
     config = settings(tmp_path)
-    book = Book(SessionFile(SESSION, path), config, config.destinations[0])
-    assert list(book.records()) == [{"is": "note", "text": "this session has no turn yet"}]
+    opened = OpenSession(SessionFile(SESSION, path), config, config.destinations[0])
+    assert list(opened.records()) == [{"is": "note", "text": "this session has no turns yet"}]
 
 
-def test_a_file_with_any_name_can_be_looked_at(tmp_path):
-    """A transcript that a person named is shown, whatever its name; asked for by the page, that name is no path."""
+def test_a_file_with_any_name_can_be_viewed(tmp_path):
+    """A transcript named on the command line is shown whatever its name; the page cannot request that name as a path."""
     path = made(tmp_path, "hello")
     odd = path.with_name("my copy (1).jsonl")
     odd.write_text(path.read_text().replace(f'"sessionId": "{SESSION}"', '"sessionId": null'))
@@ -245,22 +247,22 @@ def test_a_file_with_any_name_can_be_looked_at(tmp_path):
     with viewing(tmp_path) as viewer:
         where = viewer.put(session_of(odd))
         assert where == "#s/my%20copy%20%281%29"
-        assert [one["is"] for one in told(viewer, f"session/{where[3:]}")] == ["head", "turn", "foot"]
-        assert told(viewer, f"trace/{where[3:]}?at=0")[0]["spans"][0]["gist"] == "hello"
+        assert [one["is"] for one in records_of(viewer, f"session/{where[3:]}")] == ["head", "turn", "foot"]
+        assert records_of(viewer, f"trace/{where[3:]}?at=0")[0]["spans"][0]["gist"] == "hello"
 
 
-def test_a_port_that_is_taken_is_said(tmp_path, command, monkeypatch):
-    """Whoever names a port that somebody else has hears so, and what to do."""
+def test_a_port_in_use_is_an_error(tmp_path, command, monkeypatch):
+    """The error says that the port is in use, and what to do."""
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path))
     with viewing(tmp_path) as viewer:
         code, _, err = command("view", "--no-browser", "--port", str(viewer.server_address[1]))
     assert code == 1
     assert f"cannot listen on port {viewer.server_address[1]}: Address already in use" in err
-    assert "any free one" in err
+    assert "omit it to pick a free one" in err
 
 
-def test_view_prints_where_it_is(tmp_path, command, monkeypatch):
-    """The command prints the address, opens the browser with a ticket, and Ctrl-C ends it."""
+def test_view_prints_the_url(tmp_path, command, monkeypatch):
+    """The command prints the URL and opens the browser with a ticket; Ctrl-C stops it."""
     made(tmp_path, "hello")
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path))
     opened = []

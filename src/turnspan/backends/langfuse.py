@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from turnspan.trace.model import Content, Span, Trace, Usage
 
 KNOWN = COMMON | TRANSPORT | {"base_url", "public_key", "secret_key", "release"}
-_DEFAULT_BASE_URL = "https://cloud.langfuse.com"
 _MAX_DECODED_BYTES = 4_000_000
 _MAX_TAG_LENGTH = 200  # longer tags are dropped by the server
 _MAX_PAGES = 50
@@ -238,7 +237,7 @@ def _quoted(text: str) -> str:
 def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> LangfuseBackend:  # noqa: ARG001 - the entry point's signature
     """A Langfuse project. Raises ConfigError when a setting is wrong."""
     read = Settings(settings, name=name, known=KNOWN)
-    endpoint = read.endpoint("base_url", _DEFAULT_BASE_URL)
+    endpoint = read.endpoint("base_url")
     base = endpoint.path.rstrip("/")
     keys = []
     for key in ("public_key", "secret_key"):
@@ -257,5 +256,5 @@ def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> La
     target = msgspec.structs.replace(endpoint, path=f"{base}/api/public/otel/v1/traces")
     transport = open_transport(read, target, headers, "http/protobuf")
     assert isinstance(transport, HttpTransport)
-    limit = read.whole("max_request_bytes", 3_500_000, least=10_000, most=_MAX_DECODED_BYTES)
+    limit = read.whole("max_request_bytes", most=_MAX_DECODED_BYTES)
     return LangfuseBackend(name, LangfuseSpelling(capture, read.text("release")), transport, base, limit)

@@ -21,7 +21,6 @@ from turnspan.backends.otlp import open_transport
 from turnspan.backends.settings import Settings
 from turnspan.backends.verdicts import read_verdict
 from turnspan.errors import BackendError
-from turnspan.settings.options import OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 REGIONS: Final = ("https://cloud.langfuse.com", "https://us.cloud.langfuse.com", "https://hipaa.cloud.langfuse.com")
-_BASE_URL: Final = next(str(option.default) for option in OPTIONS["langfuse"] if option.name == "base_url")
 _DELETED_AT_ONCE: Final = 500
 _MAX_PAGES: Final = 500
 
@@ -84,7 +82,7 @@ class LangfuseApi:
 
     def __init__(self, destination: Destination) -> None:
         read = Settings(destination.options, name=destination.name, known=KNOWN)
-        endpoint = read.endpoint("base_url", _BASE_URL)
+        endpoint = read.endpoint("base_url")
         pair = ":".join(read.text(key, is_secret=True) for key in ("public_key", "secret_key"))
         credentials = base64.b64encode(pair.encode()).decode()
         transport = open_transport(read, endpoint, {}, "http/protobuf")

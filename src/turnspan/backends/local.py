@@ -214,9 +214,9 @@ def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> Lo
         name,
         read.directory("directory", home / "traces"),
         read.capture(),
-        max_request_bytes=read.whole("max_request_bytes", 3_500_000, least=10_000),
-        max_file_bytes=read.whole("max_file_bytes", 64 * 1024 * 1024, least=1_000),
-        max_files=None if settings.get("max_files") is None else read.whole("max_files", 1, least=1),
+        max_request_bytes=read.whole("max_request_bytes"),
+        max_file_bytes=read.whole("max_file_bytes"),
+        max_files=None if settings.get("max_files") is None else read.whole("max_files"),
     )
 
 

@@ -73,7 +73,7 @@ def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> Ot
     """Return the backend for these settings. Raises ConfigError for a wrong one."""
     read = Settings(settings, name=name, known=KNOWN)
     endpoint = read.endpoint("endpoint")
-    protocol = read.choice("protocol", ("http/protobuf", "grpc"))
+    protocol = read.choice("protocol")
     base = endpoint.path.rstrip("/")
     if protocol == "grpc":
         if base:
@@ -81,15 +81,15 @@ def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> Ot
     elif not base.endswith(_PATH):
         base += _PATH
     transport = open_transport(read, msgspec.structs.replace(endpoint, path=base), read.headers(), protocol)
-    max_request_bytes = read.whole("max_request_bytes", 3_500_000, least=10_000)
+    max_request_bytes = read.whole("max_request_bytes")
     return OtlpBackend(name, GenAI(read.capture()), transport, max_request_bytes)
 
 
 def open_transport(read: Settings, endpoint: Endpoint, headers: dict[str, str], protocol: str) -> Transport:
     """Return the transport for these settings, not connected yet. Raises ConfigError."""
     tls = Tls(read.file("certificate"), read.file("client_certificate"), read.file("client_key"))
-    timeout_s = read.seconds("timeout_s", 10.0, most=600.0)
-    is_gzip = read.choice("compression", ("gzip", "none")) == "gzip"
+    timeout_s = read.seconds("timeout_s")
+    is_gzip = read.choice("compression") == "gzip"
     proxy = read.proxy(endpoint)
     secrets = _secrets(headers, proxy)
     if protocol == "grpc":

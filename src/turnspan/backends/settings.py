@@ -19,23 +19,14 @@ import msgspec
 from turnspan import lazy
 from turnspan.backends.naming import scrub_text
 from turnspan.errors import ConfigError
+from turnspan.settings import options
+from turnspan.settings.options import OPTION, PASSED_ON, SETTING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-COMMON = frozenset({"attribute_max_bytes", "user_id", "environment", "tags", "max_request_bytes"})
-TRANSPORT = frozenset(
-    {
-        "headers",
-        "certificate",
-        "client_certificate",
-        "client_key",
-        "proxy",
-        "proxy_from_env",
-        "timeout_s",
-        "compression",
-    }
-)
+COMMON = frozenset({*PASSED_ON, *(option.name for option in options.COMMON)})
+TRANSPORT = frozenset(option.name for option in options.TRANSPORT)
 
 _URL = lazy.pattern(
     r"(?P<scheme>https?)://"
@@ -70,7 +61,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 class Capture(msgspec.Struct, frozen=True):
     """What every destination may set about the spans themselves."""
 
-    attribute_max_bytes: int = 60_000
+    attribute_max_bytes: int = int(str(SETTING["attribute_max_bytes"].default))
     user_id: str = ""
     environment: str = ""
     tags: tuple[str, ...] = ()
@@ -104,8 +95,9 @@ class Settings:
             raise self.wrong(key, "a string", is_secret=is_secret)
         return scrub_text(value)
 
-    def choice(self, key: str, allowed: tuple[str, ...]) -> str:
+    def choice(self, key: str) -> str:
         """One of a few words; the first is the default."""
+        allowed = OPTION[key].choices
         value = self._settings.get(key, allowed[0])
         if value not in allowed:
             raise self.wrong(key, " or ".join(f'"{word}"' for word in allowed))
@@ -119,16 +111,18 @@ class Settings:
             raise self.wrong(key, "true or false")
         return value
 
-    def whole(self, key: str, default: int, *, least: int, most: int = 2**40) -> int:
-        """A whole number."""
-        value = self._settings.get(key, default)
+    def whole(self, key: str, *, most: int = 2**40) -> int:
+        """A whole number in the range of its option."""
+        option = OPTION.get(key) or SETTING[key]
+        value, least = self._settings.get(key, option.default), int(option.least)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise self.wrong(key, f"a whole number from {least} to {most}")
         return value
 
-    def seconds(self, key: str, default: float, *, most: float) -> float:
-        """A duration."""
-        value = self._settings.get(key, default)
+    def seconds(self, key: str) -> float:
+        """A duration in the range of its option."""
+        most = OPTION[key].most
+        value = self._settings.get(key, OPTION[key].default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
             raise self.wrong(key, f"a number of seconds above 0, at most {most:g}")
         return float(value)
@@ -174,7 +168,7 @@ class Settings:
 
     def endpoint(self, key: str, default: str = "") -> Endpoint:
         """A base URL: https to anywhere, http to this machine."""
-        url = self.text(key, default, is_secret=True)
+        url = self.text(key, default or str(OPTION[key].default if key in OPTION else ""), is_secret=True)
         endpoint = parse_url(url)
         if endpoint is None or endpoint.user or "?" in endpoint.path or "#" in endpoint.path:
             # What is not a URL may be a mistyped key, and a URL may hold a password.
@@ -207,7 +201,7 @@ class Settings:
     def capture(self) -> Capture:
         """The settings about the spans themselves."""
         return Capture(
-            attribute_max_bytes=self.whole("attribute_max_bytes", 60_000, least=256),
+            attribute_max_bytes=self.whole("attribute_max_bytes"),
             user_id=self.text("user_id"),
             environment=self.text("environment"),
             tags=self.strings("tags"),

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
     from turnspan.bulk.backfill import Totals
     from turnspan.bulk.dry_run import Share, Survey
-    from turnspan.bulk.retention import Expiring, Period
+    from turnspan.bulk.retention import Expiring
     from turnspan.bulk.verify import Checked
+    from turnspan.claude.cleanup import Period
     from turnspan.trace.tally import Tally
 
 _NAMED: Final = 20  # sessions with a line of their own

@@ -10,17 +10,16 @@ Rules:
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.claude.hooks import managed_settings
+from turnspan.claude.cleanup import Period, shortest_period
 from turnspan.delivery.destinations import Target
 from turnspan.errors import StateError, TranscriptError
 from turnspan.source import sessions
-from turnspan.source.scan import ends, modified_ns
+from turnspan.source.scan import modified_ns
 from turnspan.unsent import known, may_have_more, read_unsent
 
 if TYPE_CHECKING:
@@ -30,16 +29,7 @@ if TYPE_CHECKING:
     from turnspan.source.sessions import SessionFile
     from turnspan.trace.tally import Tally
 
-DEFAULT_DAYS: Final = 30
 _DAY_NS: Final = 86400 * 10**9
-_MAX_SETTINGS_BYTES: Final = 1 << 20
-
-
-class Period(msgspec.Struct, frozen=True):
-    """After how many days Claude Code deletes a transcript, and which settings file sets it."""
-
-    days: int
-    source: Path | None = None  # None: Claude Code's default
 
 
 class Expiring(msgspec.Struct, frozen=True):
@@ -53,25 +43,7 @@ class Expiring(msgspec.Struct, frozen=True):
 
 def cleanup_period(claude_home: Path, managed: Sequence[Path] | None = None) -> Period:
     """Return how long transcripts are kept: as managed settings say, else the shortest time in any settings file."""
-    for path in reversed(managed_settings() if managed is None else managed):
-        if (period := _period_in(path)) is not None:
-            return period
-    shortest = _period_in(claude_home / "settings.json") or Period(DEFAULT_DAYS)
-    for project in _directories(claude_home):
-        settings = project / ".claude"
-        own = _period_in(settings / "settings.local.json") or _period_in(settings / "settings.json")
-        if own is not None and own.days < shortest.days:
-            shortest = own
-    return shortest
-
-
-def _period_in(path: Path) -> Period | None:
-    """Return the period in a settings file; None if it has none or cannot be read."""
-    try:
-        days = json.loads(ends(path, _MAX_SETTINGS_BYTES))["cleanupPeriodDays"]
-    except (TranscriptError, ValueError, TypeError, KeyError, RecursionError):
-        return None
-    return Period(days, path) if isinstance(days, int) and not isinstance(days, bool) and days >= 0 else None
+    return shortest_period(claude_home, _directories(claude_home), managed)
 
 
 def _directories(claude_home: Path) -> set[Path]:

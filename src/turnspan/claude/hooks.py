@@ -1,10 +1,10 @@
-"""Who is called by Claude Code here: the hooks of every settings file and enabled plugin, and what they mean for us.
+"""The hooks that Claude Code calls: those of every settings file and enabled plugin, and which of them concern us.
 
 Rules:
 
-- It only reads, and a file that cannot be read is a fact like any other.
-- The same hook in two places runs twice. That sends nothing twice, but it is not what anybody wants.
-- Another exporter of the same turns is known by its words: nobody's list of names is ever complete.
+- Read-only; a file that cannot be read is reported like any other finding.
+- A hook that is registered twice runs twice. Nothing is sent twice, but it wastes time.
+- Other exporters are recognised by words in their command: a list of names would never be complete.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from turnspan.claude.settings_json import command_of, hooks_by_event, mentions_us, parse_settings
-from turnspan.errors import ConfigError
+from turnspan.claude.settings_json import command_of, hooks_by_event, mentions_us
+from turnspan.claude.settings_reader import as_table, read_settings
 from turnspan.private_files import claude_home
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 US: Final = "turnspan"
 _PLUGIN: Final = "plugin "
-_READ_LIMIT: Final = 8 * 1024 * 1024
-# The first that matches names the exporter; the last ones are guesses, and are told as such.
+# The first match names the exporter; the last pattern is a guess, and says so.
 _EXPORTERS: Final = tuple(
     (re.compile(pattern, re.IGNORECASE), name)
     for pattern, name in (
@@ -41,14 +40,14 @@ _EXPORTERS: Final = tuple(
         (r"\b(weave|wandb)\b", "a Weave hook"),
         (r"\b(lmnr|laminar)\b", "a Laminar hook"),
         (r"logfire|traceloop|helicone|langwatch|honeycomb|signoz|langtrace|datadog|\bdd-apm", "a tracing hook"),
-        (r"telemetry|observab|\btrac(e|es|er|ing)\b", "what looks like a tracing hook"),
+        (r"telemetry|observab|\btrac(e|es|er|ing)\b", "a hook that looks like tracing"),
     )
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file that may register hooks. `settings` is None where it could not be read, and `problem` says why."""
+    """One file that can register hooks. `settings` is None if it could not be read; `problem` says why."""
 
     scope: str  # user, project, local, managed, or "plugin NAME@MARKETPLACE"
     path: Path
@@ -58,7 +57,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """One hook, and whose it is: turnspan, an exporter's name, or nothing that concerns us."""
+    """One hook; `exporter` is "turnspan", the name of another exporter, or empty."""
 
     scope: str
     path: Path
@@ -73,7 +72,7 @@ class Registration:
 def read_sources(
     env: Mapping[str, str], project: Path | None, managed: Sequence[Path] | None = None
 ) -> tuple[Source, ...]:
-    """Every settings file and enabled plugin that counts in a project, the weakest first."""
+    """Every settings file and enabled plugin that applies in a project, lowest precedence first."""
     home = claude_home(env)
     files = [("user", home / "settings.json")]
     if project is not None:
@@ -85,13 +84,13 @@ def read_sources(
     found: dict[Path, Source] = {}
     for scope, path in files:
         source = _read_source(scope, path)
-        if source is not None:  # in the home directory a project's file and the person's are the same
+        if source is not None:  # in the home directory the project's file and the user's are the same
             found.setdefault(_real(path), source)
     return (*found.values(), *_plugins(home, tuple(found.values())))
 
 
 def managed_settings(platform: str = sys.platform) -> tuple[Path, ...]:
-    """Where an organisation's policy lies on this machine."""
+    """The files of an organisation's policy on this machine."""
     roots = {"darwin": "/Library/Application Support/ClaudeCode", "win32": "C:/Program Files/ClaudeCode"}
     root = Path(roots.get(platform, "/etc/claude-code"))
     return (root / "managed-settings.json", *sorted(root.glob("managed-settings.d/*.json")))
@@ -107,29 +106,18 @@ def registrations(sources: Sequence[Source]) -> tuple[Registration, ...]:
 
 
 def _read_source(scope: str, path: Path) -> Source | None:
-    try:
-        if path.exists() and not path.is_file():
-            return Source(scope, path, None, "it is not a file")
-        with path.open("rb") as file:
-            text = file.read(_READ_LIMIT).decode("utf-8-sig")
-        return Source(scope, path, parse_settings(text))
-    except (FileNotFoundError, NotADirectoryError):
+    found = read_settings(path)
+    if not found.exists:
         return None
-    except OSError as error:
-        return Source(scope, path, None, error.strerror or "it cannot be read")
-    except UnicodeDecodeError:
-        return Source(scope, path, None, "it is not UTF-8")
-    except ConfigError as error:
-        return Source(scope, path, None, str(error))
+    return Source(scope, path, None if found.problem else found.values, found.problem)
 
 
 def _plugins(home: Path, sources: Sequence[Source]) -> Iterator[Source]:
     """The enabled plugins that are installed, with the hooks of each: in hooks/hooks.json and in its manifest."""
     enabled: dict[str, object] = {}
     for source in sources:
-        enabled |= _table(source.settings, "enabledPlugins")
-    installed = _read_source("", home / "plugins" / "installed_plugins.json")
-    versions = _table(installed.settings if installed else None, "plugins")
+        enabled |= as_table((source.settings or {}).get("enabledPlugins"))
+    versions = read_settings(home / "plugins" / "installed_plugins.json").table("plugins")
     for name in (name for name, is_enabled in enabled.items() if is_enabled is True):
         root = _install_path(versions.get(name))
         if root is not None:
@@ -139,8 +127,7 @@ def _plugins(home: Path, sources: Sequence[Source]) -> Iterator[Source]:
 def _plugin_hooks(scope: str, root: Path) -> Iterator[Source]:
     standard = _read_source(scope, root / "hooks" / "hooks.json")
     yield standard or Source(scope, root, {})
-    manifest = _read_source(scope, root / ".claude-plugin" / "plugin.json")
-    more = (manifest.settings or {}).get("hooks") if manifest else None
+    more = read_settings(root / ".claude-plugin" / "plugin.json").values.get("hooks")
     for item in more if isinstance(more, list) else [more]:
         if isinstance(item, str):
             source = _read_source(scope, root / item)
@@ -158,11 +145,6 @@ def _install_path(versions: object) -> Path | None:
     return None
 
 
-def _table(settings: Mapping[str, object] | None, key: str) -> dict[str, object]:
-    value = (settings or {}).get(key)
-    return value if isinstance(value, dict) else {}
-
-
 def _real(path: Path) -> Path:
     try:
         return path.resolve()
@@ -177,17 +159,17 @@ def _exporter(source: Source, hook: Mapping[str, object]) -> str:
     return next((name for pattern, name in _EXPORTERS if pattern.search(words)), "")
 
 
-# ---- what it means
+# ---- findings
 
 
 def sentences(sources: Sequence[Source], mine: Path | None) -> tuple[str, ...]:
-    """What a person should know who registers us in the settings file `mine`, or asks what is registered."""
+    """What the user should know when turnspan is registered in the settings file `mine`, one sentence each."""
     return (
         *_registered_elsewhere(sources, mine),
         *_other_exporters(sources),
         *(text for source in sources for text in _switches(source)),
         *(
-            f"{_named(source)} cannot be read ({source.problem}): what it registers is not known"
+            f"{_named(source)} cannot be read ({source.problem}), so its hooks are unknown"
             for source in sources
             if source.settings is None and source.path != mine
         ),
@@ -201,12 +183,12 @@ def _registered_elsewhere(sources: Sequence[Source], mine: Path | None) -> Itera
             places[found.scope, found.path] = None
     for scope, path in places:
         if scope.startswith(_PLUGIN):
-            remedy = f"`claude plugin disable {scope.removeprefix(_PLUGIN)}` ends that one"
+            remedy = f"run `claude plugin disable {scope.removeprefix(_PLUGIN)}`"
         elif scope == "managed":
-            remedy = "that one is your organisation's, so you need none of your own"
+            remedy = "your organisation already provides it, so you do not need your own"
         else:
-            remedy = f"`turnspan uninstall --scope {scope}` ends that one"
-        yield f"turnspan is registered in the {scope}{_settings(scope)} too ({path}); one place is enough: {remedy}"
+            remedy = f"run `turnspan uninstall --scope {scope}`"
+        yield f"turnspan is also registered in the {scope}{_settings(scope)} ({path}); one place is enough: {remedy}"
 
 
 def _other_exporters(sources: Sequence[Source]) -> Iterator[str]:
@@ -214,28 +196,28 @@ def _other_exporters(sources: Sequence[Source]) -> Iterator[str]:
     for hook in registrations(sources):
         if hook.exporter not in {"", US}:
             found.setdefault((hook.exporter, hook.scope, hook.path), []).append(hook.event)
-    for (name, scope, path), events in found.items():  # without the command, which may hold a key
+    for (name, scope, path), events in found.items():  # without the command, which may contain a key
         yield (
             f"{name} is called on {', '.join(dict.fromkeys(events))} by the {scope}{_settings(scope)} ({path}); "
-            "if it exports to the same place you will see every turn twice, so remove one of the two"
+            "if it exports to the same destination, every turn appears twice: remove one of the two"
         )
     for source in sources:
-        env = _table(source.settings, "env")
+        env = as_table((source.settings or {}).get("env"))
         is_on = str(env.get("CLAUDE_CODE_ENABLE_TELEMETRY", "")).lower() in {"1", "true"}
         exporter = str(env.get("OTEL_TRACES_EXPORTER", "none"))
         if is_on and exporter not in {"", "none"}:
             yield (
                 f"{_named(source)} turns on Claude Code's own traces (OTEL_TRACES_EXPORTER={json.dumps(exporter)}); "
-                "if they go to the same place you will see two traces for every turn"
+                "if they go to the same destination, every turn appears as two traces"
             )
 
 
 def _switches(source: Source) -> Iterator[str]:
     settings = source.settings or {}
     if settings.get("disableAllHooks") is True:
-        yield f"`disableAllHooks` is on in {_named(source)}: Claude Code calls no hook at all until it is off"
+        yield f"`disableAllHooks` is set in {_named(source)}: Claude Code calls no hooks until it is removed"
     if source.scope == "managed" and settings.get("allowManagedHooksOnly") is True:
-        yield f"{_named(source)} allows only your organisation's hooks: ask them to add turnspan's"
+        yield f"{_named(source)} allows only your organisation's hooks: ask it to add turnspan's"
 
 
 def _named(source: Source) -> str:

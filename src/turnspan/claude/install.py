@@ -1,18 +1,17 @@
-"""Registers our hooks in Claude Code's settings, and takes them out again as if they had never been there.
+"""Registers our hooks in Claude Code's settings, and removes them again.
 
 Rules:
 
-- `plan_install` and `plan_uninstall` only look: a `Plan` holds the bytes before and after, and `apply` writes them.
-- As long as nobody has changed the file since, `uninstall` puts back the very bytes; after that it removes our entries.
-- A hook is registered by absolute paths: the desktop app's `PATH` has nothing of the person's.
-- A client that does not know an event ignores every hook of a file that names it, other people's too: measured with
+- `plan_install` and `plan_uninstall` only read: a `Plan` holds the bytes before and after, and `apply` writes them.
+- If the file has not changed since, `uninstall` restores the same bytes; otherwise it removes only our entries.
+- A hook is registered by absolute paths: the desktop app does not have the user's `PATH`.
+- A client that does not know an event ignores every hook in a file that names it, those of others too: measured with
   StopFailure and the clients 1.0.80 to 2.1.76. So an event is registered only for clients that know it.
 """
 
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
 import shlex
@@ -29,9 +28,11 @@ import msgspec
 from turnspan import private_files
 from turnspan.claude.hooks import read_sources, sentences
 from turnspan.claude.settings_file import Record, SettingsFile, change, digest, look_at, read_record
-from turnspan.claude.settings_json import containers, parse_settings, with_hooks, without_hooks
+from turnspan.claude.settings_json import containers, hooks_by_event, is_ours, parse_settings, with_hooks, without_hooks
+from turnspan.claude.settings_reader import read_settings
 from turnspan.errors import ConfigError
 from turnspan.hook import HOOK_CODE, HOOK_OPTIONS, PACKAGE_ROOT
+from turnspan.transcript.turns import version_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The events we want, and the first client that knows each.
+# The events we register, and the first client version that knows each.
 EVENTS: Final = {
     "Stop": (1, 0, 38),
     "SubagentStop": (1, 0, 41),
@@ -48,9 +49,10 @@ EVENTS: Final = {
     "SessionStart": (1, 0, 62),
     "SessionEnd": (1, 0, 85),
 }
-# The hook is gone in a tenth of a second. SessionEnd hooks share 1.5 s, or as long as the longest of their time-outs.
+# The hook returns within 100 ms. All SessionEnd hooks together have 1.5 s, or the longest of their timeouts.
 TIMEOUT_S: Final = 5
-_REPAIR: Final = "correct it first; Claude Code does not read it as it is"
+_STATE_LIMIT: Final = 256 << 20  # .claude.json holds the history of every project
+_REPAIR: Final = "fix it first; Claude Code cannot read it either"
 _SECRET: Final = re.compile(
     r'("[^"\n]*(?:KEY|TOKEN|SECRET|PASSWORD|AUTH|CREDENTIAL|HEADERS)[^"\n]*"\s*:\s*)"(?:[^"\\\n]|\\.)*"', re.IGNORECASE
 )
@@ -58,7 +60,7 @@ _PASSING: Final = re.compile(r"[/\\](uv[/\\]archive-v\d+|\.cache[/\\]uv|uv[/\\]c
 
 
 class Scope(StrEnum):
-    """Whose sessions call us: all of a person's, all people's in a project, or this person's in this project."""
+    """Which sessions call us: all of the user's, everyone's in a project, or the user's in a project."""
 
     USER = "user"
     PROJECT = "project"
@@ -67,7 +69,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What starts turnspan: an interpreter, the directory that turnspan is in, and the launcher if there is one."""
+    """What starts turnspan: an interpreter, the directory of the package, and the launcher if there is one."""
 
     python: Path
     root: Path
@@ -77,62 +79,76 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One change to one settings file, looked at and not yet made."""
+    """A change of a settings file that was not applied yet."""
 
     scope: Scope
     file: SettingsFile
-    after: bytes | None  # None: no file
-    record: Record | None  # of the installation that this is; None when it ends one
+    after: bytes | None  # None: the file is removed
+    record: Record | None  # of this installation; None: it is an uninstallation
     notices: tuple[str, ...] = ()
 
     @property
     def is_change(self) -> bool:
-        """Whether there is anything to write."""
+        """Whether the file changes."""
         return self.file.content != self.after
 
     @property
     def diff(self) -> str:
-        """The change as a unified diff for a person: values that look like credentials are not shown."""
+        """The change as a unified diff, without values that look like credentials."""
         name = str(self.file.path)
         lines = difflib.unified_diff(_lines(self.file.content), _lines(self.after), fromfile=name, tofile=name)
         return _SECRET.sub(r'\1"…"', "".join(lines))
+
+    @property
+    def summary(self) -> str:
+        """The change of an installation in a few words."""
+        before, after = (_our_events(content) for content in (self.file.content, self.after))
+        if before:
+            return f"updates turnspan's hooks in {self.file.path} ({', '.join(after)})"
+        verb = f"creates {self.file.path} with" if self.file.content is None else f"adds to {self.file.path}"
+        return f"{verb} {len(after)} hooks ({', '.join(after)})"
+
+
+def _our_events(content: bytes | None) -> list[str]:
+    settings = parse_settings((content or b"").decode())
+    return list(dict.fromkeys(event for event, hook in hooks_by_event(settings) if is_ours(hook)))
 
 
 # ---- what is registered
 
 
 def this_runtime() -> Runtime:
-    """The interpreter and the turnspan that are running now."""
+    """The running interpreter and turnspan."""
     root = Path(PACKAGE_ROOT)
-    # In a wheel the plugin is part of the package; in a clone it lies beside the sources.
+    # In a wheel the plugin is part of the package; in a clone it is next to the sources.
     candidates = (root / "turnspan" / "plugin" / "turnspan-hook", root.parent / "hooks" / "turnspan-hook")
     launcher = next((path for path in candidates if path.is_file() and os.access(path, os.X_OK)), None)
     return Runtime(Path(sys.executable), root, launcher)
 
 
 def plugin_directory(runtime: Runtime) -> Path | None:
-    """What `claude plugin marketplace add` takes, if it is part of this installation."""
+    """The directory for `claude plugin marketplace add`, if this installation includes it."""
     candidates = (runtime.root / "turnspan" / "plugin", runtime.root.parent / "hooks")
     return next((path for path in candidates if (path / ".claude-plugin" / "plugin.json").is_file()), None)
 
 
 def hook_of(runtime: Runtime) -> Hook:
-    """The hook that calls us. None of its ways to fail ends with exit code 2, which would keep Claude working."""
-    if runtime.launcher is not None and runtime.platform == "linux":  # elsewhere a pipe is too small for it
+    """The hook that calls us. It never fails with exit code 2, which would make Claude continue."""
+    if runtime.launcher is not None and runtime.platform == "linux":  # other systems have smaller pipes
         words = [str(runtime.launcher), str(runtime.python), str(runtime.root)]
     else:
         words = [str(runtime.python), *HOOK_OPTIONS, HOOK_CODE, str(runtime.root)]
-    if runtime.platform == "win32":  # perhaps PowerShell, perhaps Git Bash: past both of them
+    if runtime.platform == "win32":  # the shell may be PowerShell or Git Bash: `args` uses neither
         return {"type": "command", "command": words[0], "args": words[1:], "timeout": TIMEOUT_S}
     return {"type": "command", "command": shlex.join(words), "timeout": TIMEOUT_S}
 
 
 def known_events(client: tuple[int, ...] | None) -> tuple[str, ...]:
-    """The events that a client of this version knows; all of them where the version is not known."""
+    """The events that a client of this version knows; all of them if the version is unknown."""
     return tuple(event for event, first in EVENTS.items() if client is None or client >= first)
 
 
-# ---- looking
+# ---- planning
 
 
 def settings_path(scope: Scope, env: Mapping[str, str], project: Path) -> Path:
@@ -149,7 +165,7 @@ def settings_path(scope: Scope, env: Mapping[str, str], project: Path) -> Path:
 def plan_install(
     scope: Scope, *, env: Mapping[str, str], project: Path, runtime: Runtime, client: tuple[int, ...] | None = None
 ) -> Plan:
-    """What registering our hooks would change. Raises ConfigError for a file that must not be touched."""
+    """Plan the registration of our hooks. Raises ConfigError for a file that cannot be edited."""
     file = look_at(settings_path(scope, env, project), private_files.turnspan_home(env))
     wanted = dict.fromkeys(known_events(client), hook_of(runtime))
     after = _encoded(file.path, _edited(file.path, _text(file), lambda text: with_hooks(text, wanted)))
@@ -158,7 +174,7 @@ def plan_install(
 
 
 def plan_uninstall(scope: Scope, *, env: Mapping[str, str], project: Path) -> Plan:
-    """What removing our hooks would change: everything back as it was, or only our entries if it changed since."""
+    """Plan the removal of our hooks: restore the file, or remove only our entries if it has changed since."""
     file = look_at(settings_path(scope, env, project), private_files.turnspan_home(env))
     record = read_record(file)
     after = file.content
@@ -168,12 +184,12 @@ def plan_uninstall(scope: Scope, *, env: Mapping[str, str], project: Path) -> Pl
         kept = _kept(file, record)
         after = _encoded(file.path, _edited(file.path, _text(file), lambda text: without_hooks(text, kept)))
         if record is not None and record.original is None and not parse_settings(after.decode()):
-            after = None  # there was no file, and nobody has put anything into ours
+            after = None  # there was no file before, and nothing was added since
     return Plan(scope, file, after, None)
 
 
 def apply(plan: Plan) -> None:
-    """Make the change. Raises StateError, and then the settings are as they were."""
+    """Apply the change. Raises StateError if that fails; then the file is unchanged."""
     change(plan.file, plan.after, plan.record)
 
 
@@ -181,27 +197,27 @@ def _text(file: SettingsFile) -> str:
     try:
         return (file.content or b"").decode()
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{file.path} is malformed and was not touched: it is not UTF-8", hint=_REPAIR) from error
+        raise ConfigError(f"{file.path} is malformed and was not changed: it is not UTF-8", hint=_REPAIR) from error
 
 
 def _edited(path: Path, text: str, edit: Callable[[str], T]) -> T:
-    """What `edit` makes of the text; a malformed text is the person's to repair."""
+    """Edit the text. Raises ConfigError for malformed text, which the user must fix."""
     try:
         return edit(text)
     except ConfigError as error:
-        raise ConfigError(f"{path} is malformed and was not touched: {error.args[0]}", hint=_REPAIR) from error
+        raise ConfigError(f"{path} is malformed and was not changed: {error.args[0]}", hint=_REPAIR) from error
 
 
 def _encoded(path: Path, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        message = f"{path} was not touched: the path of this turnspan is not UTF-8, and JSON could not hold it"
-        raise ConfigError(message, hint="install turnspan below another directory") from error
+        message = f"{path} was not changed: the path of this turnspan is not UTF-8 and cannot be written as JSON"
+        raise ConfigError(message, hint="install turnspan in another directory") from error
 
 
 def _new_record(file: SettingsFile, after: bytes) -> Record:
-    """What undoes this installation; if it follows another one, then that one too."""
+    """The record that undoes this installation, and an earlier one it follows."""
     known = read_record(file)
     if known is not None and file.content is not None and digest(file.content) == known.written_sha256:
         return msgspec.structs.replace(known, written_sha256=digest(after))
@@ -217,15 +233,15 @@ def _kept(file: SettingsFile, record: Record | None) -> tuple[str, ...]:
 
 def _remarks(scope: Scope, path: Path, runtime: Runtime, client: tuple[int, ...] | None) -> Iterator[str]:
     if scope is Scope.PROJECT:
-        yield f"{path} is often shared, and the hook names paths of this machine; --scope local is for you alone"
+        yield f"{path} is often shared with others, but the hook contains paths of this machine; use --scope local"
     if _PASSING.search(str(runtime.python)):
-        yield f"{runtime.python} is in a cache that will be emptied; `uv tool install turnspan` puts it where it stays"
+        yield f"{runtime.python} is in a temporary cache; use `uv tool install turnspan` for a permanent installation"
     left_out = [event for event in EVENTS if event not in known_events(client)]
     if left_out:
         version = ".".join(map(str, client or ()))
         yield (
-            f"Claude Code {version} does not know {', '.join(left_out)} and ignores all hooks of a file that names it; "
-            "so it is left out until you run `turnspan install` with a newer one"
+            f"Claude Code {version} does not know {', '.join(left_out)} and would ignore all hooks in the file, "
+            "so it is not registered; run `turnspan install` again after an update"
         )
 
 
@@ -240,7 +256,7 @@ def _lines(content: bytes | None) -> list[str]:
 
 
 def remember_runtime(env: Mapping[str, str], runtime: Runtime) -> None:
-    """Tell the plugin which turnspan to start, whatever `PATH` Claude Code has (`hooks/find-turnspan` reads it)."""
+    """Record which turnspan the plugin starts, whatever `PATH` Claude Code has (`hooks/find-turnspan` reads it)."""
     directory = private_files.private_directory(private_files.turnspan_home(env))
     private_files.replace_private(
         directory / "runtime", f"{runtime.python}\n{runtime.root}\n".encode(errors="surrogateescape")
@@ -248,7 +264,7 @@ def remember_runtime(env: Mapping[str, str], runtime: Runtime) -> None:
 
 
 def client_version(env: Mapping[str, str]) -> tuple[int, ...] | None:
-    """The version of the Claude Code that this person starts, or that was here last; None without a sign of one."""
+    """The version of the user's Claude Code, or of the last one that ran here; None if there is no trace of one."""
     places = (
         private_files.claude_home(env) / "local" / "claude",
         Path(env.get("HOME", "")) / ".local" / "bin" / "claude",
@@ -259,7 +275,7 @@ def client_version(env: Mapping[str, str]) -> tuple[int, ...] | None:
     if program is None:
         return _noted_version(env)
     try:
-        said = subprocess.run(  # noqa: S603 - the person's own client
+        said = subprocess.run(  # noqa: S603 - the user's own client
             [program, "--version"], capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL
         )
     except (OSError, subprocess.TimeoutExpired):
@@ -268,16 +284,14 @@ def client_version(env: Mapping[str, str]) -> tuple[int, ...] | None:
 
 
 def _noted_version(env: Mapping[str, str]) -> tuple[int, ...] | None:
-    """What a client last noted about itself: one inside an editor or a desktop app is on nobody's PATH."""
+    """The version in .claude.json: a client inside an editor or a desktop app is not on the PATH."""
     beside = private_files.claude_home(env) if env.get("CLAUDE_CONFIG_DIR") else private_files.claude_home(env).parent
-    try:
-        noted = json.loads((beside / ".claude.json").read_bytes())
-        found = [_version(str(noted.get(key, ""))) for key in ("lastReleaseNotesSeen", "lastOnboardingVersion")]
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return None
+    noted = read_settings(beside / ".claude.json", _STATE_LIMIT).values
+    found = [_version(str(noted.get(key, ""))) for key in ("lastReleaseNotesSeen", "lastOnboardingVersion")]
     return max((version for version in found if version is not None), default=None)
 
 
 def _version(text: str) -> tuple[int, ...] | None:
-    match = re.match(r"(\d+)\.(\d+)\.(\d+)", text)
-    return tuple(map(int, match.groups())) if match else None
+    """The version at the beginning of a text like "2.1.197 (Claude Code)"."""
+    version = version_of(next(iter(text.split()), ""))
+    return version if len(version) >= 3 else None

@@ -1,33 +1,32 @@
-"""A settings file on the disk: read as a whole, replaced as a whole, and remembered, so that a change can be undone.
+"""Changes a settings file atomically, with a backup and a record so that the change can be undone.
 
 Rules:
 
-- A linked file is written where the link leads, and keeps its mode and owner. A new one is for the person alone.
-- Before an installation the bytes are kept in our own directory, as `settings.json`; a `Record` beside it says what an
-  installation wrote and what was there without it.
-- Nothing is left of an installation that was undone to the byte.
+- A link is followed: its target is replaced, and keeps its mode and owner. A new file is private to the user.
+- The bytes before an installation are kept in turnspan's directory as `settings.json`; a `Record` next to them holds
+  what the installation wrote and what was there before.
+- An installation that was undone exactly leaves no files behind.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
 from turnspan import private_files
+from turnspan.claude.settings_reader import MAX_BYTES
 from turnspan.errors import ConfigError, StateError
-
-_SIZE_LIMIT: Final = 8 * 1024 * 1024
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What an installation has to know to be undone to the byte."""
+    """What is needed to undo an installation exactly."""
 
     settings: str
     written_sha256: str
@@ -36,30 +35,30 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class SettingsFile(msgspec.Struct, frozen=True):
-    """A settings file as it was when we looked."""
+    """A settings file as it was when it was read."""
 
     path: Path  # as Claude Code names it
-    target: Path  # where that leads
-    kept_in: Path  # our own directory for this file
+    target: Path  # the same with links resolved
+    kept_in: Path  # turnspan's directory for this file
     content: bytes | None  # None: there is no file
 
     @property
     def backup(self) -> Path:
-        """Where the bytes before the latest installation are."""
+        """The file with the bytes before the latest installation."""
         return self.kept_in / "settings.json"
 
 
 def look_at(path: Path, our_home: Path) -> SettingsFile:
-    """Read a settings file. Raises StateError or ConfigError where that cannot be done."""
+    """Read a settings file. Raises StateError or ConfigError if it cannot be read."""
     target = Path(os.path.realpath(path))
     kept_in = our_home / "installed" / digest(os.fsencode(target))[:16]
     return SettingsFile(path, target, kept_in, _read(path, target))
 
 
 def change(file: SettingsFile, content: bytes | None, record: Record | None) -> None:
-    """Replace or remove the file, if it is still as it was; a record begins an installation, None ends it."""
+    """Replace or remove the file if it has not changed since; a record starts an installation, None ends it."""
     if _read(file.path, file.target) != file.content:
-        raise StateError(f"{file.path} has just been changed by somebody else", hint="run the same command again")
+        raise StateError(f"{file.path} was just changed by another program", hint="run the same command again")
     try:
         if record is not None:
             _keep(file, content, record)
@@ -72,8 +71,8 @@ def change(file: SettingsFile, content: bytes | None, record: Record | None) -> 
 
 
 def read_record(file: SettingsFile) -> Record | None:
-    """What is remembered of an installation; None where there was none, or nothing can be made of it."""
-    raw = private_files.read_private(file.kept_in / "record.json", 8 * _SIZE_LIMIT)
+    """The record of an installation; None if there is none, or it is damaged."""
+    raw = private_files.read_private(file.kept_in / "record.json", 8 * MAX_BYTES)
     try:
         return None if raw is None else msgspec.json.decode(raw, type=Record)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -87,13 +86,10 @@ def digest(content: bytes) -> str:
 
 def _read(path: Path, target: Path) -> bytes | None:
     try:
-        found = target.lstat()  # what is still a link here leads to itself
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _SIZE_LIMIT:
-            raise ConfigError(f"{path} is not a settings file", hint="move it away")
-        return target.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+        return private_files.read_regular(target, MAX_BYTES)
     except OSError as error:
+        if error.errno in {None, errno.ELOOP}:  # a directory, too large, or a link to itself
+            raise ConfigError(f"{path} is not a settings file", hint="move it away") from error
         raise StateError(f"cannot read {path}: {error.strerror}", hint="make it readable for you") from error
 
 
@@ -114,7 +110,7 @@ def _replace(target: Path, content: bytes | None) -> None:
         private_files.replace_private(staged, content)
         if target.exists():
             found = target.stat()
-            if sys.platform != "win32" and os.geteuid() == 0:  # with sudo, in somebody's home
+            if sys.platform != "win32" and os.geteuid() == 0:  # with sudo, in another user's home
                 os.chown(staged, found.st_uid, found.st_gid)
             staged.chmod(stat.S_IMODE(found.st_mode))
         private_files.rename_patiently(staged, target)
@@ -129,7 +125,7 @@ def _forget(file: SettingsFile, content: bytes | None) -> None:
     if record is None:
         return
     is_as_before = content == (None if record.original is None else record.original.encode())
-    with suppress(OSError):  # what cannot be removed does no harm
+    with suppress(OSError):  # a leftover does no harm
         (file.kept_in / "record.json").unlink()
         if is_as_before:
             file.backup.unlink(missing_ok=True)

@@ -1,11 +1,15 @@
-"""Claude Code's settings.json as text: our hooks go in and come out, and nothing else in it moves.
+"""Lossless editor of Claude Code's settings.json: adds and removes our hooks and keeps every other byte.
+
+It is hand-written because `uninstall` promises to restore the file exactly, and `json` or `msgspec` discard layout,
+line ends, the spelling of numbers and duplicate keys when they write a file back. Positions come from the standard
+library's `raw_decode`; only the text between two of them is cut or inserted.
 
 Rules:
 
-- Text in, text out. What is not ours keeps its bytes: order, indentation, line ends, unknown keys.
-- What is not one JSON object is refused with a sentence, never repaired: Claude Code reads nothing of it either.
-- Ours is a hook whose whole command is our launcher or our module. A longer one is the person's own.
-- An empty list or object that was there before us stays (`kept`); one that we would leave behind goes.
+- Text in, text out. All else keeps its bytes: order, indentation, line ends, unknown keys.
+- Anything but one JSON object is refused with a message, never repaired: Claude Code does not read it either.
+- Ours is a hook whose complete command is our launcher or our module. A longer command is the user's own.
+- An empty list or object that was there before is kept (`kept`); one that our removal empties is removed.
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ _PYTHON_CODE: Final = "from turnspan.hook import main"
 
 
 def parse_settings(text: str) -> dict[str, object]:
-    """The settings as values. Raises ConfigError for anything but one JSON object; an empty file is no settings."""
+    """Parse the text. Raises ConfigError for anything but one JSON object; an empty text has no settings."""
     if not text.strip(_BLANK):
         return {}
     try:
@@ -49,12 +53,12 @@ def parse_settings(text: str) -> dict[str, object]:
     except (ValueError, RecursionError) as error:
         raise ConfigError(str(error)) from error
     if not isinstance(value, dict):
-        raise ConfigError(f"it holds {_kind(value)}, not an object")
+        raise ConfigError(f"it contains {_kind(value)}, not an object")
     return value
 
 
 def hooks_by_event(settings: Mapping[str, object]) -> Iterator[tuple[str, Hook]]:
-    """Every hook of some settings with its event; what has another shape is passed over, as Claude Code does."""
+    """Every hook with its event; values of another shape are skipped, as Claude Code does."""
     hooks = settings.get("hooks")
     for event, groups in hooks.items() if isinstance(hooks, dict) else ():
         for group in groups if isinstance(groups, list) else ():
@@ -65,19 +69,19 @@ def hooks_by_event(settings: Mapping[str, object]) -> Iterator[tuple[str, Hook]]
 
 
 def command_of(hook: Mapping[str, object]) -> str:
-    """A hook's command as one line of text."""
+    """A hook's command and arguments as one line."""
     command, arguments = hook.get("command"), hook.get("args")
     words = [command, *(arguments if isinstance(arguments, list) else ())]
     return " ".join(str(word) for word in words if isinstance(word, str))
 
 
 def mentions_us(hook: Mapping[str, object]) -> bool:
-    """Whether this hook runs turnspan in some way, ours or the person's own."""
+    """Whether this hook runs turnspan, as `install` registers it or in a command of the user's own."""
     return bool(_MENTION.search(command_of(hook))) or is_ours(hook)
 
 
 def is_ours(hook: Mapping[str, object]) -> bool:
-    """Whether `install` writes hooks like this one, so that it may change or remove it."""
+    """Whether `install` wrote this hook, so that it can change or remove it."""
     words = _words(hook)
     if not words:
         return False
@@ -95,12 +99,12 @@ def _words(hook: Mapping[str, object]) -> list[str]:
         return []
     if isinstance(arguments, list):
         return [command, *map(str, arguments)]
-    reader = shlex.shlex(command, posix=True, punctuation_chars=True)  # an operator of the shell is a word of its own
+    reader = shlex.shlex(command, posix=True, punctuation_chars=True)  # a shell operator is a word of its own
     reader.whitespace_split = True
     reader.commenters = ""
     try:
         return list(reader)
-    except ValueError:  # a quote without its end
+    except ValueError:  # an unclosed quote
         return []
 
 
@@ -117,7 +121,7 @@ def _likely_cause(text: str) -> str:
 
 
 def _kind(value: object) -> str:
-    names: dict[type, str] = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+    names: dict[type, str] = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
 
 
@@ -126,11 +130,11 @@ def _kind(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A member of an object or an element of a list, and where it stands in the text."""
+    """A member of an object or an element of a list, and its position in the text."""
 
     key: str | int
     start: int
-    value: int  # where its value starts: behind the key
+    value: int  # where its value starts: after the key
     end: int
 
 
@@ -163,12 +167,12 @@ def _skip(text: str, at: int) -> int:
 def _part(text: str, at: int, key: str) -> _Part | None:
     found = [part for part in _parts(text, at) if part.key == key]
     if len(found) > 1:
-        raise ConfigError(f"it names {key!r} twice")
+        raise ConfigError(f"it contains {key!r} twice")
     return found[0] if found else None
 
 
 def _container(text: str, part: _Part, opening: str, name: str) -> int:
-    """Where the value of a part starts, which must be of one kind."""
+    """Where the value of a part starts. Raises ConfigError if it is of another kind."""
     if text[part.value] != opening:
         expected = "an object" if opening == "{" else "a list"
         raise ConfigError(f"`{name}` in it is not {expected}, which Claude Code does not accept either")
@@ -179,7 +183,7 @@ def _container(text: str, part: _Part, opening: str, name: str) -> int:
 
 
 def with_hooks(text: str, wanted: Mapping[str, Hook]) -> str:
-    """The text with exactly these hooks of ours: an older one is replaced where it stands, a missing one appended."""
+    """The text with exactly these hooks of ours: an older one is replaced in place, a missing one appended."""
     text = without_hooks(text if text.strip(_BLANK) else "{}\n", events_left=wanted)
     for event, hook in wanted.items():
         text = _with_hook(text, event, hook)
@@ -203,7 +207,7 @@ def containers(text: str) -> tuple[str, ...]:
 
 
 def _ours(text: str) -> Iterator[tuple[_Part, _Part, _Part, _Part]]:
-    """Where our hooks stand: the member `hooks`, the event, the group with its matcher, the hook itself."""
+    """The positions of our hooks: the member `hooks`, the event, the group with its matcher, the hook itself."""
     top = _skip(text, 0)
     hooks = _part(text, top, "hooks") if text[top:] else None
     if hooks is None:
@@ -293,7 +297,7 @@ def _with_part(text: str, container: int, key: str | None, value: object) -> str
 
 
 def _rendered(text: str, value: object, indent: str | None) -> str:
-    """A value in the style of the text, for a line with this indentation; on one line where there is none."""
+    """A value in the style of the text, for a line with this indentation; on one line without one."""
     if indent is None:
         return json.dumps(value, ensure_ascii=False)
     lines = json.dumps(value, ensure_ascii=False, indent=_unit(text)).split("\n")
@@ -318,6 +322,6 @@ def _line_indent(text: str, at: int) -> str:
 
 
 def _unit(text: str) -> str:
-    """How far one level is indented: as far as the first member that stands on a line of its own."""
+    """The indentation of one level: that of the first member on a line of its own."""
     match = _MEMBER.search(text)
     return match[1] if match else "  "

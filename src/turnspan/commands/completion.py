@@ -1,4 +1,4 @@
-"""What a shell may complete: the ids of sessions."""
+"""Shell completion of session ids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnspan.source import sessions
 
 
 def session_items(incomplete: str) -> list[CompletionItem]:
-    """The sessions whose ids begin like that; a file where it looks like a path."""
+    """The ids of sessions that begin like this; a file name if it looks like a path."""
     if os.sep in incomplete or incomplete.startswith((".", "~")):
         return [CompletionItem(incomplete, type="file")]
     projects = sessions.projects_dir(private_files.claude_home(os.environ))

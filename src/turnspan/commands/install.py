@@ -1,11 +1,11 @@
-"""`turnspan install` and `turnspan uninstall`: look, ask, check, show the change, make it.
+"""`turnspan install`: read, ask, test, summarise, apply.
 
 Rules:
 
-- Everything is looked at before anything is asked, and asked and checked before anything is written.
-- A key comes from the environment or is typed without echo. It is never an argument, and never shown.
-- A destination is stored only if its server takes the credentials, unless the person says otherwise.
-- `commands` makes them for a group: `for command in commands(kind): group.add_command(command)`.
+- Everything is read before anything is asked, and asked and tested before anything is written.
+- A secret comes from the environment or is typed without echo. It is never an argument, and never shown.
+- A secret is sent only to the server it was entered for: a retry keeps the URL, and proposes no other.
+- A destination is stored only if its server accepts the credentials, unless the user says otherwise.
 """
 
 # ruff: noqa: PLC0415 - a command imports what it needs when it runs
@@ -15,74 +15,42 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import click
 
+from turnspan.commands.declare import command
 from turnspan.errors import ConfigError, TurnspanError
+from turnspan.settings.options import CAPTURES, OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from turnspan.claude.install import Plan, Runtime
     from turnspan.settings.config import Config, Destination
+    from turnspan.settings.options import Setting
 
 SCOPES: Final = ("user", "project", "local")
-DESTINATIONS: Final = ("local", "langfuse", "otlp")
-CAPTURES: Final = ("full", "redacted", "metadata")
+_DESTINATIONS: Final = ("local", *(kind for kind in reversed(OPTIONS) if any(one.prompt for one in OPTIONS[kind])))
+_LOCATING: Final = ("HOME", "USERPROFILE", "CLAUDE_CONFIG_DIR")  # the variables by which settings are found
 
 
-class _Question(NamedTuple):
-    """One thing a destination needs, by the name of its environment variable."""
-
-    variable: str
-    words: str
-    proposal: str | None  # None: there is no answer but the person's
-    is_secret: bool = False
+class _CredentialsError(ConfigError):
+    """The server does not accept the credentials."""
 
 
-_QUESTIONS: Final = {
-    "local": (),
-    "langfuse": (
-        _Question("LANGFUSE_BASE_URL", "Langfuse URL", "https://cloud.langfuse.com"),
-        _Question("LANGFUSE_PUBLIC_KEY", "Public key (pk-lf-…)", None),
-        _Question("LANGFUSE_SECRET_KEY", "Secret key (sk-lf-…, not shown)", None, is_secret=True),
-    ),
-    "otlp": (
-        _Question("TURNSPAN_OTLP_ENDPOINT", "OTLP endpoint", "http://localhost:4318"),
-        _Question("TURNSPAN_OTLP_HEADERS", "Headers (name=value,…, not shown; Enter for none)", "", is_secret=True),
-    ),
-}
-_OF_OTHERS: Final = ("HOME", "USERPROFILE", "CLAUDE_CONFIG_DIR")  # what settings are found by
-
-
-_INSTALL: Final = (
-    click.Option(
-        ["--scope"], type=click.Choice(SCOPES), default="user", show_default=True, help="Whose sessions are traced."
-    ),
-    click.Option(["--to"], type=click.Choice(DESTINATIONS), help="Where traces go. Asked on a terminal."),
-    click.Option(["--endpoint"], metavar="URL", help="The base URL of that server."),
-    click.Option(["--public-key"], metavar="KEY", help="The public key of a Langfuse project."),
-    click.Option(["--capture"], type=click.Choice(CAPTURES), help="How much of a turn may go there."),
-    click.Option(["--no-check", "is_unchecked"], is_flag=True, help="Store it without asking the server."),
-    click.Option(["--plugin", "is_plugin"], is_flag=True, help="Say how to install the plugin instead."),
-    click.Option(["--dry-run", "is_dry_run"], is_flag=True, help="Show what would change, and change nothing."),
-    click.Option(["-y", "--yes", "is_sure"], is_flag=True, help="Ask nothing."),
+@command()
+@click.option(
+    "--scope", type=click.Choice(SCOPES), default="user", show_default=True, help="Which sessions are traced."
 )
-_UNINSTALL: Final = (
-    click.Option(["--scope"], type=click.Choice(SCOPES), help="Only there; otherwise wherever they are registered."),
-    click.Option(["--dry-run", "is_dry_run"], is_flag=True, help="Show what would change, and change nothing."),
-)
-
-
-def commands(kind: type[click.Command] = click.Command) -> tuple[click.Command, click.Command]:
-    """`install` and `uninstall`, as commands of this kind."""
-    return (
-        kind("install", params=list(_INSTALL), callback=install, help=install.__doc__),
-        kind("uninstall", params=list(_UNINSTALL), callback=uninstall, help=uninstall.__doc__),
-    )
-
-
+@click.option("--to", type=click.Choice(_DESTINATIONS), help="Send traces to. Asked on a terminal.")
+@click.option("--endpoint", metavar="URL", help="Base URL of the server.")
+@click.option("--public-key", metavar="KEY", help="Public key of a Langfuse project.")
+@click.option("--capture", type=click.Choice(CAPTURES), help="What is exported to this destination.")
+@click.option("--no-check", "is_unchecked", is_flag=True, help="Save without testing the connection.")
+@click.option("--plugin", "is_plugin", is_flag=True, help="Print how to install the plugin instead.")
+@click.option("--dry-run", "is_dry_run", is_flag=True, help="Show what would change; change nothing.")
+@click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask anything.")
 def install(
     *,
     scope: str,
@@ -97,26 +65,27 @@ def install(
 ) -> None:
     """Register the hooks in Claude Code's settings.
 
-    Every session that you start from then on is traced. On a terminal it asks
-    where the traces shall go, and tries that before it is stored. Otherwise they
-    stay on this machine, for `turnspan show` and `turnspan view`.
+    Sessions that you start afterwards are traced. On a terminal it asks where to send
+    traces and tests the connection before saving. Otherwise traces are kept in local
+    files.
 
       turnspan install                    for all your sessions
       turnspan install --dry-run          only show the change
       turnspan install --scope local      for your sessions in this directory
       turnspan install --to otlp --endpoint http://localhost:4318
       LANGFUSE_SECRET_KEY=… turnspan install --to langfuse --public-key pk-lf-…
-      turnspan install --plugin           as a plugin of Claude Code instead
+      turnspan install --plugin           as a Claude Code plugin instead
 
     Scopes:
       user     ~/.claude/settings.json
-      project  .claude/settings.json, which is usually shared with others
-      local    .claude/settings.local.json, for you alone
+      project  .claude/settings.json, usually shared with others
+      local    .claude/settings.local.json, only for you
 
-    Secrets are never arguments. They are asked for, or come from
+    Secrets can't be passed as flags. They are asked for, or taken from
       LANGFUSE_SECRET_KEY, TURNSPAN_OTLP_HEADERS (name=value,name=value)
     """
     from turnspan.claude.install import Scope, apply, client_version, plan_install, remember_runtime, this_runtime
+    from turnspan.commands.printing import print_line
     from turnspan.settings.config import load_config
     from turnspan.settings.config_file import write_destination
 
@@ -127,117 +96,101 @@ def install(
     plan = plan_install(Scope(scope), env=env, project=Path.cwd(), runtime=runtime, client=client_version(env))
     is_asking = not is_sure and not is_dry_run and sys.stdin.isatty() and sys.stdout.isatty()
     if to is None and is_asking and all(known.source == "default" for known in load_config(env).destinations):
-        to = click.prompt("Where shall traces go", type=click.Choice(DESTINATIONS), default="local")
-    flags = {"LANGFUSE_PUBLIC_KEY": public_key, "LANGFUSE_BASE_URL": endpoint, "TURNSPAN_OTLP_ENDPOINT": endpoint}
-    given = env | {name: value for name, value in flags.items() if value}
-    chosen = (
-        None if to is None else choose(to, given, is_asking=is_asking, is_checked=not is_unchecked and not is_dry_run)
-    )
-    _show(plan)
+        to = click.prompt("Send traces to", type=click.Choice(_DESTINATIONS), default="local")
+    flags = {"public_key": public_key, "base_url": endpoint, "endpoint": endpoint}
+    is_checked = not is_unchecked and not is_dry_run
+    chosen = None if to is None else choose(to, env, flags, is_asking=is_asking, is_checked=is_checked)
+    _show(plan, is_summary=is_asking)
     if is_dry_run:
-        click.echo("nothing was written")
+        print_line("nothing was written")
         return
     if plan.is_change and is_asking:
-        click.confirm("Write this", default=True, abort=True)
+        _confirm(plan)
     if chosen is not None:
         policy = {"capture": capture} if capture else {}
         path = write_destination(env, chosen.name, {"type": chosen.type, **chosen.options, **policy})
-        click.echo(f"stored {chosen.name} in {path}")
+        print_line(f"saved destination {chosen.name} in {path}")
     apply(plan)
     remember_runtime(env, runtime)
     _conclude(plan, load_config(env))
 
 
-def uninstall(*, scope: str | None, is_dry_run: bool) -> None:
-    """Take the hooks out of Claude Code's settings.
-
-    A file that nobody has changed since `turnspan install` is put back to the
-    byte. Otherwise only the entries of turnspan are removed. Settings, state and
-    traces in ~/.claude/turnspan stay.
-
-      turnspan uninstall              everywhere: user, and this directory's
-      turnspan uninstall --dry-run    only show the change
-    """
-    from turnspan.claude.hooks import US, read_sources, registrations
-    from turnspan.claude.install import Scope, apply, plan_uninstall
-
-    env, project = dict(os.environ), Path.cwd()
-    is_found = False
-    for name in reversed(SCOPES) if scope is None else (scope,):  # the last that came goes first
-        try:
-            plan = plan_uninstall(Scope(name), env=env, project=project)
-        except ConfigError as error:
-            if scope is not None:
-                raise
-            _remark(str(error))
-            continue
-        if plan.is_change:
-            is_found = True
-            _show(plan)
-        if not is_dry_run:
-            apply(plan)
-            if plan.is_change:
-                click.echo(f"turnspan is no longer registered in {plan.file.path}")
-    if not is_found:
-        click.echo("turnspan is not registered" + (" here" if scope is None else f" in the {scope} settings"))
-    if is_dry_run:
-        click.echo("nothing was written")
-        return
-    left = {(found.scope, found.path) for found in registrations(read_sources(env, project)) if found.exporter == US}
-    for place, path in sorted(left):
-        _remark(f"turnspan is still registered in {place} ({path})")
-
-
 # ---- destinations
 
 
-def choose(to: str, env: Mapping[str, str], *, is_asking: bool, is_checked: bool) -> Destination:
-    """A destination from what is given and asked, tried at its server. Raises ConfigError where that does not work."""
+def choose(
+    to: str, env: Mapping[str, str], flags: Mapping[str, str | None], *, is_asking: bool, is_checked: bool
+) -> Destination:
+    """A destination from what is given and typed, tested at its server. Raises ConfigError if it cannot be used.
+
+    After a failed test the dialog keeps every answer but the secrets. If the server refused the credentials, it asks
+    for the secret alone; if it refuses again, for everything, with the previous answers as proposals.
+    """
+    from turnspan.commands.printing import remark
+
+    options = [option for option in OPTIONS[to] if option.prompt]
+    known = {option.name for option in options}
+    answers = _given(options, env) | {name: value for name, value in flags.items() if value and name in known}
+    questions = [option for option in options if option.name not in answers]
+    refusals = 0
     while True:
+        answers |= {option.name: _answer(to, option, answers, is_asking=is_asking) for option in questions}
         try:
-            config, destination = _described(to, env, is_asking=is_asking)
+            config, destination = _described(to, env, options, answers)
             if is_checked:
-                _try(destination, config)
+                _test(destination, config)
         except TurnspanError as error:
             if not is_asking:
                 raise
-            _remark(str(error))
-            env = {name: env[name] for name in _OF_OTHERS if name in env}  # what was given does not work: ask for all
+            remark(str(error))
+            refusals = refusals + 1 if isinstance(error, _CredentialsError) else 0
+            questions = [option for option in options if option.is_secret or refusals != 1]
         else:
             return destination
 
 
-def _described(to: str, env: Mapping[str, str], *, is_asking: bool) -> tuple[Config, Destination]:
+def _given(options: Sequence[Setting], env: Mapping[str, str]) -> dict[str, str]:
+    """The answers in the environment, by option: both Langfuse keys from one place, as `load_config` takes them."""
+    places: list[dict[str, str]] = []
+    for prefix in ("CC_", ""):
+        found = {option.name: next(filter(None, (env.get(prefix + v) for v in option.env)), "") for option in options}
+        places.append({name: value for name, value in found.items() if value})
+    required = {option.name for option in options if option.proposal is None}
+    keys = next((place for place in places if required & place.keys()), places[1])
+    others = {name: value for place in reversed(places) for name, value in place.items() if name not in required}
+    return others | keys
+
+
+def _answer(to: str, option: Setting, answers: Mapping[str, str], *, is_asking: bool) -> str:
+    proposal = option.proposal if option.is_secret else answers.get(option.name) or option.proposal
+    if is_asking:
+        return str(
+            click.prompt(
+                option.prompt, default=proposal, hide_input=option.is_secret, show_default=not option.is_secret
+            )
+        )
+    if proposal is None:
+        raise ConfigError(f"{to} needs {option.env[0]}", hint="set it in the environment, or run this on a terminal")
+    return proposal
+
+
+def _described(
+    to: str, env: Mapping[str, str], options: Sequence[Setting], answers: Mapping[str, str]
+) -> tuple[Config, Destination]:
     from turnspan.settings.config import Destination, load_config
+    from turnspan.settings.options import POLICY, from_text, of_kind
 
-    answers = {name: env[name] for name in _OF_OTHERS if name in env}
-    for question in _QUESTIONS[to]:
-        value = env.get(question.variable) or env.get(f"CC_{question.variable}") or ""
-        if not value and is_asking:
-            value = click.prompt(
-                question.words,
-                default=question.proposal,
-                hide_input=question.is_secret,
-                show_default=not question.is_secret,
-            )
-        elif not value and question.proposal is None:
-            raise ConfigError(
-                f"{to} needs {question.variable}",
-                hint="set it in the environment, or run this on a terminal, which asks for it",
-            )
-        answers[question.variable] = value or question.proposal or ""
-    config = load_config(answers)
-    wrong = [problem for problem in config.problems if problem.startswith("$")]
-    if wrong:
-        raise ConfigError(wrong[0])
-    if to == "local":
-        return config, Destination("local", "local", {}, {}, "")
-    found = next(known for known in config.destinations if known.name == to and known.source.startswith("$"))
-    return config, found
+    config = load_config({name: env[name] for name in _LOCATING if name in env})
+    values = {
+        option.name: of_kind(option, from_text(option, answers[option.name]))
+        for option in options
+        if answers[option.name]
+    }
+    return config, Destination(to, to, values, {name: config.values[name] for name in POLICY}, "")
 
 
-def _try(destination: Destination, config: Config) -> None:
-    """Send an empty request. That it was understood or refused as empty says that the credentials are right."""
+def _test(destination: Destination, config: Config) -> None:
+    """Send an empty request: a server that accepts it, or only finds it invalid, has accepted the credentials."""
     from turnspan.backends import Answer
     from turnspan.delivery.destinations import Target
 
@@ -248,57 +201,87 @@ def _try(destination: Destination, config: Config) -> None:
         verdict = backend.send(backend.encode([]))
     finally:
         backend.close()
-    if verdict.answer in {Answer.CREDENTIALS, Answer.CONFIGURATION, Answer.LATER}:
-        what = "does not take these credentials" if verdict.answer is Answer.CREDENTIALS else "cannot be used"
-        hint = "correct it and try again, or store it as it is with --no-check"
-        raise ConfigError(f"{destination.name} {what}: {verdict.reason}", hint=hint)
+    hint = "correct it and try again, or save it untested with --no-check"
+    if verdict.answer is Answer.CREDENTIALS:
+        raise _CredentialsError(f"{destination.name} does not accept these credentials: {verdict.reason}", hint=hint)
+    if verdict.answer in {Answer.CONFIGURATION, Answer.LATER}:
+        raise ConfigError(f"{destination.name} cannot be used: {verdict.reason}", hint=hint)
 
 
-# ---- words
+# ---- texts
 
 
-def _show(plan: Plan) -> None:
-    from turnspan.terminal import plain
+def _show(plan: Plan, *, is_summary: bool) -> None:
+    from turnspan.commands.printing import print_line, remark
 
     if not plan.is_change:
-        click.echo(f"{plan.file.path} is as it should be")
-    for line in plain(plan.diff).splitlines():
-        colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
-        click.echo(click.style(line, fg=colour))
+        print_line(f"already installed in {plan.file.path}")
+    elif is_summary:
+        print_line(f"{plan.summary}; nothing else changes")
+    else:
+        show_diff(plan)
     for notice in plan.notices:
-        _remark(notice)
+        remark(f"note: {notice}")
 
 
-def _remark(sentence: str) -> None:
-    from turnspan.terminal import one_line
+def show_diff(plan: Plan) -> None:
+    """Print the change of the settings file as a diff."""
+    from turnspan.commands.printing import print_line
+    from turnspan.terminal import plain
 
-    click.echo(click.style("note: ", fg="yellow") + one_line(sentence), err=True)
+    for line in plain(plan.diff).splitlines():
+        print_line(click.style(line, fg={"+": "green", "-": "red", "@": "cyan"}.get(line[:1])))
+
+
+def _confirm(plan: Plan) -> None:
+    """Ask whether to apply the change; `d` shows it first. Declining ends the command with exit code 1."""
+    from turnspan.commands.printing import print_line
+
+    choices = click.Choice(("y", "yes", "n", "no", "d"), case_sensitive=False)
+    while True:
+        answer = click.prompt(
+            "Apply these changes? [Y/n/d(iff)]", type=choices, default="y", show_default=False, show_choices=False
+        )
+        if answer == "d":
+            show_diff(plan)
+            continue
+        if answer.startswith("n"):
+            print_line("nothing was written")
+            raise click.exceptions.Exit(1)
+        return
 
 
 def _conclude(plan: Plan, config: Config) -> None:
-    click.echo(f"turnspan is registered in {plan.file.path}")
-    if plan.is_change and plan.file.content is not None:
-        click.echo(f"  as it was before: {plan.file.backup}")
+    from turnspan.commands.printing import print_line, remark
+    from turnspan.health.status import where_of
+
+    if plan.is_change:
+        print_line(f"turnspan is registered in {plan.file.path}")
+        if plan.file.content is not None:
+            print_line(f"  backup: {plan.file.backup}")
     for destination in config.destinations:
+        name = "local files" if destination.type == "local" else destination.name
         source = "" if destination.source == "default" else f", from {destination.source}"
-        click.echo(f"  traces go to: {destination.name} ({destination.type}{source})")
+        print_line(f"  destination: {name} ({where_of(destination, config.home)}{source})")
         if destination.source.startswith("$"):
-            _remark(f"{destination.source} must be set where Claude Code is started; --to {destination.type} stores it")
-    click.echo("Sessions that you start from now on are traced. `turnspan status` shows what was sent.")
+            remark(
+                f"note: {destination.source} must be set where Claude Code is started; "
+                f"`turnspan install --to {destination.type}` saves it"
+            )
+    print_line("Sessions that you start from now on are traced. `turnspan status` shows what was sent.")
 
 
 def _explain_plugin(env: Mapping[str, str], runtime: Runtime, *, is_dry_run: bool) -> None:
     import shlex
 
     from turnspan.claude.install import plugin_directory, remember_runtime
+    from turnspan.commands.printing import print_line
 
     directory = plugin_directory(runtime)
     if directory is None:
-        raise ConfigError("the plugin is not part of this installation", hint="use the `hooks` directory of a clone")
+        raise ConfigError("this installation does not include the plugin", hint="use the `hooks` directory of a clone")
     if not is_dry_run:
         remember_runtime(env, runtime)
-    click.echo(
-        "Run these two. `/plugin` in Claude Code sets where the traces go; without that they stay on this machine."
-    )
-    click.echo(f"  claude plugin marketplace add {shlex.quote(str(directory))}")
-    click.echo("  claude plugin install turnspan@turnspan")
+    print_line("Run these two commands. Set the destination with `/plugin` in Claude Code (default: local files).")
+    print_line(f"  claude plugin marketplace add {shlex.quote(str(directory))}")
+    print_line("  claude plugin install turnspan@turnspan")

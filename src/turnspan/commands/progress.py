@@ -1,9 +1,9 @@
-"""How far a long command is, and whether the person wants it to stop.
+"""Progress of a long command, and requests to stop it.
 
 Rules:
 
-- All of it goes to stderr: a bar on a terminal, a line now and then elsewhere.
-- The first Ctrl-C, or SIGTERM, asks for a stop where it is safe; the second one ends it at once.
+- Progress goes to stderr: a bar on a terminal, otherwise a line every ten seconds.
+- The first Ctrl-C or SIGTERM requests a clean stop; the second one quits immediately.
 """
 
 # ruff: noqa: PLC0415 - a command imports what it needs when it runs
@@ -17,27 +17,29 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-import click
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    Watch = Callable[[int, int | None, float, str], None]  # sessions, turns, bytes, and what it waits for
+    Watch = Callable[[int, int | None, float, str], None]  # sessions, turns, bytes, and what it is waiting for
 
 _LINE_EVERY_S: Final = 10.0
+_STOPPING: Final = b"Stopping... press Ctrl-C again to quit immediately\n"
+_CLEAR_LINE: Final = b"\r\x1b[2K"
 
 
 @contextmanager
 def stop_requests() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed, or a SIGTERM came; the second one ends it at once."""
+    """Give a function that says whether a stop was requested; a second request raises KeyboardInterrupt."""
     asked: list[int] = []
+    # The progress bar is on the cursor's line: clear it, or the message would start in the middle of it.
+    message = (_CLEAR_LINE if _has_bar() else b"") + _STOPPING
 
     def ask(number: int, _frame: object) -> None:
         if asked:
             raise KeyboardInterrupt
         asked.append(number)
-        with suppress(OSError):  # not through the stream: a handler may interrupt its own writing
-            os.write(2, b"stopping where it is safe; once more ends it at once\n")
+        with suppress(OSError):  # not through sys.stderr: the handler may interrupt a write to it
+            os.write(2, message)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -47,18 +49,22 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-# ---- how far it is
+def _has_bar() -> bool:
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+# ---- progress
 
 
 @contextmanager
 def progress(sessions: int, size: int) -> Iterator[Watch]:
-    """Shows how far it is: a bar on a terminal, a line now and then elsewhere."""
+    """Show progress: a bar on a terminal, otherwise a line every ten seconds."""
     if not sessions:
         yield lambda _sessions, _turns, _bytes, _note: None
-    elif sys.stderr.isatty():
+    elif _has_bar():
         yield from _bar(sessions, size)
     else:
-        yield _lines_now_and_then(sessions, size)
+        yield _lines(sessions, size)
 
 
 def _bar(sessions: int, size: int) -> Iterator[Watch]:
@@ -83,8 +89,9 @@ def _bar(sessions: int, size: int) -> Iterator[Watch]:
         yield show
 
 
-def _lines_now_and_then(sessions: int, size: int) -> Watch:
-    from turnspan.terminal import duration, one_line
+def _lines(sessions: int, size: int) -> Watch:
+    from turnspan.commands.printing import remark
+    from turnspan.terminal import duration
 
     began_s = last_s = time.monotonic()
 
@@ -100,6 +107,6 @@ def _lines_now_and_then(sessions: int, size: int) -> Watch:
         words += (
             [f"{speed / 1e6:.1f} MB/s", f"{duration(int((size - read_bytes) / speed * 1e9))} left"] if speed else []
         )
-        click.echo(", ".join([*words, one_line(note)] if note else words), err=True)
+        remark(", ".join([*words, note] if note else words))
 
     return show

@@ -1,10 +1,10 @@
-"""Facts and checks, each with what to do about it.
+"""Runs every check and prints the results.
 
 Rules:
 
-- Every check that can be made is made, whatever another one finds. Only without a home is there nowhere to look.
-- Nothing is changed. Only `is_sending` sends something: one test trace to each destination.
-- No sentence holds a credential.
+- A failed check does not stop the others; only without a home directory there is nothing to check.
+- Checks change nothing. With `is_sending`, one test trace is sent to each destination.
+- No message contains a credential.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def examine(
     is_sending: bool = False,
     managed: Sequence[Path] | None = None,
 ) -> Iterator[Check]:
-    """Every check, one after the other. `only` names the one destination to look at."""
+    """Run all checks; `only` restricts them to one destination."""
     yield from package_checks()
     try:
         config = load_config(env)
@@ -56,7 +56,7 @@ def examine(
 
 
 def doctor_lines(checks: Iterable[Check]) -> Iterator[str]:
-    """Checks for people, each as soon as it is made; and at the end what is left to do."""
+    """The checks as lines, each as soon as it is made, and a summary."""
     group = ""
     marks: list[Mark] = []
     for check in checks:
@@ -71,19 +71,8 @@ def doctor_lines(checks: Iterable[Check]) -> Iterator[str]:
     bad, doubt = marks.count(Mark.BAD), marks.count(Mark.DOUBT)
     yield ""
     if not bad and not doubt:
-        yield paint("all is well", "green")
+        yield paint("no problems found", "green")
     else:
-        words = [f"{count(bad, 'thing')} to mend"] if bad else []
-        words += [f"{count(doubt, 'thing')} to look at"] if doubt else []
+        words = [count(bad, "error")] if bad else []
+        words += [count(doubt, "warning")] if doubt else []
         yield paint(", ".join(words), "red" if bad else "yellow")
-
-
-def doctor_record(checks: Sequence[Check]) -> dict[str, object]:
-    """The same for machines."""
-    return {
-        "is_healthy": all(check.mark is not Mark.BAD for check in checks),
-        "checks": [
-            {"group": check.group, "mark": check.mark.value, "says": check.says, "todo": check.todo or None}
-            for check in checks
-        ],
-    }

@@ -1,7 +1,7 @@
-"""How long Claude Code waited for our hook, as the client itself wrote it down.
+"""The duration of our hook, as measured by Claude Code.
 
-It notes after every stop which hooks it ran (`stop_hook_summary`), and newer clients for how long. No trace needs these
-lines; people want to know.
+After every stop the client records which hooks it ran (`stop_hook_summary`); newer clients also record how long each
+took. Only `status` uses these lines.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Summary(msgspec.Struct, rename="camel"):
 
 
 class HookTimes(msgspec.Struct, frozen=True):
-    """How long it took, in milliseconds, over the last stops that tell."""
+    """Durations of the hook in milliseconds, over the latest stops that record one."""
 
     stops: int
     median_ms: float
@@ -44,7 +44,7 @@ class HookTimes(msgspec.Struct, frozen=True):
 
 
 def hook_times(projects: Path) -> HookTimes | None:
-    """Of the sessions written to last; None if no client has noted a time."""
+    """The durations in the latest sessions; None if no client recorded one."""
     return _times(
         ms for session in newest_sessions(projects, limit=_SESSIONS, unread={}) for ms in _noted(session.path)
     )
@@ -61,7 +61,7 @@ def _noted(path: Path) -> Iterator[float]:
             continue
         try:
             summary = msgspec.json.decode(line, type=_Summary)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # the first one is cut
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # the first line is cut
             continue
         if summary.subtype == "stop_hook_summary":
             for info in summary.hook_infos:

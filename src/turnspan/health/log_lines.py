@@ -1,6 +1,6 @@
-"""The log read back: what `log.py` wrote, line by line, oldest first.
+"""Reads the log that `log.py` writes, oldest line first.
 
-A line that does not look like one of ours is passed over: half a line is all that a full disk may have left.
+A line that cannot be parsed is skipped: a full disk can leave half a line.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 def read_log(home: Path) -> Iterator[Line]:
-    """Every line that is kept. Where the log cannot be read there is none."""
+    """Every line of the log files; a file that cannot be read has none."""
     for place in range(KEPT_FILES - 1, -1, -1):
         path = home / (f"{LOG_NAME}.{place}" if place else LOG_NAME)
         try:
@@ -53,7 +53,7 @@ def _plain(value: str) -> str:
 
 
 def counts_in(text: str) -> dict[str, int]:
-    """What `rule=3,other=1` counts."""
+    """Parse `rule=3,other=1`."""
     counts: dict[str, int] = {}
     for item in text.split(","):
         name, _, number = item.rpartition("=")

@@ -1,1 +1,1 @@
-"""Settings: one table of options, read from the environment and from files, narrowed by projects."""
+"""Settings: one table of options, loaded from the environment and from files, restricted by projects."""

@@ -1,15 +1,14 @@
-"""Settings: environment over files over defaults, read once into one frozen `Config`.
+"""Loads the settings: environment over files over defaults, into one frozen `Config`.
 
 Rules:
 
-- One source names a destination as a whole. A key from a file never travels to an endpoint from the environment: a
+- A destination comes from one source. A key from a file is never sent to an endpoint from the environment: a
   destination in the environment replaces the one of the same name in the file.
-- A destination with anything wrong in it is not used: a misspelt `base_url` must not send its keys, and everything
-  else, to the default one.
-- A project's files may switch off, tag and narrow, nothing else. What a project's own settings put into a hook's
-  environment is not taken from there. What the person's own do counts on the command line as well.
-- A wrong setting is a sentence that names the setting, its value and what is allowed. It never stops a worker: what is
-  still right is used, and the sentence goes to the log and to the command line.
+- A destination with an invalid option is not used: a misspelt `base_url` must not send keys to the default server.
+- A project's files can disable export, restrict it and add tags, nothing else. Variables that a project's Claude Code
+  settings put into a hook's environment are ignored; those of the user's own settings also apply on the command line.
+- A problem names the setting, its value and what is allowed. It never stops a worker: the valid rest is used, and the
+  problem goes to the log and to the command line.
 """
 
 from __future__ import annotations
@@ -21,11 +20,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from turnspan.claude.settings_reader import as_table, read_settings
 from turnspan.errors import ConfigError
 from turnspan.private_files import claude_home, turnspan_home
-from turnspan.settings.options import CAPTURES, OFF, OPTIONS, POLICY, SETTING, SETTINGS, Setting, checked, from_text
+from turnspan.settings.options import (
+    CAPTURES,
+    OFF,
+    OPTIONS,
+    POLICY,
+    SETTING,
+    SETTINGS,
+    Setting,
+    checked,
+    from_text,
+    of_kind,
+)
 from turnspan.settings.project import PROJECT_FILE, Narrowing, narrowed, project_narrowing
-from turnspan.settings.toml_text import read_regular, read_toml
+from turnspan.settings.toml_text import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -39,13 +50,12 @@ __all__ = [
 
 TYPES: Final = tuple(OPTIONS)
 CONFIG_NAME: Final = "config.toml"
-_PLUGIN: Final = "CLAUDE_PLUGIN_OPTION_"  # how Claude Code hands over what a person set for the plugin
+_PLUGIN: Final = "CLAUDE_PLUGIN_OPTION_"  # the options of our plugin, as Claude Code passes them to a hook
 _OURS: Final = ("TURNSPAN_", "LANGFUSE_", "CC_LANGFUSE_", _PLUGIN)
-_CLAUDE_SETTINGS_BYTES: Final = 8 << 20
 
 
 class Destination(msgspec.Struct, frozen=True):
-    """Where traces go, and how much of them."""
+    """A destination: its backend, the options of that, and what is exported to it."""
 
     name: str
     type: str
@@ -55,7 +65,7 @@ class Destination(msgspec.Struct, frozen=True):
 
 
 class Config(msgspec.Struct, frozen=True):
-    """All settings in force."""
+    """The settings in force."""
 
     home: Path
     claude_home: Path
@@ -63,57 +73,70 @@ class Config(msgspec.Struct, frozen=True):
     sources: dict[str, str]
     destinations: tuple[Destination, ...]
     problems: tuple[str, ...] = ()
+    is_invalid: bool = False  # the settings could not be understood, so nothing is exported
 
     @property
     def is_enabled(self) -> bool:
-        """Whether anything may leave at all."""
+        """Whether anything is exported at all."""
         return bool(self.values["enabled"])
 
+    @property
+    def how_to_enable(self) -> str:
+        """What to do about a setting that disables export."""
+        source = self.sources["enabled"]
+        if self.is_invalid:
+            return "fix it; `turnspan config` shows the problem"
+        if source.startswith("$"):
+            return f"unset {source.removeprefix('$')}"
+        if source.startswith("TURNSPAN_ENABLED"):  # in Claude Code's settings
+            return f"remove {source}"
+        return f"set `enabled = true` in {source}"
+
     def narrowing(self, cwd: str) -> Narrowing:
-        """What the person and the project say about a working directory."""
+        """What the user's settings and the project's files restrict in a working directory."""
         for pattern in self.values["off"]:
-            expanded = os.path.expanduser(str(pattern)).rstrip("/")  # noqa: PTH111 - a pattern is no path
+            expanded = os.path.expanduser(str(pattern)).rstrip("/")  # noqa: PTH111 - a pattern, not a path
             base = expanded.removesuffix("/**")
             if cwd and (cwd == base or fnmatch.fnmatchcase(cwd, expanded) or (base != expanded and _is_in(cwd, base))):
-                return Narrowing(is_off=True, why=f"`off` names {pattern}")
+                return Narrowing(is_off=True, why=f"`off` contains {pattern}")
         return project_narrowing(cwd)
 
 
 class _Loading:
-    """Settings on the way to be a Config."""
+    """Settings while they are loaded."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {setting.name: setting.default for setting in SETTINGS}
         self.sources = dict.fromkeys(self.values, "default")
         self.problems: list[str] = []
-        self._unknown: list[str] = []  # sources of which nobody knows what they want
+        self.unusable: list[str] = []  # sources that could not be understood
 
     def take(self, setting: Setting, value: object, source: str, where: str) -> None:
-        """Use a value, or the narrowest one if it is wrong."""
+        """Use a value, or the most restrictive one if it is not valid."""
         try:
             self.values[setting.name] = checked(setting, value)
         except ConfigError as error:
-            if setting.name == "patterns":  # nothing could stand for secrets that are not known
+            if setting.name == "patterns":  # no other value could mask secrets that are not known
                 self.give_up(source, f"{where}: {error}")
                 return
             instead = setting.narrowest if setting.narrowest is not None else setting.default
             self.values[setting.name] = instead
-            self.problems.append(f"{where}: {error}; until then it is {_shown(instead)}")
+            self.problems.append(f"{where}: {error}; using {_shown(instead)} for now")
         self.sources[setting.name] = source
 
     def give_up(self, source: str, problem: str) -> None:
-        """Nobody knows what the person wants."""
-        self._unknown.append(source)
-        self.problems.append(f"{problem}; until that is right nothing is exported")
+        """Export nothing because of a source that could not be understood."""
+        self.unusable.append(source)
+        self.problems.append(f"{problem}; nothing is exported until this is fixed")
 
     def conclude(self) -> None:
-        """Nothing leaves while nobody knows what the person wants, whatever the environment says."""
-        for source in self._unknown:
-            self.values["enabled"], self.sources["enabled"] = False, source
+        """Disable export if a source could not be understood, whatever the environment says."""
+        for source in self.unusable:
+            self.values["enabled"], self.sources["enabled"] = False, f"an error in {source}"
 
 
 def load_config(env: Mapping[str, str], flags: Mapping[str, Any] | None = None, project: Path | None = None) -> Config:
-    """The settings in force for an environment; `project` is where a hook runs, whose own settings name nothing."""
+    """Load the settings; variables that the settings of `project`, where a hook runs, have set are ignored."""
     variables = _Variables(_without_project_env(env, project))
     home = turnspan_home(env)
     loading = _Loading()
@@ -138,7 +161,13 @@ def load_config(env: Mapping[str, str], flags: Mapping[str, Any] | None = None, 
     if not found:
         found["local"] = Destination("local", "local", {}, _policy(loading.values, {}), "default")
     return Config(
-        home, claude_home(env), loading.values, loading.sources, tuple(found.values()), tuple(loading.problems)
+        home,
+        claude_home(env),
+        loading.values,
+        loading.sources,
+        tuple(found.values()),
+        tuple(loading.problems),
+        is_invalid=bool(loading.unusable),
     )
 
 
@@ -147,7 +176,7 @@ def _take_file(file: TomlFile, loading: _Loading) -> None:
         if key in SETTING:
             loading.take(SETTING[key], value, str(file.path), file.at("", key))
         elif key != "destinations":
-            loading.problems.append(f"{file.at('', key)}: there is no setting {key!r}{_like(key, SETTING)}")
+            loading.problems.append(f"{file.at('', key)}: unknown setting {key!r}{_like(key, SETTING)}")
 
 
 # ---- destinations
@@ -162,7 +191,7 @@ def _in_file(file: TomlFile, loading: _Loading) -> Iterator[Destination]:
         table = f"destinations.{name}"
         kind = raw.get("type", name) if isinstance(raw, dict) else None
         if not isinstance(kind, str):
-            allowed = f"{', '.join(TYPES)}, or one that a package brings"
+            allowed = f"{', '.join(TYPES)}, or one of an installed package"
             loading.problems.append(f"{file.at(table)}: [{table}] must be a table with a type: {allowed}")
             continue
         options: dict[str, Any] = {}
@@ -175,7 +204,7 @@ def _in_file(file: TomlFile, loading: _Loading) -> Iterator[Destination]:
                 elif key != "type":
                     options[key] = _option(kind, key, value)
             except ConfigError as error:
-                wrong.append(f"{file.at(table, key)}: [{table}] {error}; nothing is sent to {name} until it is right")
+                wrong.append(f"{file.at(table, key)}: [{table}] {error}; nothing is sent to {name} until this is fixed")
         loading.problems += wrong
         if not wrong:
             yield Destination(name, kind, options, _policy(loading.values, policy), str(file.path))
@@ -183,28 +212,28 @@ def _in_file(file: TomlFile, loading: _Loading) -> Iterator[Destination]:
 
 def _option(kind: str, key: str, value: object) -> Any:  # noqa: ANN401 - of the option's kind
     if kind not in OPTIONS:
-        return value  # somebody else's backend checks its own
+        return value  # the backend of another package checks its own
     for option in OPTIONS[kind]:
         if option.name == key:
-            return checked(option, value)
+            return of_kind(option, value)
     names = (*(option.name for option in OPTIONS[kind]), *POLICY)
-    raise ConfigError(f"there is no option {key!r}{_like(key, names)}")
+    raise ConfigError(f"unknown option {key!r}{_like(key, names)}")
 
 
 def _in_environment(variables: _Variables, loading: _Loading) -> dict[str, Destination | None]:
-    """The destinations that the environment names; None for one that it names wrongly."""
+    """The destinations in the environment; None for one with an invalid option."""
     found: dict[str, Destination | None] = {}
-    for prefix in ("", _PLUGIN):  # what was set for the plugin counts least
+    for prefix in ("", _PLUGIN):  # options of the plugin have the lowest precedence
         for name, options, source, wrong in (_otlp(variables, prefix), _langfuse(variables, prefix)):
             if name in found or not (options or wrong):
                 continue
-            loading.problems += [f"{problem}; nothing is sent to {name} until it is right" for problem in wrong]
+            loading.problems += [f"{problem}; nothing is sent to {name} until this is fixed" for problem in wrong]
             policy = _policy(loading.values, {})
             found[name] = None if wrong else Destination(name, name, options, policy, variables.label(source))
     return found
 
 
-_Named = tuple[str, dict[str, Any], str, list[str]]  # a destination's name, its options, their source, what is wrong
+_Named = tuple[str, dict[str, Any], str, list[str]]  # a destination's name, its options, their source, problems
 
 
 def _otlp(variables: _Variables, prefix: str) -> _Named:
@@ -215,14 +244,14 @@ def _otlp(variables: _Variables, prefix: str) -> _Named:
         name = f"{prefix}{option.env[0]}" if option.env else ""
         if name and variables[name]:
             try:
-                options[option.name] = checked(option, from_text(option, variables[name]))
+                options[option.name] = of_kind(option, from_text(option, variables[name]))
             except ConfigError as error:
                 wrong.append(f"{variables.label(name)}: {error}")
     return "otlp", options, source, wrong
 
 
 def _langfuse(variables: _Variables, prefix: str) -> _Named:
-    """Both keys from one place: those made for Claude Code before those that a shell may have for other programs."""
+    """Both keys from one place: CC_LANGFUSE_* first, because LANGFUSE_* may be set for other programs."""
     places = (prefix,) if prefix else ("CC_", "")
     for place in places:
         keys = {key: variables[f"{place}LANGFUSE_{key.upper()}"] for key in ("public_key", "secret_key")}
@@ -245,19 +274,19 @@ def _policy(values: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
 
 
 class _Variables:
-    """The environment, and behind it what the person's own Claude Code settings will add to a hook's."""
+    """The environment, and below it what the user's Claude Code settings add to a hook's environment."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._env = env
         self._directory = claude_home(env)
         self._added = {
             name: value
-            for name, value in _env_in(self._directory / "settings.json").items()
+            for name, value in read_settings(self._directory / "settings.json").table("env").items()
             if name.startswith(_OURS) and not name.startswith(_PLUGIN) and isinstance(value, str)
         }
 
     def __getitem__(self, name: str) -> str:
-        """A variable; empty if it is not set."""
+        """The value of a variable; empty if it is not set."""
         return self._env.get(name) or self._added.get(name, "")
 
     def label(self, name: str) -> str:
@@ -266,10 +295,10 @@ class _Variables:
 
 
 def _without_project_env(env: Mapping[str, str], project: Path | None) -> Mapping[str, str]:
-    """The environment without what the project's own Claude Code settings put there about us.
+    """The environment without our variables that the project's Claude Code settings set.
 
-    A session may have gone into a directory of the project: the client says where it began, and older ones do not.
-    Whose value it is cannot be told by comparing: the client makes text of what is none.
+    A session may have changed into a subdirectory: newer clients pass the directory where it started, older ones do
+    not. Values cannot be compared to find out who set one: the client converts numbers and booleans to text.
     """
     if project is None:
         return env
@@ -280,39 +309,21 @@ def _without_project_env(env: Mapping[str, str], project: Path | None) -> Mappin
             for name in ("settings.json", "settings.local.json"):
                 planted |= _planted_in(directory / ".claude" / name, env)
     if env.get("TURNSPAN_ENABLED", "").strip().lower() in OFF:
-        planted.discard("TURNSPAN_ENABLED")  # a project may switch off
+        planted.discard("TURNSPAN_ENABLED")  # a project may disable export
     return {name: value for name, value in env.items() if name not in planted}
 
 
 def _planted_in(path: Path, env: Mapping[str, str]) -> set[str]:
-    """The variables that a project's settings set for a hook, also as options of a plugin (2.1.197 takes them).
+    """The variables that a project's settings set for a hook, also as options of a plugin (2.1.197 accepts them).
 
-    Where we cannot read them the client perhaps can: then all of ours may be planted.
+    If the file cannot be read, Claude Code perhaps can read it: then any of our variables may come from it.
     """
-    table = _claude_settings(path)
-    if table is None:
+    found = read_settings(path)
+    if found.problem:
         return {name for name in env if name.startswith(_OURS)}
-    plugins = [_table(plugin).get("options") for plugin in _table(table.get("pluginConfigs")).values()]
-    options = {f"{_PLUGIN}{key.upper()}" for plugin in plugins for key in _table(plugin)}
-    return {name for name in {*_table(table.get("env")), *options} if name.startswith(_OURS)}
-
-
-def _env_in(path: Path) -> dict[str, Any]:
-    """The variables that a settings file of Claude Code sets."""
-    return _table((_claude_settings(path) or {}).get("env"))
-
-
-def _claude_settings(path: Path) -> dict[str, Any] | None:
-    """What a settings file of Claude Code says; None if that is not clear. No file is an empty one."""
-    try:
-        text = (read_regular(path, _CLAUDE_SETTINGS_BYTES) or b"").decode("utf-8-sig")
-        return _table(msgspec.json.decode(text)) if text.strip() else {}
-    except (OSError, ValueError, RecursionError):
-        return None
-
-
-def _table(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+    plugins = [as_table(plugin).get("options") for plugin in found.table("pluginConfigs").values()]
+    options = {f"{_PLUGIN}{key.upper()}" for plugin in plugins for key in as_table(plugin)}
+    return {name for name in {*found.table("env"), *options} if name.startswith(_OURS)}
 
 
 def _is_same(directory: Path, other: Path) -> bool:
@@ -330,7 +341,7 @@ def _shown(value: object) -> str:
 
 
 def _like(key: str, names: Iterable[str]) -> str:
-    from difflib import get_close_matches  # noqa: PLC0415  only for who mistyped something
+    from difflib import get_close_matches  # noqa: PLC0415 - only for a mistyped name
 
     close = get_close_matches(key, list(names), 1)
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,9 +1,11 @@
-"""Writes a destination into the person's config.toml, and leaves the rest of that file as it is.
+"""Writes a destination into the user's config.toml, and keeps the rest of the file.
+
+Hand-written because the standard library reads TOML and does not write it, and a writer would drop comments.
 
 Rules:
 
-- Text in, text out: one `[destinations.NAME]` is replaced or appended, and comments and other tables stay.
-- The result is read back before anybody sees it. What cannot be edited safely is left to the person.
+- Text in, text out: one `[destinations.NAME]` is replaced or appended; comments and other tables are kept.
+- The result is parsed and compared before it is written. A file that cannot be edited safely is left to the user.
 - The file is 0600 in a 0700 directory, and no error shows a value: each may be a key.
 """
 
@@ -29,7 +31,7 @@ _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\
 
 
 def write_destination(env: Mapping[str, str], name: str, values: Mapping[str, Value]) -> Path:
-    """Store a destination in the person's config file, and return where that is."""
+    """Store a destination in the user's config file, and return its path."""
     directory = private_directory(turnspan_home(env))
     path = directory / "config.toml"
     raw = read_private(path, _SIZE_LIMIT)
@@ -38,7 +40,7 @@ def write_destination(env: Mapping[str, str], name: str, values: Mapping[str, Va
         changed = with_destination(text, name, values)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(
-            f"{path} is not valid TOML, and was not touched", hint="`turnspan config` shows where"
+            f"{path} is not valid TOML and was not changed", hint="`turnspan config` shows the line"
         ) from error
     replace_private(path, changed.encode())
     return path
@@ -49,7 +51,7 @@ def with_destination(text: str, name: str, values: Mapping[str, Value]) -> str:
     expected = tomllib.loads(text)
     table = expected.setdefault("destinations", {})
     if not isinstance(table, dict):
-        raise ConfigError("`destinations` in config.toml is not a table", hint="correct it first")
+        raise ConfigError("`destinations` in config.toml is not a table", hint="fix it first")
     table[name] = dict(values)
     section = "".join(f"{line}\n" for line in _section(name, values))
     lines = text.splitlines(keepends=True)
@@ -64,12 +66,12 @@ def with_destination(text: str, name: str, values: Mapping[str, Value]) -> str:
     except tomllib.TOMLDecodeError:
         is_right = False
     if not is_right:
-        raise ConfigError(f"config.toml already says something about {name!r} in another way", hint="edit it by hand")
+        raise ConfigError(f"config.toml already defines {name!r} in another form", hint="edit the file yourself")
     return changed
 
 
 def _lines_of(lines: list[str], name: str) -> tuple[int, int]:
-    """The lines of a destination's table and of the tables in it; the blank ones and comments after it are not its."""
+    """The lines of a destination's table and its subtables, without blank lines and comments after it."""
     mine = {f"destinations.{name}", f"destinations.{_key(name)}"}
     headers = [(n, match[1]) for n, line in enumerate(lines) if (match := _HEADER.match(line))]
     first = next((n for n, header in headers if header in mine), len(lines))

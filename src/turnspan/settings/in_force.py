@@ -1,10 +1,9 @@
-"""The settings in force, for people and for machines: each with its value and where it comes from.
+"""The settings in force as text: each with its value and source.
 
 Rules:
 
-- Nothing secret is shown: not a key, not the value of a header, not a password in a URL, not a pattern of the person's
-  own, which may be the secret itself.
-- What is wrong stands at the end, with its file and line.
+- Secrets are never shown: no key, no header value, no password in a URL, no custom pattern (it may be the secret).
+- Problems come last, each with its file and line.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from turnspan.settings.options import OPTIONS, POLICY, SETTINGS
+from turnspan.settings.options import OPTIONS, SETTINGS
 from turnspan.terminal import one_line, paint
 
 if TYPE_CHECKING:
@@ -28,14 +27,14 @@ _PUBLIC_CHARS: Final = 10
 
 
 def shown_settings(config: Config) -> dict[str, object]:
-    """Every setting, fit to be seen."""
+    """Every setting, without secrets."""
     values = dict(config.values)
     values["patterns"] = dict.fromkeys(config.values["patterns"], HIDDEN)
     return {setting.name: values[setting.name] for setting in SETTINGS}
 
 
 def shown_options(destination: Destination) -> dict[str, object]:
-    """The options of a destination, fit to be seen."""
+    """The options of a destination, without secrets."""
     known = {option.name: option for option in OPTIONS.get(destination.type, ())}
     return {
         name: _shown(name, value, is_secret=known[name].is_secret if name in known else bool(_SECRET.search(name)))
@@ -56,7 +55,7 @@ def _shown(name: str, value: Any, *, is_secret: bool) -> object:  # noqa: ANN401
 
 
 def config_lines(config: Config, cwd: str, narrowing: Narrowing, problems: tuple[str, ...]) -> Iterator[str]:
-    """The settings for people."""
+    """The settings in force as lines of text."""
     yield from _rows(shown_settings(config), config.sources)
     for destination in config.destinations:
         yield ""
@@ -69,7 +68,7 @@ def config_lines(config: Config, cwd: str, narrowing: Narrowing, problems: tuple
         yield from _rows(_asked(narrowing), {})
     for problem in problems:
         yield ""
-        yield paint(f"wrong: {one_line(problem)}", "red")
+        yield paint(f"error: {one_line(problem)}", "red")
 
 
 def _rows(values: Mapping[str, object], sources: Mapping[str, str]) -> Iterator[str]:
@@ -99,33 +98,3 @@ def _asked(narrowing: Narrowing) -> dict[str, object]:
         asked["capture"] = f"{narrowing.capture} at most"
     asked |= dict.fromkeys(narrowing.withheld, False)
     return asked | ({"tags": list(narrowing.tags)} if narrowing.tags else {})
-
-
-def config_record(config: Config, cwd: str, narrowing: Narrowing, problems: tuple[str, ...]) -> dict[str, object]:
-    """The same for machines."""
-    return {
-        "home": str(config.home),
-        "claude_home": str(config.claude_home),
-        "settings": {
-            name: {"value": value, "source": config.sources[name]} for name, value in shown_settings(config).items()
-        },
-        "destinations": [
-            {
-                "name": destination.name,
-                "type": destination.type,
-                "source": destination.source,
-                "options": shown_options(destination),
-                "policy": {name: destination.policy[name] for name in POLICY},
-            }
-            for destination in config.destinations
-        ],
-        "project": {
-            "directory": cwd,
-            "is_off": narrowing.is_off,
-            "capture": narrowing.capture,
-            "withheld": list(narrowing.withheld),
-            "tags": list(narrowing.tags),
-            "why": narrowing.why or None,
-        },
-        "problems": list(problems),
-    }

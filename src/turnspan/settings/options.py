@@ -1,11 +1,13 @@
-"""Everything that can be set: its name, its default, what it does, and how a value is checked.
+"""The table of options: names, types, defaults, ranges, environment variables, help texts, and how values are checked.
 
 Rules:
 
-- This table is the only one: `turnspan config --table` prints it, README.md and docs/configuration.md show it.
-- A value that cannot be understood is named together with what is allowed. What then holds is the narrowest value:
-  whoever mistypes a wish for privacy has still wished for it.
-- A value that may be a credential is never part of a sentence.
+- This is the only table. `turnspan config --table` prints it, README.md and docs/configuration.md show it, `turnspan
+  install` asks by it, and the backends read names, defaults and ranges from it.
+- An invalid value is reported together with the allowed ones, and the most restrictive value is used until it is
+  fixed: a mistyped privacy setting must not export more.
+- A value that may be a credential is never part of a message.
+- Choices and ranges of a destination's options are checked by its backend, which knows the destination's name.
 """
 
 from __future__ import annotations
@@ -20,114 +22,151 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CAPTURES: Final = ("metadata", "redacted", "full")  # from the least to the most
+PROTOCOLS: Final = ("http/protobuf", "grpc")
+COMPRESSIONS: Final = ("gzip", "none")
 OFF: Final = frozenset({"0", "false", "no", "off"})
 ON: Final = frozenset({"1", "true", "yes", "on"})
 _KINDS: Final = {
-    bool: "true or false", str: "text", int: "a whole number", float: "a number",
-    dict: "a table of texts", list: "a list of texts",
+    bool: "true or false", str: "text", int: "an integer", float: "a number",
+    dict: "a table of strings", list: "a list of strings",
 }  # fmt: skip
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One thing a person can set."""
+    """One setting, or one option of a destination."""
 
     name: str
     kind: type
     default: object
-    says: str
+    help: str
     env: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
-    narrowest: object = None  # what holds instead of a value that cannot be understood; None: the default
+    narrowest: object = None  # used instead of an invalid value; None: the default
     is_secret: bool = False
+    least: float = 0
+    most: float = 2**40
+    prompt: str = ""  # the question of `turnspan install`; empty: it does not ask
+    proposal: str | None = ""  # what Enter answers; None: an answer is required
 
 
 SETTINGS: Final = (
-    Setting("enabled", bool, True, "whether anything is exported at all", ("TURNSPAN_ENABLED",), narrowest=False),
+    Setting("enabled", bool, True, "export anything at all", ("TURNSPAN_ENABLED",), narrowest=False),
     Setting(
-        "capture", str, "redacted", "what may leave: `metadata`, `redacted` or `full`", ("TURNSPAN_CAPTURE",), CAPTURES,
-        narrowest="metadata",
+        "capture", str, "redacted", "what is exported: `metadata`, `redacted` or `full`", ("TURNSPAN_CAPTURE",),
+        CAPTURES, narrowest="metadata",
     ),
     Setting("thinking", bool, True, "export the model's thinking", narrowest=False),
-    Setting("tool_inputs", bool, True, "export what tools were called with", narrowest=False),
-    Setting("tool_outputs", bool, True, "export what tools gave back", narrowest=False),
-    Setting("images", bool, True, "say that there was an image, its type and size", narrowest=False),
+    Setting("tool_inputs", bool, True, "export the arguments of tool calls", narrowest=False),
+    Setting("tool_outputs", bool, True, "export the results of tool calls", narrowest=False),
+    Setting("images", bool, True, "export the type and size of images (never the image)", narrowest=False),
     Setting("mask_paths", bool, False, "mask home directories in paths", narrowest=True),
-    Setting("patterns", dict, {}, "your own secrets: a table of name = regular expression"),
+    Setting("patterns", dict, {}, "custom secrets to mask: a table of name = regular expression"),
     Setting(
         "off", list, [], "working directories that are never exported, as patterns (`~/private/**`)", narrowest=["**"]
     ),
     Setting("tags", list, [], "tags on every trace", ("TURNSPAN_TAGS",)),
-    Setting("user_id", str, "", "who you are, on every span", ("TURNSPAN_USER_ID",)),
+    Setting("user_id", str, "", "user id on every span", ("TURNSPAN_USER_ID",)),
     Setting("environment", str, "", "Langfuse environment", ("TURNSPAN_ENVIRONMENT",)),
     Setting("prices", str, "", "a JSON file with newer prices"),
-    Setting("recover", bool, True, "export sessions that were left behind", ("TURNSPAN_RECOVER",)),
-    Setting("attribute_max_bytes", int, 60_000, "longest value of one attribute; longer ones are cut"),
+    Setting("recover", bool, True, "export sessions whose worker crashed or never ran", ("TURNSPAN_RECOVER",)),
+    Setting("attribute_max_bytes", int, 60_000, "maximum size of one attribute; longer values are cut", least=256),
 )  # fmt: skip
 SETTING: Final = {setting.name: setting for setting in SETTINGS}
-# What a destination may say for itself instead of taking it from above.
+# Settings that a destination can override.
 POLICY: Final = ("capture", "thinking", "tool_inputs", "tool_outputs", "images", "attribute_max_bytes")
+# Settings that reach a backend together with the options of its destination.
+PASSED_ON: Final = ("attribute_max_bytes", "user_id", "environment", "tags")
 
-_ANY: Final = (Setting("max_request_bytes", int, 3_500_000, "longest request; more is sent in several"),)
-_TRANSPORT: Final = (
-    Setting("headers", dict, {}, "extra headers, a table", ("TURNSPAN_OTLP_HEADERS",), is_secret=True),
-    Setting("certificate", str, "", "a CA file to trust instead of the system's store", ("TURNSPAN_OTLP_CERTIFICATE",)),
-    Setting("client_certificate", str, "", "for mutual TLS", ("TURNSPAN_OTLP_CLIENT_CERTIFICATE",)),
-    Setting("client_key", str, "", "the key file of that certificate", ("TURNSPAN_OTLP_CLIENT_KEY",)),
-    Setting("proxy", str, "", "`http://[user:password@]host:port`", ("TURNSPAN_OTLP_PROXY",), is_secret=True),
-    Setting("proxy_from_env", bool, False, "take the proxy from `HTTPS_PROXY` and `NO_PROXY`"),
-    Setting("timeout_s", float, 10.0, "for a whole exchange", ("TURNSPAN_OTLP_TIMEOUT_S",)),
-    Setting("compression", str, "gzip", "`gzip` or `none`", ("TURNSPAN_OTLP_COMPRESSION",)),
+COMMON: Final = (
+    Setting("max_request_bytes", int, 3_500_000, "maximum request size; larger batches are split", least=10_000),
 )
+TRANSPORT: Final = (
+    Setting(
+        "headers", dict, {}, "extra headers, a table", ("TURNSPAN_OTLP_HEADERS",), is_secret=True,
+        prompt="Headers (name=value,…; hidden; Enter for none)",
+    ),
+    Setting("certificate", str, "", "CA file to trust instead of the system's store", ("TURNSPAN_OTLP_CERTIFICATE",)),
+    Setting("client_certificate", str, "", "certificate for mutual TLS", ("TURNSPAN_OTLP_CLIENT_CERTIFICATE",)),
+    Setting("client_key", str, "", "key file of that certificate", ("TURNSPAN_OTLP_CLIENT_KEY",)),
+    Setting("proxy", str, "", "`http://[user:password@]host:port`", ("TURNSPAN_OTLP_PROXY",), is_secret=True),
+    Setting("proxy_from_env", bool, False, "use the proxy of `HTTPS_PROXY` and `NO_PROXY`"),
+    Setting(
+        "timeout_s", float, 10.0, "timeout of a complete exchange, in seconds", ("TURNSPAN_OTLP_TIMEOUT_S",), most=600
+    ),
+    Setting("compression", str, "gzip", "`gzip` or `none`", ("TURNSPAN_OTLP_COMPRESSION",), COMPRESSIONS),
+)  # fmt: skip
+_LANGFUSE_CLOUD: Final = "https://cloud.langfuse.com"
 OPTIONS: Final[dict[str, tuple[Setting, ...]]] = {
     "otlp": (
         Setting(
-            "endpoint", str, "", "a base URL; `/v1/traces` is added over HTTP. Plain http only to this machine",
-            ("TURNSPAN_OTLP_ENDPOINT",),
+            "endpoint", str, "", "base URL; `/v1/traces` is added over HTTP. Plain http only to localhost",
+            ("TURNSPAN_OTLP_ENDPOINT",), prompt="OTLP endpoint", proposal="http://localhost:4318",
         ),
-        Setting("protocol", str, "http/protobuf", "`http/protobuf` or `grpc`", ("TURNSPAN_OTLP_PROTOCOL",)),
-        *_TRANSPORT,
-        Setting("query_url", str, "", "Jaeger's query service, usually port 16686; `verify` asks it"),
-        *_ANY,
+        Setting("protocol", str, "http/protobuf", "`http/protobuf` or `grpc`", ("TURNSPAN_OTLP_PROTOCOL",), PROTOCOLS),
+        *TRANSPORT,
+        Setting("query_url", str, "", "Jaeger's query service, usually port 16686, for `verify`"),
+        *COMMON,
     ),
     "langfuse": (
-        Setting("public_key", str, "", "of the Langfuse project", ("LANGFUSE_PUBLIC_KEY",)),
-        Setting("secret_key", str, "", "of the same project", ("LANGFUSE_SECRET_KEY",), is_secret=True),
         Setting(
-            "base_url", str, "https://cloud.langfuse.com", "the server, or the region of the cloud",
+            "base_url", str, _LANGFUSE_CLOUD, "the server, or the region of the cloud",
             ("LANGFUSE_BASE_URL", "LANGFUSE_HOST"),
+            prompt="Langfuse URL (EU: cloud.langfuse.com, US: us.cloud.langfuse.com, or your own server)",
+            proposal=_LANGFUSE_CLOUD,
+        ),
+        Setting(
+            "public_key", str, "", "public key of the Langfuse project", ("LANGFUSE_PUBLIC_KEY",),
+            prompt="Public key (pk-lf-…)", proposal=None,
+        ),
+        Setting(
+            "secret_key", str, "", "secret key of the same project", ("LANGFUSE_SECRET_KEY",), is_secret=True,
+            prompt="Secret key (sk-lf-…, hidden)", proposal=None,
         ),
         Setting("release", str, "", "Langfuse release"),
-        *(msgspec.structs.replace(option, env=()) for option in _TRANSPORT),
-        *_ANY,
+        *(msgspec.structs.replace(option, env=(), prompt="") for option in TRANSPORT),
+        *COMMON,
     ),
     "local": (
-        Setting("directory", str, "", "where the files are; `~/.claude/turnspan/traces` unless set"),
-        Setting("max_file_bytes", int, 64 * 1024 * 1024, "a new file is begun past this size"),
-        Setting("max_files", int, None, "keep so many; nothing is deleted unless set"),
-        *_ANY,
+        Setting("directory", str, "", "directory of the files (default: `~/.claude/turnspan/traces`)"),
+        Setting("max_file_bytes", int, 64 * 1024 * 1024, "rotate after this many bytes", least=1_000),
+        Setting("max_files", int, None, "number of files to keep (default: all)", least=1),
+        *COMMON,
     ),
 }  # fmt: skip
+OPTION: Final = {option.name: option for options in OPTIONS.values() for option in options}
 
 
 def checked(setting: Setting, value: object) -> Any:  # noqa: ANN401 - of the setting's kind
-    """The value, if it is one that this setting can have. Raises ConfigError."""
+    """Return the value if it is valid for this setting. Raises ConfigError."""
+    value = of_kind(setting, value)
+    if not setting.choices or value in setting.choices:
+        return value
+    raise _invalid(setting, value)
+
+
+def of_kind(setting: Setting, value: object) -> Any:  # noqa: ANN401 - of the setting's kind
+    """Return the value if it has the type of this setting. Raises ConfigError."""
     if setting.kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if setting.kind is list and isinstance(value, str):
         value = [value]  # one item is a list of one
-    is_right = isinstance(value, setting.kind) and not (setting.kind is int and isinstance(value, bool))
-    if is_right and isinstance(value, list):
-        is_right = all(isinstance(item, str) for item in value)
-    if is_right and isinstance(value, dict):
-        is_right = all(isinstance(item, str) for item in value.values())
-    if is_right and (not setting.choices or value in setting.choices):
+    is_valid = isinstance(value, setting.kind) and not (setting.kind is int and isinstance(value, bool))
+    if is_valid and isinstance(value, list):
+        is_valid = all(isinstance(item, str) for item in value)
+    if is_valid and isinstance(value, dict):
+        is_valid = all(isinstance(item, str) for item in value.values())
+    if is_valid:
         return value
+    raise _invalid(setting, value)
+
+
+def _invalid(setting: Setting, value: object) -> ConfigError:
     allowed = ", ".join(setting.choices) or _KINDS[setting.kind]
-    raise ConfigError(f"{setting.name} is {'not right' if setting.is_secret else repr(value)}; allowed: {allowed}")
+    return ConfigError(f"{setting.name} is {'not valid' if setting.is_secret else repr(value)}; allowed: {allowed}")
 
 
 def from_text(setting: Setting, text: str) -> object:
-    """What the text of an environment variable says; the text itself where it says nothing of the kind."""
+    """The value of an environment variable's text; the text itself if it is not of the setting's kind."""
     word = text.strip()
     if setting.kind is bool and word.lower() in ON | OFF:
         return word.lower() in ON
@@ -146,32 +185,32 @@ def from_text(setting: Setting, text: str) -> object:
 
 
 def _headers(text: str) -> dict[str, str]:
-    """`name=value,name=value`, as OpenTelemetry writes them; values may be percent-encoded."""
-    from urllib.parse import unquote  # noqa: PLC0415  a hook's worker mostly needs none
+    """Parse `name=value,name=value`, OpenTelemetry's format; values may be percent-encoded."""
+    from urllib.parse import unquote  # noqa: PLC0415 - few workers need it
 
     headers = {}
     for item in text.split(","):
         name, equals, value = item.partition("=")
         if item.strip() and (not equals or not name.strip()):
-            raise ConfigError("headers are written as name=value,name=value")  # the value may be a secret: not repeated
+            raise ConfigError("headers must be name=value,name=value")  # the value may be a secret: not shown
         if item.strip():
             headers[name.strip()] = unquote(value.strip())
     return headers
 
 
-# ---- the table for people
+# ---- the table as Markdown
 
 
 def table() -> Iterator[str]:
-    """All of it as Markdown."""
-    yield "| setting | default | environment | what it does |"
+    """All settings and options as Markdown tables."""
+    yield "| setting | default | environment | description |"
     yield "|---|---|---|---|"
     for setting in SETTINGS:
-        yield f"| `{setting.name}` | {_default(setting)} | {_names(setting)} | {setting.says} |"
+        yield f"| `{setting.name}` | {_default(setting)} | {_names(setting)} | {setting.help} |"
     yield ""
-    yield "Each destination is a table of its own, `[destinations.NAME]`, with a `type` and these:"
+    yield "Each destination is a table `[destinations.NAME]` with a `type` and these options:"
     yield ""
-    yield "| type | option | default | environment | what it is |"
+    yield "| type | option | default | environment | description |"
     yield "|---|---|---|---|---|"
     rows: dict[str, tuple[list[str], Setting]] = {}
     for kind, options in OPTIONS.items():
@@ -182,10 +221,10 @@ def table() -> Iterator[str]:
                 rows[option.name] = (types, option)
     for types, option in rows.values():
         kinds = ", ".join(f"`{kind}`" for kind in types)
-        yield f"| {kinds} | `{option.name}` | {_default(option)} | {_names(option)} | {option.says} |"
+        yield f"| {kinds} | `{option.name}` | {_default(option)} | {_names(option)} | {option.help} |"
     yield ""
     names = ", ".join(f"`{name}`" for name in POLICY)
-    yield f"A destination may also have its own {names}."
+    yield f"A destination can also override {names}."
 
 
 def _default(setting: Setting) -> str:

@@ -1,10 +1,11 @@
-"""What a working directory asks for: off, less, or tags; never more.
+"""Restrictions of a project: it can disable export, restrict it and add tags, never widen it.
 
 Rules:
 
-- `.claude/turnspan.toml` counts in its directory and below. Where there are several all of them do: the narrowest wins.
-- It may switch off, narrow and tag. Whatever else it says is named and has no effect.
-- What cannot be read, or not be understood, is taken as the wish for privacy that it probably is.
+- `.claude/turnspan.toml` applies in its directory and below. If there are several, all apply and the most restrictive
+  value wins.
+- Any other key is reported and has no effect.
+- A file that cannot be read disables export, and an invalid value is taken as the most restrictive one.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ _ALLOWED: Final = ("enabled", "capture", *_SWITCHES, "tags")
 
 
 class Narrowing(msgspec.Struct, frozen=True):
-    """What holds in a working directory."""
+    """The restrictions in a working directory."""
 
     is_off: bool = False
     capture: str | None = None
     withheld: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
-    why: str = ""  # the file or setting that says so
+    why: str = ""  # the file or setting they come from
     problems: tuple[str, ...] = ()
 
     def and_also(self, other: Narrowing) -> Narrowing:
-        """Both at once."""
+        """Both restrictions combined."""
         captures = [capture for capture in (self.capture, other.capture) if capture is not None]
         decides = self if self.is_off or not other.is_off else other
         return Narrowing(
@@ -54,9 +55,9 @@ class Narrowing(msgspec.Struct, frozen=True):
 
 
 def project_narrowing(cwd: str) -> Narrowing:
-    """What the files of a working directory, and of those above it, ask for."""
+    """The restrictions of the files in a working directory and its parents."""
     found = Narrowing()
-    if not cwd or not os.path.isabs(cwd):  # noqa: PTH117 - of any system
+    if not cwd or not os.path.isabs(cwd):  # noqa: PTH117 - a path of any system
         return found
     for directory in (Path(cwd), *Path(cwd).parents):
         file = read_toml(directory / PROJECT_FILE)
@@ -72,7 +73,7 @@ def _asked_by(file: TomlFile) -> Narrowing:
     values: dict[str, Any] = {}
     for key, value in file.table.items():
         if key not in _ALLOWED:
-            problems.append(f"{file.at('', key)}: a project cannot set {key!r}; it may set {', '.join(_ALLOWED)}")
+            problems.append(f"{file.at('', key)}: a project cannot set {key!r}; allowed: {', '.join(_ALLOWED)}")
             continue
         try:
             values[key] = checked(SETTING[key], value)
@@ -90,7 +91,7 @@ def _asked_by(file: TomlFile) -> Narrowing:
 
 
 def narrowed(policy: Mapping[str, Any], narrowing: Narrowing) -> dict[str, Any]:
-    """A destination's policy for one project: the narrower of the two."""
+    """A destination's policy in one project: the more restrictive of the two."""
     result = dict(policy)
     if narrowing.capture is not None:
         result["capture"] = min(narrowing.capture, result["capture"], key=CAPTURES.index)

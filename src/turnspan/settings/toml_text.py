@@ -1,21 +1,19 @@
-"""A TOML file as a table, and the line on which a key of it stands.
+"""Reads a TOML file, and finds the line of a key for messages.
 
 Rules:
 
-- Only a regular file of a sane size is read: what lies in a project may be anything, and nobody waits for a FIFO.
-- What cannot be read is a sentence; that there is no file is not.
+- Only a regular file of limited size is read: a project can contain anything, and a FIFO would block.
+- A file that cannot be read is a problem; a missing file is not.
 """
 
 from __future__ import annotations
 
-import os
-import stat
-import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from turnspan import lazy
+from turnspan.private_files import read_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,11 +22,10 @@ _MAX_BYTES: Final = 256 * 1024
 _HEADER: Final = lazy.pattern(r"\s*\[\[?\s*(?P<name>.+?)\s*\]\]?\s*(#.*)?")
 _PLACE: Final = lazy.pattern(r"\(at line (\d+), column \d+\)")
 _QUOTED: Final = lazy.pattern(r"""["'].*["']""")
-_SAFELY: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class TomlFile(msgspec.Struct, frozen=True):
-    """What a file says. `problem` is a sentence if nothing could be made of it; no file is an empty one."""
+    """The content of a file. `problem` says why it could not be used; a missing file is an empty one."""
 
     path: Path
     text: str = ""
@@ -36,20 +33,20 @@ class TomlFile(msgspec.Struct, frozen=True):
     problem: str = ""
 
     def at(self, table: str, key: str = "") -> str:
-        """`path:line` of a key in a table (of the table itself without one), as well as that can be told."""
+        """`path:line` of a key in a table, or of the table; `path` if the line is not found."""
         line = _line(self.text, table, key) or (_line(self.text, table, "") if table else 0)
         return f"{self.path}:{line}" if line else str(self.path)
 
 
 def read_toml(path: Path, *, is_ours: bool = False) -> TomlFile:
-    """Read a file; one that is ours must be so that nobody else could have written it."""
+    """Read a file; `is_ours` refuses one that other users can write to."""
     try:
         raw = read_regular(path, _MAX_BYTES, is_ours=is_ours)
     except OSError as error:
         return TomlFile(path, problem=f"cannot read {path}: {error.strerror or error}")
     if raw is None:
         return TomlFile(path)
-    import tomllib  # noqa: PLC0415  most people have no file
+    import tomllib  # noqa: PLC0415 - most users have no such file
 
     try:
         text = raw.decode("utf-8-sig")
@@ -57,33 +54,14 @@ def read_toml(path: Path, *, is_ours: bool = False) -> TomlFile:
     except tomllib.TOMLDecodeError as error:
         found = _PLACE.search(str(error))
         line = f":{found[1]}" if found is not None else ""
-        words = _QUOTED.sub("…", str(error))  # the file's own, perhaps part of a key
+        words = _QUOTED.sub("…", str(error))  # text of the file, perhaps part of a key
         return TomlFile(path, problem=f"{path}{line} is not valid TOML: {words}")
     except (UnicodeDecodeError, RecursionError):
-        return TomlFile(path, problem=f"{path} is not valid TOML: it is no text, or nested too deep")
-
-
-def read_regular(path: Path, limit: int, *, is_ours: bool = False) -> bytes | None:
-    """A whole file, without waiting for anything; None if there is none. Raises OSError."""
-    try:
-        descriptor = os.open(path, _SAFELY)
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL in the name, so there is none
-        return None
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError("it is not a regular file")
-        if found.st_size > limit:
-            raise OSError(f"it is longer than {limit} bytes")
-        if is_ours and sys.platform != "win32" and (found.st_mode & 0o022 or found.st_uid not in {0, os.geteuid()}):
-            raise OSError(f"others can write to it; look at what is in it, then `chmod go-w '{path}'`")
-        return os.read(descriptor, limit)
-    finally:
-        os.close(descriptor)
+        return TomlFile(path, problem=f"{path} is not valid TOML: it is not UTF-8, or nested too deeply")
 
 
 def _line(text: str, table: str, key: str) -> int:
-    """The number of the line that begins a table, or sets a key in it; 0 if none does so by itself."""
+    """The number of the line with the header of a table, or of a key in it; 0 if there is none."""
     inside = ""
     wanted = f"{table}.{key}" if table and key else table or key
     for number, line in enumerate(text.splitlines(), 1):

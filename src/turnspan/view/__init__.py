@@ -1,8 +1,8 @@
-"""Traces as a page that a person looks at: sessions, turns, a waterfall, tokens and cost.
+"""Traces in the terminal and as a page in the browser: sessions, turns, a waterfall, tokens and cost.
 
 Rules:
 
-- It shows what `show` shows: what would leave this machine, masked, in the same words and with the same figures.
-- Only this machine is served, and of it only who was told the key. Nothing of the page comes from elsewhere.
-- Nothing is written, and nothing is sent.
+- The page shows the same as `show`: what would be exported, masked, with the same texts and figures.
+- It is served on localhost only, to a browser that has the access key, and loads nothing from other servers.
+- Nothing is written and nothing is sent.
 """

@@ -1,10 +1,10 @@
-"""What the page asks for, as records: the sessions, the turns of one, the spans of a turn.
+"""The records that the page loads: the sessions, the turns of a session, the spans of a turn.
 
 Rules:
 
-- Records come one by one, as they are read: the page fills while a long session is still being read.
-- What a record says is ready to be shown: the words and the figures are those of `show`.
-- A turn is found again from the place its piece begins at, so opening one of ten thousand reads some hundred spans.
+- Records are streamed as they are read: the page fills while a long session is still being read.
+- A record is ready to display, with the same texts and figures as `show`.
+- A turn is read again from the start of its piece, so opening one of ten thousand reads only some hundred spans.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
 
 Record = dict[str, object]
 
-_LAYOUT: Final = Layout(width=100)  # of the sentences below a session; the page breaks them as it likes
+_LAYOUT: Final = Layout(width=100)  # of the lines below a session; the page wraps them itself
 _COLUMNS: Final = ("age", "id", "turns", "tokens", "cost", "sent", "project", "title")
 
 
-class Spot(msgspec.Struct, frozen=True):
-    """Where a trace is found again: where its piece begins, and its number in it."""
+class Position(msgspec.Struct, frozen=True):
+    """The position of a trace: the start of its piece, and its number in it."""
 
     place: Progress
     number: int
@@ -63,7 +63,7 @@ class Spot(msgspec.Struct, frozen=True):
 
 
 def session_records(config: Config, *, limit: int, project: str | None) -> Iterator[Record]:
-    """The newest sessions, a record each; and a note for what could not be read."""
+    """A record for each of the newest sessions, and a note for each that could not be read."""
     unread: dict[str, str] = {}
     for summary, sent in overview(config, limit=limit, project=project, unread=unread):
         columns = columns_of(summary, now_ns=time.time_ns(), sent=sent)
@@ -75,43 +75,45 @@ def session_records(config: Config, *, limit: int, project: str | None) -> Itera
             "errors": summary.tally.errors,
         }
     for why in unread.values():
-        yield {"is": "note", "text": plain(f"passed over: {why}")}
+        yield {"is": "note", "text": plain(f"skipped: {why}")}
 
 
-class Book:
-    """One session, to leaf through: first what its turns are, then any of them whole."""
+class OpenSession:
+    """A session that the page has opened: first its turns, then the spans of any of them."""
 
     def __init__(self, session: SessionFile, config: Config, destination: Destination) -> None:
         self._session = session
         self._config = config
         self._destination = destination
-        self._spots: list[Spot] = []
+        self._positions: list[Position] = []
 
     def records(self) -> Iterator[Record]:
-        """What is known of the session, a record for each turn, and the sums."""
+        """The head of the session, a record for each turn, and the totals."""
         require_transcript(self._session.path)
         session_id = self._session.session_id
         known = state.peek(self._config.home, session_id) if is_safe_id(session_id) else None
         preview = Preview(self._session, self._config, self._destination)
         total, masked = Tally(), Counter[str]()
-        spots: list[Spot] = []
-        self._spots = spots
+        positions: list[Position] = []
+        self._positions = positions
         for leaving in preview.traces():
             if not leaving.trace.spans:
                 continue
-            if not spots:
+            if not positions:
                 yield {"is": "head", "session": leaving.trace.session_id, "facts": self._head(leaving)}
-            is_same = bool(spots) and spots[-1].place is preview.place
-            spots.append(Spot(preview.place, spots[-1].number + 1 if is_same else 0, leaving.trace.trace_id))
-            yield {"is": "turn", "at": len(spots) - 1, **_turn_record(leaving)}
+            is_same = bool(positions) and positions[-1].place is preview.place
+            positions.append(
+                Position(preview.place, positions[-1].number + 1 if is_same else 0, leaving.trace.trace_id)
+            )
+            yield {"is": "turn", "at": len(positions) - 1, **_turn_record(leaving)}
             total += tally_of(leaving.trace)
             masked.update(leaving.masked)
-        if spots:
+        if positions:
             yield {"is": "foot", "lines": [unstyled(line) for line in foot_lines(total, masked, _LAYOUT)]}
         else:
-            yield {"is": "note", "text": "this session has no turn yet"}
+            yield {"is": "note", "text": "this session has no turns yet"}
         if known is not None and known.is_off:
-            yield {"is": "note", "text": "this session is switched off: nothing of it leaves"}
+            yield {"is": "note", "text": "this session is disabled: it is not exported"}
         for note in preview.notes():
             yield {"is": "note", "text": plain(note)}
 
@@ -119,21 +121,21 @@ class Book:
         return head_of(leaving, str(self._session.path), _LAYOUT)
 
     def trace_record(self, at: int) -> Record:
-        """One of the traces, with all its spans. Raises TranscriptError when it is not there any more."""
-        if 0 <= at < len(self._spots):
-            spot = self._spots[at]
+        """One of the traces, with all its spans. Raises TranscriptError if the file has changed."""
+        if 0 <= at < len(self._positions):
+            position = self._positions[at]
             number = 0
-            for leaving in Preview(self._session, self._config, self._destination, spot.place).traces():
-                if leaving.trace.spans and number == spot.number:
-                    if leaving.trace.trace_id == spot.trace_id:
+            for leaving in Preview(self._session, self._config, self._destination, position.place).traces():
+                if leaving.trace.spans and number == position.number:
+                    if leaving.trace.trace_id == position.trace_id:
                         return _trace_record(leaving.trace)
                     break
                 number += bool(leaving.trace.spans)
-        raise TranscriptError("this turn is not where it was", hint="the file has changed: load the session again")
+        raise TranscriptError("the transcript has changed", hint="reload the session")
 
 
 def _turn_record(leaving: Leaving) -> Record:
-    """A trace in one line. What came later to a turn, or belongs to none, is called after its first span."""
+    """A trace as one row. Spans that a turn got later, or that belong to none, are named after the first of them."""
     trace = leaving.trace
     top = trace.spans[0]
     is_later = top.parent_id is not None

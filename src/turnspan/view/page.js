@@ -1,15 +1,22 @@
-// The page: sessions, the turns of one, the spans of a turn. Nothing of a record becomes markup: all of it is text.
+// The page: sessions, the turns of a session, the spans of a turn. Records are always inserted as text, never as markup.
 
 const main = document.getElementById("main");
 const details = document.getElementById("details");
 const where = document.getElementById("where");
 const filter = document.getElementById("filter");
 const MASK = /(\[redacted:[^\]\s]{1,60}\]|\[withheld: [^\]]{1,60}\])/;
-const LONGEST = 200_000; // characters of a text that are shown at once
+const LONGEST = 200_000; // characters shown before "show all"
 
-let visit = null; // what is being read now; going elsewhere ends it
+let visit = null; // the current load; navigating away aborts it
 
-// ---- making elements
+const EXPORTED = { all: "✓", no: "–" };
+
+function setTitle(text) {
+  where.textContent = text;
+  document.title = `${text} - turnspan`;
+}
+
+// ---- elements
 
 function make(name, options = {}, ...children) {
   const { data = {}, on = {}, ...properties } = options;
@@ -33,11 +40,11 @@ function badges(words) {
   return words.map((word) => make("span", { className: "badge" }, word));
 }
 
-// ---- asking
+// ---- loading
 
 async function* records(path, signal) {
   const response = await fetch(path, { signal });
-  if (!response.ok) throw new Error(`the server says: ${response.status} ${response.statusText}`);
+  if (!response.ok) throw new Error(`HTTP ${response.status} ${response.statusText}`);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -50,29 +57,29 @@ async function* records(path, signal) {
   }
 }
 
-// Give each record to the one that shows its kind; errors and notes are shown wherever they come up.
+// Pass each record to `shown`; errors and notes are displayed in place.
 async function fill(path, shown, place = main) {
   const signal = visit.signal;
   try {
     for await (const record of records(path, signal)) {
-      if (record.is === "error") trouble(place, record.text, record.hint);
+      if (record.is === "error") showError(place, record.text, record.hint);
       else if (record.is === "note") place.append(make("p", { className: "note" }, record.text));
       else shown(record);
     }
   } catch (error) {
-    if (!signal.aborted) trouble(place, `cannot read it: ${error.message}`, "is `turnspan view` still running?");
+    if (!signal.aborted) showError(place, `cannot load: ${error.message}`, "is `turnspan view` still running?");
   }
 }
 
-function trouble(place, text, hint) {
+function showError(place, text, hint) {
   place.append(make("p", { className: "trouble", role: "alert" }, hint ? `${text} (${hint})` : text));
 }
 
 // ---- the sessions
 
 async function showSessions() {
-  where.textContent = "sessions";
-  const heads = ["age", "session", "project", "turns", "tokens", "cost", "sent"];
+  setTitle("sessions");
+  const heads = ["age", "session", "project", "turns", "tokens", "cost", "exported"];
   const body = make("tbody");
   const head = make("tr", {}, ...heads.map((name, n) => make("th", { className: n > 2 ? "number" : "" }, name)));
   const table = make("table", {}, make("thead", {}, head), body);
@@ -80,7 +87,7 @@ async function showSessions() {
   await fill("sessions", (one) => {
     const link = make("a", { href: `#s/${encodeURIComponent(one.session)}` }, ...marked(one.title || one.id));
     const failed = one.errors ? [make("span", { className: "error", title: `${one.errors} errors` }, " ✗")] : [];
-    const cells = [one.turns, one.tokens, one.cost, one.sent ?? ""];
+    const cells = [one.turns, one.tokens, one.cost, EXPORTED[one.sent] ?? one.sent ?? ""];
     const row = make(
       "tr",
       { data: { text: `${one.title} ${one.directory} ${one.session}`.toLowerCase() } },
@@ -90,23 +97,23 @@ async function showSessions() {
       ...cells.map((text) => make("td", { className: "number" }, text)),
     );
     body.append(row);
-    sieve([row]);
+    applyFilter([row]);
   });
   if (!body.children.length && !main.querySelector(".trouble, .note")) {
-    main.replaceChildren(make("p", { className: "note" }, "There are no sessions yet. Claude Code writes one when you talk to it."));
+    main.replaceChildren(make("p", { className: "note" }, "No sessions yet. Claude Code writes one when you use it."));
   }
 }
 
 // ---- the turns of a session
 
 async function showSession(session, opened) {
-  where.textContent = session;
+  setTitle(session);
   main.replaceChildren();
   let day = "";
   await fill(`session/${encodeURIComponent(session)}`, (one) => {
     if (one.is === "head") {
       const pairs = Object.entries(one.facts).flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, ...marked(value))]);
-      where.textContent = one.facts.Title ?? one.session;
+      setTitle(one.facts.Title ?? one.session);
       const names = ["", "in", "out", "cost", "time"].map((name) => make("span", {}, name));
       main.append(make("dl", { className: "facts" }, ...pairs), make("div", { className: "columns" }, ...names));
     } else if (one.is === "turn") {
@@ -114,7 +121,7 @@ async function showSession(session, opened) {
       if (one.start_ms > 0 && began !== day) main.append(make("div", { className: "day" }, (day = began)));
       const turn = turnRow(session, one);
       main.append(turn);
-      sieve([turn]);
+      applyFilter([turn]);
       if (String(one.at) === opened) {
         open(turn).then(() => turn.scrollIntoView());
       }
@@ -184,7 +191,7 @@ function spanRow(span, trace) {
   bar.style.left = `min(${percent(span.from_ms)}, calc(100% - 2px))`;
   bar.style.width = percent(span.ms);
   if (span.first_token_ms && span.ms > 0) {
-    const waited = make("i", { title: "until the first token" });
+    const waited = make("i", { title: "time to first token" });
     waited.style.width = `${(100 * span.first_token_ms) / span.ms}%`;
     bar.append(waited);
   }
@@ -255,9 +262,9 @@ function closeDetails() {
   for (const row of main.querySelectorAll(".span[aria-pressed=true]")) row.setAttribute("aria-pressed", "false");
 }
 
-// ---- getting about
+// ---- navigation
 
-function sieve(rows = main.querySelectorAll("[data-text]")) {
+function applyFilter(rows = main.querySelectorAll("[data-text]")) {
   const wanted = filter.value.trim().toLowerCase();
   for (const row of rows) {
     row.hidden = !row.dataset.text.includes(wanted);
@@ -294,13 +301,17 @@ const KEYS = {
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || !(event.key in KEYS)) return;
   if (event.target === filter) {
-    if (event.key === "Escape") filter.blur();
+    if (event.key === "Escape") {
+      filter.value = ""; // Chrome clears the box itself; the filter must go with it
+      applyFilter();
+      filter.blur();
+    }
     return;
   }
   event.preventDefault();
   KEYS[event.key]();
 });
-filter.addEventListener("input", () => sieve());
+filter.addEventListener("input", () => applyFilter());
 document.getElementById("again").addEventListener("click", go);
 window.addEventListener("hashchange", go);
 go();

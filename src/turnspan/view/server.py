@@ -1,13 +1,12 @@
-"""The page and its records, served to this machine's own browser.
+"""Serves the page and its records to a browser on this machine.
 
 Rules:
 
-- It listens on the loopback address, and answers who names that address: a page elsewhere that had its name point here
-  (DNS rebinding) does not.
-- Every path begins with a key that nobody can guess. The browser is opened with a ticket instead, which is good for one
-  use: other people on the machine may read the arguments of a process.
-- The page may load nothing but its own files, run nothing but its own script, be framed by nobody and leave no trace in
-  a cache or a referrer.
+- It listens on the loopback address and requires that address in the Host header, against DNS rebinding.
+- Every path begins with a random key. The browser is opened with a ticket instead, which works once: other users can
+  read the arguments of a process.
+- The page can load only its own files, run only its own script, and not be framed; it is not cached and sends no
+  referrer.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from urllib.parse import quote, unquote
 
 from turnspan.errors import ConfigError, TranscriptError, TurnspanError
 from turnspan.source.sessions import all_sessions, each_once, is_safe_id, projects_dir
-from turnspan.view.api import Book, session_records
+from turnspan.view.api import OpenSession, session_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,15 +50,15 @@ _HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 _OURSELVES: Final = ("127.0.0.1", "localhost")
-_SILENCE_S: Final = 30.0  # a connection that says nothing
+_SILENCE_S: Final = 30.0  # timeout of an idle connection
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 
 class Viewer(ThreadingTCPServer):
-    """Serves the page until it is closed. Not an `HTTPServer`, which asks the network for its own name."""
+    """Serves the page until it is closed. Not an `HTTPServer`, which looks up its own name in DNS."""
 
     daemon_threads = True
-    allow_reuse_address = sys.platform != "win32"  # where it would let another program take the port over
+    allow_reuse_address = sys.platform != "win32"  # there it would let another program take over the port
     request_queue_size = 32
 
     def __init__(
@@ -68,7 +67,7 @@ class Viewer(ThreadingTCPServer):
         try:
             super().__init__(("127.0.0.1", port), _Request)
         except OSError as error:
-            hint = "name another port, or none: then any free one is taken"
+            hint = "use another --port, or omit it to pick a free one"
             raise ConfigError(f"cannot listen on port {port}: {error.strerror}", hint=hint) from error
         self.config = config
         self.destination = destination
@@ -77,43 +76,43 @@ class Viewer(ThreadingTCPServer):
         self.key = secrets.token_urlsafe(24)
         self._ticket: str | None = None
         self._lock = threading.Lock()
-        self._books: dict[str, Book] = {}
+        self._sessions: dict[str, OpenSession] = {}
 
     @property
     def url(self) -> str:
-        """Where the page is, for who may see it."""
+        """The URL of the page, with the key."""
         return f"http://127.0.0.1:{self.server_address[1]}/{self.key}/"
 
     def ticket_url(self) -> str:
-        """An address that leads there once."""
+        """A URL that redirects to the page once."""
         self._ticket = secrets.token_urlsafe(24)
         return f"http://127.0.0.1:{self.server_address[1]}/open/{self._ticket}"
 
     def takes(self, ticket: str) -> bool:
-        """Whether this is the ticket; then it is used up."""
+        """Whether this is the ticket; it is then used up."""
         with self._lock:
-            is_good = self._ticket is not None and hmac.compare_digest(ticket.encode(), self._ticket.encode())
-            self._ticket = None if is_good else self._ticket
-        return is_good
+            is_valid = self._ticket is not None and hmac.compare_digest(ticket.encode(), self._ticket.encode())
+            self._ticket = None if is_valid else self._ticket
+        return is_valid
 
     def put(self, session: SessionFile) -> str:
-        """Have a session at hand, wherever its file lies; the address of its turns."""
-        self._books[session.session_id] = Book(session, self.config, self.destination)
+        """Register a session, wherever its file is; return the fragment of its URL."""
+        self._sessions[session.session_id] = OpenSession(session, self.config, self.destination)
         return f"#s/{quote(session.session_id, safe='')}"
 
-    def book(self, session_id: str) -> Book:
-        """A session, as it was last leafed through. A name that is no id names nothing here, least of all a file."""
+    def session(self, session_id: str) -> OpenSession:
+        """The session with this id. Raises TranscriptError; only an id is accepted, never a path."""
         with self._lock:
-            if session_id not in self._books:
+            if session_id not in self._sessions:
                 if not is_safe_id(session_id):
                     raise TranscriptError("that is not a session id")
                 found = each_once(
                     s for s in all_sessions(projects_dir(self.config.claude_home)) if s.session_id == session_id
                 )
                 if not found:
-                    raise TranscriptError(f"there is no session {session_id!r}", hint="its file may have been deleted")
+                    raise TranscriptError(f"unknown session {session_id!r}", hint="its file may have been deleted")
                 self.put(found[0])
-            return self._books[session_id]
+            return self._sessions[session_id]
 
 
 class _Request(BaseHTTPRequestHandler):
@@ -125,12 +124,12 @@ class _Request(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer one request."""
         path, _, query = self.path.partition("?")
-        room, _, rest = path.lstrip("/").partition("/")
+        key, _, rest = path.lstrip("/").partition("/")
         if self.headers.get("Host", "").rpartition(":")[0] not in _OURSELVES:
             self._refuse(HTTPStatus.FORBIDDEN)
-        elif room == "open" and self.server.takes(rest):
+        elif key == "open" and self.server.takes(rest):
             self._begin(HTTPStatus.SEE_OTHER, Location=f"/{self.server.key}/")
-        elif not hmac.compare_digest(room.encode(), self.server.key.encode()):
+        elif not hmac.compare_digest(key.encode(), self.server.key.encode()):
             self._refuse(HTTPStatus.NOT_FOUND)
         elif rest in _FILES:
             name, kind = _FILES[rest]
@@ -147,22 +146,22 @@ class _Request(BaseHTTPRequestHandler):
         kind, _, name = what.partition("/")
         try:
             if kind == "session":
-                self._stream(server.book(name).records())
+                self._stream(server.session(name).records())
             elif kind == "trace" and _NUMBER.fullmatch(at):
-                self._stream([server.book(name).trace_record(int(at))])
+                self._stream([server.session(name).trace_record(int(at))])
             else:
                 self._refuse(HTTPStatus.NOT_FOUND)
         except TranscriptError as error:
-            self._stream([_trouble(error)])
+            self._stream([_error_record(error)])
 
     def _stream(self, records: Iterable[Record]) -> None:
-        """A line for each record, as soon as it is there."""
+        """Send each record as one line, as soon as it is ready."""
         self._begin(HTTPStatus.OK, **{"Content-Type": "application/x-ndjson; charset=utf-8"})
         try:
             for record in records:
                 self.wfile.write(json.dumps(record, separators=(",", ":")).encode() + b"\n")
         except TurnspanError as error:
-            self.wfile.write(json.dumps(_trouble(error)).encode() + b"\n")
+            self.wfile.write(json.dumps(_error_record(error)).encode() + b"\n")
 
     def _refuse(self, status: HTTPStatus) -> None:
         self._begin(status, **{"Content-Type": "text/plain; charset=utf-8"})
@@ -175,15 +174,15 @@ class _Request(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing: paths hold the key."""
+        """Log nothing: paths contain the key."""
 
     def handle(self) -> None:
-        """Serve a connection; a browser that goes away is no error."""
+        """Serve a connection; a browser that closes it is not an error."""
         try:
             super().handle()
         except (ConnectionError, TimeoutError):
             self.close_connection = True
 
 
-def _trouble(error: TurnspanError) -> Record:
+def _error_record(error: TurnspanError) -> Record:
     return {"is": "error", "text": str(error.args[0]), "hint": error.hint}

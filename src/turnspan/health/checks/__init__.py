@@ -1,7 +1,7 @@
-"""What a support engineer would look at, one module for each place to look.
+"""The checks of `turnspan doctor`, one module per area.
 
-A check is a sentence with a mark, and what to do about it. Checks only look; the one that sends something is asked for
-by name. Each module gives its checks one by one, so that a person sees the first while the last is still under way.
+A check is a sentence with a mark, and what to do about it. Checks only read; the test trace is sent only on request.
+Each module yields its checks one by one, so the first is shown while the last is still running.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import msgspec
 
 
 class Mark(StrEnum):
-    """How a check turned out."""
+    """The result of a check."""
 
     GOOD = "good"
-    DOUBT = "doubt"  # it works, but should be looked at
-    BAD = "bad"  # something does not work until somebody acts
+    DOUBT = "doubt"  # a warning: it works
+    BAD = "bad"  # an error: it does not work until it is fixed
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One fact, and what to do about it."""
+    """One finding, and what to do about it."""
 
     group: str
     mark: Mark
@@ -29,18 +29,18 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """Checks that stand together under one heading."""
+    """Checks under one heading."""
 
     name: str
 
     def good(self, says: str) -> Check:
-        """It is as it should be."""
+        """A check that passed."""
         return Check(self.name, Mark.GOOD, says)
 
     def doubt(self, says: str, todo: str) -> Check:
-        """It works, but should be looked at."""
+        """A warning."""
         return Check(self.name, Mark.DOUBT, says, todo)
 
     def bad(self, says: str, todo: str) -> Check:
-        """It does not work until somebody acts."""
+        """An error."""
         return Check(self.name, Mark.BAD, says, todo)

@@ -1,4 +1,4 @@
-"""Whether this turnspan is whole."""
+"""Checks of the installed package."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ if TYPE_CHECKING:
 
     from turnspan.health.checks import Check
 
-GROUP: Final = Group("This turnspan")
+GROUP: Final = Group("Installation")
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def package_checks() -> Iterator[Check]:
-    """The interpreter, the package's own files, and what it needs."""
+    """The interpreter, the files of the package, and its dependencies."""
     yield GROUP.good(f"turnspan {__version__} on Python {platform.python_version()}, {sys.executable}")
     try:
         package = metadata.distribution("turnspan")
     except metadata.PackageNotFoundError:
-        yield GROUP.good(f"it runs from {PACKAGE_ROOT}, without being installed")
+        yield GROUP.good(f"running from {PACKAGE_ROOT}, not installed")
         return
     yield from installed_checks(package)
 
 
 def installed_checks(package: metadata.Distribution) -> Iterator[Check]:
-    """Whether an installed package is as it was installed."""
+    """Whether the files and the dependencies of the package are complete."""
     damaged = sorted(_damaged(package))
     if damaged:
         some = ", ".join(damaged[:3]) + (f" and {len(damaged) - 3} more" if len(damaged) > 3 else "")
-        yield GROUP.bad(f"files of the package are missing or changed: {some}", "install turnspan again")
+        yield GROUP.bad(f"files of the package are missing or changed: {some}", "reinstall turnspan")
     missing = sorted(_missing(package))
     if missing:
         yield GROUP.bad(
-            f"what turnspan needs is not installed: {', '.join(missing)}",
-            f"`{sys.executable} -m pip install {' '.join(missing)}`",
+            f"dependencies are not installed: {', '.join(missing)}",
+            f"run `{sys.executable} -m pip install {' '.join(missing)}`",
         )
     if not damaged and not missing:
-        yield GROUP.good("the package and all that it needs are there")
+        yield GROUP.good("the package and its dependencies are complete")
 
 
 def _damaged(package: metadata.Distribution) -> Iterator[str]:
-    """The files that are not as they were installed. A package installed for development has none to compare."""
-    # Not `package.files`: from Python 3.12 on it leaves out what is missing.
+    """The files that differ from what was installed. An editable installation has none to compare."""
+    # Not `package.files`: since Python 3.12 it omits missing files.
     for name, expected, *_ in filter(None, csv.reader((package.read_text("RECORD") or "").splitlines())):
         if not name.endswith(".py") or not expected:
             continue

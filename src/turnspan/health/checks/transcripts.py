@@ -1,9 +1,8 @@
-"""Whether we understand what the client writes, and whether it is sent before the client deletes it."""
+"""Checks of the transcripts: whether we understand them, and whether they are sent before Claude Code deletes them."""
 
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections import Counter
 from itertools import islice
@@ -18,6 +17,7 @@ from turnspan.source import sessions, tail
 from turnspan.source.sessions import newest_sessions
 from turnspan.terminal import count
 from turnspan.transcript import lines
+from turnspan.transcript.turns import version_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ _BYTES: Final = 8 * 1024 * 1024
 _READING_S: Final = 3.0
 _SOON_DAYS: Final = 7.0
 _MOST_EXPIRING: Final = 50
-# Every field that stood on a line of the conversation in clients up to 2.1.325.
+# Every field of user and assistant lines in clients up to 2.1.325.
 _FIELDS: Final = frozenset(
     """
     agentId apiBlockIndex apiError apiErrorStatus apiErrorType attributionAgent attributionMcpServer attributionMcpTool
@@ -43,28 +43,28 @@ _FIELDS: Final = frozenset(
     requestId requestRef requestedModel sandboxed serverClassifierRequest sessionId session_id slug
     sourceToolAssistantUUID sourceToolUseID thinkingDisplay thinkingDurationMs thinkingMetadata timestamp todos
     toolDenialKind toolInputStreamMs toolUseResult turnCompanion turnOrigin turnPosition type userType uuid version
-    """.split()  # noqa: SIM905 - a list of a hundred quotes is read by nobody
+    """.split()  # noqa: SIM905 - easier to read than a hundred quoted strings
 )
 
 
 class Seen(msgspec.Struct):
-    """What stands in the transcripts that were written last."""
+    """What the latest transcripts contain."""
 
     unread: dict[str, str] = {}  # session or project → why it cannot be read
     sessions: int = 0
     noticed: lines.Anomalies = msgspec.field(default_factory=lines.Anomalies)
     versions: Counter[str] = msgspec.field(default_factory=Counter)
-    fields: dict[str, str] = {}  # new to us → the version that wrote it
+    fields: dict[str, str] = {}  # unknown field → the version that wrote it
 
 
 def transcript_checks(config: Config, now_ns: int) -> Iterator[Check]:
-    """What was read lately, what of it is new to us, and what will be gone soon."""
+    """Unknown lines and fields in the latest sessions, and unsent sessions that will be deleted soon."""
     projects = sessions.projects_dir(config.claude_home)
     seen = look_through(projects)
     for why in seen.unread.values():
-        yield GROUP.bad(f"what lies there is not exported: {why}", "make it readable for the user who runs Claude Code")
+        yield GROUP.bad(f"not exported: {why}", "make it readable for the user who runs Claude Code")
     if not seen.sessions and not seen.unread:
-        yield GROUP.doubt(f"there are no transcripts below {projects}", "use Claude Code, or set CLAUDE_CONFIG_DIR")
+        yield GROUP.doubt(f"no transcripts in {projects}", "use Claude Code, or set CLAUDE_CONFIG_DIR")
         return
     if seen.sessions:
         yield from _drift(seen)
@@ -72,7 +72,7 @@ def transcript_checks(config: Config, now_ns: int) -> Iterator[Check]:
 
 
 def look_through(projects: Path) -> Seen:
-    """Read the sessions written to last, for a few seconds at most."""
+    """Read the latest sessions, for a few seconds at most."""
     seen = Seen()
     deadline = time.monotonic() + _READING_S
     for session in newest_sessions(projects, limit=_SESSIONS, unread=seen.unread):
@@ -101,14 +101,14 @@ def _look_at(line: bytes, seen: Seen) -> None:
         if entry.type in {"user", "assistant"}:
             try:
                 names = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # two on one line, or torn
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # two objects on one line, or a torn one
                 continue
             for name in names.keys() - _FIELDS:
                 seen.fields.setdefault(name, entry.version or "?")
 
 
 def _drift(seen: Seen) -> Iterator[Check]:
-    versions = sorted(seen.versions, key=_version)
+    versions = sorted(seen.versions, key=version_of)
     if versions:
         span = versions[0] if len(versions) == 1 else f"{versions[0]} to {versions[-1]}"
         yield GROUP.good(f"Claude Code {span} wrote the {count(seen.sessions, 'newest session')}")
@@ -118,40 +118,34 @@ def _drift(seen: Seen) -> Iterator[Check]:
             f"{kind} ({version}, {times} times)" for (kind, version), times in sorted(noticed.unknown.items())
         )
         yield GROUP.doubt(
-            f"lines of types that this turnspan does not know are passed over: {kinds}",
-            "update turnspan; if it goes on, report the types",
+            f"lines of unknown types are skipped: {kinds}",
+            "update turnspan; if it continues, report the types",
         )
     if noticed.misshapen:
         yield GROUP.doubt(
-            f"{count(noticed.misshapen, 'field')} had another shape than this turnspan knows, and were left out",
+            f"{count(noticed.misshapen, 'field')} with an unknown format skipped",
             "update turnspan",
         )
     if noticed.unreadable:
-        yield GROUP.doubt(
-            f"{count(noticed.unreadable, 'line')} cannot be read", "nothing can be done: the rest is exported"
-        )
+        yield GROUP.doubt(f"{count(noticed.unreadable, 'line')} cannot be read", "nothing to do; the rest is exported")
     if not (noticed.unknown or noticed.misshapen or noticed.unreadable):
-        yield GROUP.good("every line of them is understood")
+        yield GROUP.good("every line is understood")
     if seen.fields:
         new = ", ".join(f"{name} ({version})" for name, version in sorted(seen.fields.items())[:8])
-        yield GROUP.good(f"fields that are new to this turnspan, and not needed: {new}")
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+        yield GROUP.good(f"unknown fields, not needed: {new}")
 
 
 def _expiring(config: Config, now_ns: int) -> Iterator[Check]:
     days = cleanup_period(config.claude_home).days
-    going = list(islice(expiring(config, config.destinations, _SOON_DAYS, now_ns, {}), _MOST_EXPIRING))
-    if not going:
-        yield GROUP.good(f"nothing unsent is about to be deleted (Claude Code keeps transcripts {count(days, 'day')})")
+    due = list(islice(expiring(config, config.destinations, _SOON_DAYS, now_ns, {}), _MOST_EXPIRING))
+    if not due:
+        yield GROUP.good(f"no unsent transcript will be deleted soon (Claude Code keeps them {count(days, 'day')})")
         return
-    first = max(0.0, going[0].days_left)
-    turns = sum(max(tally.turns for tally in one.unsent.values()) for one in going)
-    some = "at least " if len(going) == _MOST_EXPIRING else ""
+    first = max(0.0, due[0].days_left)
+    turns = sum(max(tally.turns for tally in one.unsent.values()) for one in due)
+    some = "at least " if len(due) == _MOST_EXPIRING else ""
     yield GROUP.doubt(
-        f"Claude Code deletes {some}{count(len(going), 'session')} with {count(turns, 'unsent turn')} within a week, "
+        f"Claude Code deletes {some}{count(len(due), 'session')} with {count(turns, 'unsent turn')} within a week, "
         f"the first in {first:.0f} days",
-        "`turnspan retention` lists them, `turnspan backfill` sends them; or set `cleanupPeriodDays` in settings.json",
+        "run `turnspan backfill` (`turnspan retention` lists them), or increase `cleanupPeriodDays` in settings.json",
     )

@@ -1,10 +1,10 @@
-"""Traces and sessions as records for machines: values that JSON knows.
+"""The records that `--json` prints: values that JSON can represent.
 
 Rules:
 
-- The fields are a promise (`--help` of `show` and `sessions` lists them): none goes away, none changes its meaning.
-- Every field is always there: null where there is nothing. Ids are hexadecimal; times are UTC, to the nanosecond.
-- `line_of` is ASCII: whatever a terminal would obey stands in it as an escape.
+- The keys are an interface: `--help` lists them, and a test compares all of them with a snapshot.
+- Every key is always present: null where there is no value. Ids are hexadecimal; times are UTC, in nanoseconds.
+- `line_of` gives ASCII: control characters are escaped, so a record cannot control a terminal.
 """
 
 from __future__ import annotations
@@ -14,12 +14,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from turnspan.health.checks import Mark
+from turnspan.settings.in_force import shown_options, shown_settings
+from turnspan.settings.options import POLICY
 from turnspan.terminal import iso_time
 from turnspan.trace.model import Json, ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from turnspan.health.checks import Check
+    from turnspan.settings.config import Config
+    from turnspan.settings.project import Narrowing
     from turnspan.trace.model import Content, Part, Span, Trace
     from turnspan.view.sessions_table import Summary
 
@@ -30,7 +36,7 @@ def line_of(record: Mapping[str, object]) -> str:
 
 
 def summary_record(summary: Summary, sent: str | None = None) -> dict[str, object]:
-    """A session in one record. `sent` says how much of it has arrived, where that is known."""
+    """One session; `sent` says how much of it was exported."""
     total = summary.tally
     used = total.usage
     return {
@@ -53,7 +59,7 @@ def summary_record(summary: Summary, sent: str | None = None) -> dict[str, objec
 
 
 def trace_record(trace: Trace, masked: Mapping[str, int]) -> dict[str, object]:
-    """A trace with all its spans; `masked` counts what each rule masked in it."""
+    """A trace with all its spans; `masked` counts the replacements of each rule."""
     return {
         "trace_id": trace.trace_id.hex(),
         "name": trace.name,
@@ -114,12 +120,48 @@ def _part_record(part: Part) -> object:
 
 
 def _value(text: str) -> object:
-    """What JSON text says; the text itself if it does not hold JSON (any more)."""
+    """The value of JSON text; the text itself if it is not valid JSON, for example because it was cut."""
     try:
-        return json.loads(text, parse_constant=_no_number)
+        return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return text
 
 
-def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is not valid JSON")
+
+
+# ---- config and doctor
+
+
+def config_record(config: Config, cwd: str, narrowing: Narrowing, problems: tuple[str, ...]) -> dict[str, object]:
+    """The settings in force, without secrets."""
+    project = msgspec.to_builtins(narrowing)
+    del project["problems"]  # part of `problems` below
+    return {
+        "home": str(config.home),
+        "claude_home": str(config.claude_home),
+        "settings": {
+            name: {"value": value, "source": config.sources[name]} for name, value in shown_settings(config).items()
+        },
+        "destinations": [
+            {
+                "name": destination.name,
+                "type": destination.type,
+                "source": destination.source,
+                "options": shown_options(destination),
+                "policy": {name: destination.policy[name] for name in POLICY},
+            }
+            for destination in config.destinations
+        ],
+        "project": {"directory": cwd, **project, "why": narrowing.why or None},
+        "problems": list(problems),
+    }
+
+
+def doctor_record(checks: Sequence[Check]) -> dict[str, object]:
+    """All checks, and whether none of them is an error."""
+    return {
+        "is_healthy": all(check.mark is not Mark.BAD for check in checks),
+        "checks": [{**msgspec.to_builtins(check), "todo": check.todo or None} for check in checks],
+    }

@@ -1,0 +1,113 @@
+"""`turnspan show`: the traces of a session as a tree."""
+
+# ruff: noqa: PLC0415 - a command imports what it needs when it runs
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from turnspan.commands.declare import command, json_flag, preview_option, session_argument
+from turnspan.errors import TranscriptError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from turnspan.view.preview import Leaving
+
+
+@command()
+@session_argument()
+@click.option("--turn", type=click.IntRange(min=1), metavar="N", help="Only this turn.")
+@click.option("--full", "is_full", is_flag=True, help="Print all content instead of one line per span.")
+@json_flag("One JSON object per trace and line")
+@preview_option
+def show(*, session: str | None, turn: int | None, is_full: bool, is_json: bool, to: str | None) -> None:
+    """Show the traces of a session as a tree.
+
+    SESSION is an id, the beginning of one, or the path of a transcript; by default
+    the latest session of this directory. The output is what would be exported, with
+    secrets masked. Nothing is sent.
+
+      turnspan show                      the latest session of this directory
+      turnspan show 3f2a9c               a session by the beginning of its id
+      turnspan show ./old/3f2a….jsonl    a transcript anywhere
+      turnspan show --turn 4 --full      the complete content of turn 4
+      turnspan show --json | jq '.spans[] | select(.error)'
+
+    ● turn   ◆ response of the model   ▸ tool call   ◉ agent   · event
+    in: input tokens, cached ones included; out: output tokens
+    ~ inferred   ≥ at least   ? unknown; every other figure is measured
+
+    --json, a line for each trace; null where there is no value:
+      trace_id name session_id client_version tags facts masked{rule: times} spans[…]
+    and in each of the spans, parents before children:
+      span_id parent_id          hexadecimal
+      kind                       turn, generation, tool, agent, event
+      name start end first_token UTC, ISO 8601
+      duration_ms model
+      usage cost_usd             of a generation
+      totals totals_cost_usd     of a turn or agent: the sum over its descendants
+      error error_message        api_error, tool_error, permission_denied, interrupted
+      input output               messages, a value, or text
+      facts links
+    usage and totals: input output cache_read cache_write_5m cache_write_1h
+    web_searches is_incomplete; input does not include the cached tokens.
+    A trace_id can occur twice: the spans of a background agent are exported when it
+    has finished.
+    """
+    from turnspan.commands.printing import (
+        print_line,
+        print_record,
+        remark,
+        settings_in_force,
+        width,
+        working_directory,
+    )
+    from turnspan.commands.records import trace_record
+    from turnspan.delivery import state
+    from turnspan.delivery.destinations import destination_named
+    from turnspan.source.sessions import find_session, is_safe_id, projects_dir
+    from turnspan.source.validate import require_transcript
+    from turnspan.view.preview import Preview
+    from turnspan.view.tree import Layout, session_lines
+
+    config = settings_in_force()
+    unreadable: dict[str, str] = {}
+    try:
+        found = find_session(projects_dir(config.claude_home), session, working_directory(), unreadable)
+    finally:
+        for why in unreadable.values():
+            remark(f"skipped: {why}")
+    require_transcript(found.path)
+    preview = Preview(found, config, destination_named(config, to))
+    known = state.peek(config.home, found.session_id) if is_safe_id(found.session_id) else None
+    is_off = known is not None and known.is_off
+    shown = _marked_as_off(preview.traces(turn)) if is_off else preview.traces(turn)
+    is_anything = False
+    if is_json:
+        for preview_of_trace in shown:
+            is_anything = True
+            print_record(trace_record(preview_of_trace.trace, preview_of_trace.masked))
+    else:
+        layout = Layout(width(), is_full=is_full, is_wrapped=sys.stdout.isatty())
+        for line in session_lines(shown, str(found.path), layout):
+            is_anything = True
+            print_line(line)
+    if turn is not None and not is_anything:
+        raise TranscriptError(f"session {found.session_id} has no turn {turn}", hint="omit --turn to see all turns")
+    if not is_anything:
+        remark(f"session {found.session_id} has no turns yet")
+    if is_off:
+        remark("this session is disabled: it is not exported")
+    for note in preview.notes():
+        remark(note)
+
+
+def _marked_as_off(shown: Iterator[Leaving]) -> Iterator[Leaving]:
+    """The traces of a session that is disabled, each with that as its destination."""
+    from msgspec.structs import replace
+
+    return (replace(one, where="nowhere: this session is disabled") for one in shown)

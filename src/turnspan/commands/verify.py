@@ -1,0 +1,180 @@
+"""`turnspan verify`: compare the transcripts with what the destinations have."""
+
+# ruff: noqa: PLC0415 - a command imports what it needs when it runs
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from turnspan.commands.declare import command, json_flag
+from turnspan.commands.selection import INTERRUPTED, selecting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from turnspan.backends import Holdings
+    from turnspan.bulk.plan import Job, Selection
+    from turnspan.bulk.report import Verified
+    from turnspan.bulk.verify import Checked
+    from turnspan.delivery.destinations import Target
+    from turnspan.settings.config import Config
+
+_LOOK_EVERY_S: Final = 0.1
+
+
+@command()
+@selecting()
+@click.option("--repair", "is_repair", is_flag=True, help="Send what is missing.")
+@json_flag("One JSON object instead of a table")
+@click.pass_context
+def verify(
+    ctx: click.Context,
+    *,
+    selection: Selection,
+    to: tuple[str, ...],
+    is_repair: bool,
+    is_json: bool,
+) -> None:
+    """Compare the transcripts with what was exported.
+
+    Turns, responses, tool calls, tokens and cost of every session, compared with what
+    each destination acknowledged, and with what it has, if it can be queried: local
+    files, Langfuse, and Jaeger if `query_url` is set. A table shows the sessions that
+    differ, as found / expected.
+
+      turnspan verify                        all sessions, all destinations
+      turnspan verify --since 7d --to langfuse
+      turnspan verify --repair               send exactly what is missing
+
+    Langfuse shows new traces after some seconds: wait a little after a backfill.
+
+    Exit code: 0 if everything is there, 1 while something is missing or unknown.
+
+    --json, one object:
+      is_complete
+      destinations{name: sessions expected acknowledged stored missing_spans off}
+      differences[session_id path project destination expected acknowledged stored
+        unsent lost refused forgotten doubtful is_unknown silence is_repaired problem]
+      failed{session or project: why it cannot be read}
+    `unsent`, `lost`, `refused` and `doubtful` (some of these were refused, but the
+    destination did not say which) are span ids; `forgotten` is the number of refused
+    spans beyond the 200 whose ids are kept; `stored` is null if the destination cannot
+    be queried.
+    """
+    from turnspan.bulk import report
+    from turnspan.bulk.plan import make_plan
+    from turnspan.commands.printing import destinations_named, print_lines, print_record, remark, settings_for_export
+    from turnspan.commands.progress import progress, stop_requests
+    from turnspan.delivery.destinations import Target
+    from turnspan.delivery.holdings import open_holdings
+
+    config = settings_for_export()
+    destinations = destinations_named(config, to)
+    plan = make_plan(config, selection, destinations, is_resend=True)  # every session is read completely
+    if not plan.jobs:
+        remark("no sessions to compare")
+    targets = [Target(destination, config) for destination in destinations]
+    found: list[Verified] = []
+    names: dict[str, bool] = {}
+    failed = dict(plan.unread)
+    with (
+        stop_requests() as should_stop,
+        progress(len(plan.jobs) * len(targets), plan.left_bytes * len(targets)) as show,
+    ):
+        try:
+            for target in targets:
+                holdings = open_holdings(target, config)
+                names[target.destination.name] = holdings is not None
+                for done, one in _verified(
+                    plan.jobs, target, config, holdings, failed, is_repair=is_repair, should_stop=should_stop
+                ):
+                    found.append(one)
+                    show(len(found), None, plan.left_bytes * (len(names) - 1) + done, "")
+                    if should_stop():
+                        ctx.exit(INTERRUPTED)
+        finally:
+            for target in targets:
+                target.backend.close()
+    if is_json:
+        print_record(report.verify_record(found, names, failed))
+    else:
+        print_lines(report.verify_lines(found, names, failed))
+    ctx.exit(0 if not failed and all(one.is_complete for one in found) else 1)
+
+
+def _verified(
+    jobs: Iterable[Job],
+    target: Target,
+    config: Config,
+    holdings: Holdings | None,
+    failed: dict[str, str],
+    *,
+    is_repair: bool,
+    should_stop: Callable[[], bool],
+) -> Iterator[tuple[int, Verified]]:
+    """Compare every session at one destination; yield each with the bytes read so far, and add errors to `failed`."""
+    from turnspan.bulk.report import Verified
+    from turnspan.bulk.verify import check
+    from turnspan.errors import StateError, TranscriptError
+
+    read_bytes = 0
+    for job in jobs:
+        read_bytes += job.bytes
+        try:
+            checked = check(job.session, target, config, holdings, time.time_ns())
+        except (TranscriptError, StateError) as error:
+            failed[job.session.session_id] = str(error)
+            continue
+        if is_repair and not checked.is_complete:
+            is_repaired, problem = _repaired(checked, target, config, holdings, should_stop)
+            yield read_bytes, Verified(target.destination.name, checked, is_repaired, problem)
+        else:
+            yield read_bytes, Verified(target.destination.name, checked)
+
+
+def _repaired(
+    checked: Checked, target: Target, config: Config, holdings: Holdings | None, should_stop: Callable[[], bool]
+) -> tuple[bool, str]:
+    from turnspan.bulk.backfill import Patience, serve_waiting
+    from turnspan.bulk.verify import repair
+    from turnspan.commands.printing import remark
+    from turnspan.delivery import backoff
+    from turnspan.errors import TurnspanError
+    from turnspan.private_files import Busy
+
+    if checked.is_unknown:
+        return False, f"the destination did not answer{checked.silence and f': {checked.silence}'}"
+    if not checked.unsent and not checked.lost and holdings is None:
+        return False, "it was refused, and the destination cannot be queried; try `turnspan backfill --resend`"
+    patience = Patience(
+        lambda seconds: _pause(seconds, should_stop),
+        lambda waiting: remark(f"waiting {waiting.seconds:.0f} s: {waiting.reason}"),
+    )
+    try:
+        done = repair(checked.session, target, config, holdings, patience)
+        serve_waiting(config.home, checked.session.session_id)
+    except Busy:
+        return False, "another turnspan process is sending it"
+    except TurnspanError as error:
+        return False, str(error)
+    if patience.is_cut_short:
+        backoff.clear(config.home, target.identity)  # the user ended the wait, the destination did not fail
+    for shipped in done:
+        if shipped.stopped is not None:
+            return False, f"{shipped.stopped.answer}: {shipped.stopped.reason}"
+        if shipped.held_until_s is not None:
+            return False, f"backing off until {time.strftime('%H:%M', time.localtime(shipped.held_until_s))}"
+        if shipped.refused:
+            return False, f"{shipped.refused} spans were refused"
+    return True, ""
+
+
+def _pause(seconds: float, should_stop: Callable[[], bool]) -> bool:
+    """Wait; return False at once when a stop is requested."""
+    until_s = time.monotonic() + seconds
+    while not should_stop() and (left_s := until_s - time.monotonic()) > 0:
+        time.sleep(min(left_s, _LOOK_EVERY_S))
+    return not should_stop()
