@@ -21,11 +21,12 @@ from reads import one_pass, read
 from rows import Writer, agent_writer, save_agent
 
 from turnspan.backends.otlp_json import decode_line
-from turnspan.bulk.backfill import Orders, Sender, Task
-from turnspan.bulk.dry_run import Survey
+from turnspan.bulk.backfill import Sender
+from turnspan.bulk.dry_run import DryRun
 from turnspan.bulk.plan import Selection, age_warning, make_plan, peek
-from turnspan.bulk.pool import Crew, Desk, Done, Lost
-from turnspan.bulk.report import survey_lines
+from turnspan.bulk.pool import Done, Lost, Parent, Pool
+from turnspan.bulk.report import dry_run_lines
+from turnspan.bulk.runner import Orders, Task, Totals
 from turnspan.commands.backfill import When
 from turnspan.delivery import state
 from turnspan.delivery.destinations import Target
@@ -145,7 +146,7 @@ def send_here(claude, *paths, orders=None, **selection):
     plan = make_plan(orders.config, Selection(paths=paths, **selection), orders.destinations)
     (inbox, _stop), (_heard, outbox) = Pipe(duplex=False), Pipe(duplex=False)
     sender = Sender(orders)
-    return {job.session.session_id: sender(Desk(inbox, outbox), Task(job)) for job in plan.jobs}
+    return {job.session.session_id: sender(Parent(inbox, outbox), Task(job)) for job in plan.jobs}
 
 
 def send_one(claude, orders=None):
@@ -282,8 +283,8 @@ def test_ctrl_c_stops_it_cleanly_and_the_same_command_goes_on(claude, stop):
         assert code == 130
         assert "stopping where it is safe" in err
         assert "Traceback" not in err
-        assert "the same command goes on" in out
-        assert "not acknowledged" not in out
+        assert "run the same command to continue" in out
+        assert "incomplete: " not in out
         before = len(received(server))
         slow.set()
         code, told, _ = backfill(claude, TURNSPAN_OTLP_ENDPOINT=server.url)
@@ -308,7 +309,7 @@ def test_ctrl_c_while_it_waits_for_a_server_is_nobodys_fault(tmp_path, asked):
         os.killpg(process.pid, signal.SIGINT)
         code, out, _ = finish(process)
         assert code == 130
-        assert "given up" not in out
+        assert "gave up" not in out
         assert ("stopped while waiting 100 s: HTTP 503\n" in out) == (asked == ("backfill",))
         assert list((claude / "turnspan" / "state").glob(".hold-*")) == []
         assert finish(start(claude, *asked, TURNSPAN_OTLP_ENDPOINT=server.url))[0] == 0
@@ -683,7 +684,7 @@ def test_a_transcript_that_was_renamed_is_sent_once_as_what_it_is(tmp_path, name
     assert peek(claude / "turnspan", session.session).destinations
     assert backfill(claude, *named)[1]["spans"] == 0
     code, out, _ = finish(start(claude, "verify", *named))
-    assert (code, out.startswith("local: all of 1 session, 2 turns")) == (0, True)
+    assert (code, out.startswith("local: complete (1 session, 2 turns,")) == (0, True)
 
 
 def test_a_session_that_was_sent_and_then_renamed_is_not_sent_again(tmp_path):
@@ -739,8 +740,8 @@ def test_what_stays_here_is_counted_once(tmp_path):
 
 def test_a_dry_run_that_was_stopped_says_so():
     """Figures of a part must not pass for those of the whole."""
-    found = Survey({"local": {}}, sessions=3, is_interrupted=True)
-    assert next(survey_lines(found, 9)) == "stopped: only 3 of 9 sessions were looked at"
+    found = DryRun({"local": {}}, Totals(tried=3, is_interrupted=True))
+    assert next(dry_run_lines(found, 9)) == "stopped: only 3 of 9 sessions were read"
 
 
 def test_resend_sends_the_same_bytes_again(tmp_path):
@@ -780,7 +781,7 @@ def test_a_resend_that_was_stopped_says_how_to_go_on(tmp_path):
         patient.set()
         code, out, _ = finish(process)
         assert code == 130
-        _, _, since = out.partition("the same command with --since ")
+        _, _, since = out.partition("run the same command with --since ")
         since = since.split()[0]
         assert since in {"2026-03-02T09:00:01Z", "2026-03-03T09:00:01Z"}  # whether the stop or the answer came first
         assert finish(start(claude, *again, "--since", since, TURNSPAN_OTLP_ENDPOINT=server.url))[0] == 0
@@ -798,10 +799,10 @@ ODD_JOBS = """
 import os
 
 def prepare():
-    def do(desk, task):
+    def do(parent, task):
         if task == 3:
             os._exit(9)
-        desk.tell(f"about {task}")
+        parent.send(f"about {task}")
         return 2 * task
     return do
 """
@@ -812,11 +813,11 @@ def test_a_process_that_dies_takes_one_task_with_it(tmp_path, monkeypatch):
     (tmp_path / "odd_jobs.py").write_text(ODD_JOBS)
     monkeypatch.syspath_prepend(tmp_path)
     tasks, heard = [5, 4, 3, 2, 1], []
-    with Crew(2, importlib.import_module("odd_jobs").prepare) as crew:
-        while tasks or crew.at_work:
-            while tasks and crew.has_room:
-                crew.give(tasks.pop())
-            heard += list(crew.events(0.1))
+    with Pool(2, importlib.import_module("odd_jobs").prepare) as pool:
+        while tasks or pool.running:
+            while tasks and pool.has_room:
+                pool.start(tasks.pop())
+            heard += list(pool.messages(0.1))
     assert (3, Lost(9)) in heard
     assert {task: message.result for task, message in heard if isinstance(message, Done)} == {1: 2, 2: 4, 4: 8, 5: 10}
     assert (5, "about 5") in heard

@@ -137,7 +137,7 @@ def test_every_deletion_from_the_files_is_found_and_put_back(claude):
     whole = stored(traces)
     code, out = turnspan(claude, "verify")
     assert code == 0
-    assert "all of 5 sessions" in out
+    assert "local: complete (5 sessions, " in out
     lost = set(random.Random(SEED).sample(sorted(whole), len(whole) // 7))
     delete_from_files(traces, lost)
     code, out = turnspan(claude, "verify", "--json")
@@ -443,7 +443,7 @@ def test_refused_spans_are_counted_however_they_were_refused(tmp_path, is_named)
     assert code == 1
     if is_named:
         assert (len(difference["refused"]), difference["forgotten"]) == (200, refused - 200)
-        assert f"200 refused, {refused - 200} more refused, not remembered which" in out
+        assert f"200 refused, {refused - 200} more refused (ids not kept)" in out
         assert f"{refused} spans of 1 session missing" in out
         assert any("is not remembered" in refusal["reason"] for refusal in there["refused"])
     else:
@@ -517,7 +517,7 @@ def test_what_goes_soon_and_was_not_sent_is_named(tmp_path):
     assert [one["session_id"] for one in json.loads(out)["expiring"]] == [found.session.session_id]
     place.ship(place.sessions[0])
     assert turnspan(claude, "retention") == (
-        0, "nothing unsent goes within 7 days; Claude Code deletes transcripts after 30 days\n",
+        0, "no unsent transcript will be deleted in the next 7 days; Claude Code deletes transcripts after 30 days\n",
     )  # fmt: skip
 
 

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from turnspan.backends import Holdings
-    from turnspan.bulk.backfill import Orders
     from turnspan.bulk.plan import Job, Plan
     from turnspan.bulk.report import Verified
+    from turnspan.bulk.runner import Orders, Totals
     from turnspan.bulk.verify import Checked
     from turnspan.delivery.destinations import Target
     from turnspan.settings.config import Config, Destination
@@ -142,8 +142,9 @@ def backfill(
     resend_since (null but for a --resend that is not complete)
     """
     from turnspan.bulk import report
-    from turnspan.bulk.backfill import Orders, Totals, run
+    from turnspan.bulk.backfill import run
     from turnspan.bulk.plan import Selection, age_warning, make_plan
+    from turnspan.bulk.runner import Orders
     from turnspan.delivery.destinations import Target
     from turnspan.terminal import count
 
@@ -162,7 +163,7 @@ def backfill(
             _remark(f"warning: {warning}")
     processes = jobs or _cores()
     if is_dry_run:
-        ctx.exit(_survey(plan, orders, processes, is_json=is_json))
+        ctx.exit(_dry_run(plan, orders, processes, is_json=is_json))
     for destination in destinations:
         Target(destination, config).backend.close()  # what is wrong with its settings is said here, once
     began_s = time.monotonic()
@@ -180,22 +181,22 @@ def backfill(
     ctx.exit(_INTERRUPTED if totals.is_interrupted else 0 if totals.is_complete else 1)
 
 
-def _survey(plan: Plan, orders: Orders, processes: int, *, is_json: bool) -> int:
+def _dry_run(plan: Plan, orders: Orders, processes: int, *, is_json: bool) -> int:
     from turnspan.bulk import report
-    from turnspan.bulk.dry_run import Survey, survey
+    from turnspan.bulk.dry_run import dry_run
 
     with stop_requests() as should_stop, progress(len(plan.jobs), plan.left_bytes) as show:
 
-        def watch(found: Survey) -> None:
-            show(found.sessions, None, found.read_bytes, "")
+        def watch(totals: Totals) -> None:
+            show(totals.tried, totals.turns, totals.read_bytes, totals.waiting)
 
-        found = survey(plan, orders, processes, watch, should_stop)
+        found = dry_run(plan, orders, processes, watch, should_stop)
     if is_json:
-        _print_record(report.survey_record(found))
+        _print_record(report.dry_run_record(found))
     else:
-        _print_lines(report.survey_lines(found, len(plan.jobs)))
+        _print_lines(report.dry_run_lines(found, len(plan.jobs)))
         _print_lines(["nothing was sent"])
-    return _INTERRUPTED if found.is_interrupted else 1 if found.failed else 0
+    return _INTERRUPTED if found.totals.is_interrupted else 1 if found.totals.left else 0
 
 
 @_selecting
