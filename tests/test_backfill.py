@@ -364,6 +364,84 @@ def test_a_dry_run_says_all_and_does_nothing(claude, tmp_path):
     assert total["cost_usd"] > 0
 
 
+def figures(spans):
+    """Sessions, turns, spans and cost of some spans that a destination received."""
+    responses = [span for span in spans if span["attributes"]["openinference.span.kind"] == "LLM"]
+    return (
+        len({span["attributes"]["session.id"] for span in spans}),
+        sum(span["name"].startswith("Turn ") and not span["parent_span_id"] for span in spans),
+        len(spans),
+        pytest.approx(sum(span["attributes"].get("turnspan.cost.usd", 0) for span in responses)),
+    )
+
+
+def save_special_sessions(claude, tmp_path):
+    """Save a session, a fork of it, one that is switched off, one that cannot be read, and one to send in parts."""
+    projects, private = claude / "projects", tmp_path / "private"
+    original = writer(1, version="2.1.45")
+    original.turn("first", "done")
+    fork = writer(2, version="2.1.45")
+    fork.rows, fork.count, fork.parent = list(original.rows), original.count, original.parent
+    fork.turn("my own", "done")
+    hidden = writer(3, cwd=str(private))
+    hidden.turn("hello", "hello")
+    (private / ".claude").mkdir(parents=True)
+    (private / ".claude" / "turnspan.toml").write_text("enabled = false\n")
+    partly = writer(4)
+    for number in range(100):
+        partly.turn(f"question {number} " + "x" * 1000, "my key is AKIA" + "Q7ZXW2MB4KPL9TRN")
+    for session in (original, fork, hidden, partly):
+        path = session.save(projects / "-home-ada-loom")
+    (projects / "-home-ada-loom" / "5e55104a.jsonl").mkdir()
+    return path
+
+
+def test_a_dry_run_announces_what_a_backfill_sends(claude, tmp_path):
+    """Sessions, turns, spans, cost and masked secrets, per destination: also with a fork, a directory that is switched
+    off, an outdated copy, a session that arrived in part, and one that cannot be read."""
+    path = save_special_sessions(claude, tmp_path)
+    backup = tmp_path / "backup" / "-home-ada-loom" / path.name
+    backup.parent.mkdir(parents=True)
+    with HttpServer(OK, OK, reply(503)) as server:
+        home = claude / "turnspan"
+        home.mkdir(mode=0o700)
+        (home / "config.toml").write_text(
+            "[destinations.files]\ntype = 'local'\n"
+            f"[destinations.otlp]\nendpoint = '{server.url}'\nmax_request_bytes = 50000\n"
+        )
+        (home / "config.toml").chmod(0o600)
+        orders = orders_for(claude)
+        files, otlp = (Target(destination, orders.config) for destination in orders.destinations)
+        data = path.read_bytes()
+        backup.write_bytes(data[: data.index(b"question 20 ")].rpartition(b"\n")[0] + b"\n")
+        path.write_bytes(data[: data.index(b"question 40 ")].rpartition(b"\n")[0] + b"\n")
+        ship(session_at(path), files, orders.config, Ending(is_stopped=True), time.time)
+        path.write_bytes(data)
+        ship(session_at(path), otlp, orders.config, Ending(is_stopped=True), time.time)
+        assert peek(home, path.stem).destinations[otlp.identity].arrived  # a part of a piece was acknowledged
+        state.drop_hold(home, otlp.identity)
+        server.answers = [OK]
+        server.requests.pop()  # the one that was answered with HTTP 503
+        before = {"files": len(lines_on_disk(claude)), "otlp": len(received(server))}
+        code, announced, _ = backfill(claude, "--dry-run")
+        assert (code, list(announced["failed"])) == (1, ["5e55104a"])
+        code, told, _ = backfill(claude)
+        assert (code, list(told["left"])) == (1, ["5e55104a"])
+        after = {"files": lines_on_disk(claude), "otlp": received(server)}
+        for place in (claude, backup):
+            none = backfill(claude, place, "--dry-run")[1]["destinations"]
+            assert {name: one["total"]["spans"] for name, one in none.items()} == {"files": 0, "otlp": 0}
+            assert backfill(claude, place)[1]["spans"] == 0
+    totals = {name: one["total"] for name, one in announced["destinations"].items()}
+    for name, total in totals.items():
+        sent = [json.loads(span) for span in after[name][before[name] :]]
+        assert (total["sessions"], total["turns"], total["spans"], total["cost_usd"]) == figures(sent), name
+        assert (total["copied"], total["off"]) == (told["copied"], told["off"]) == (1, 1)
+    assert totals["files"]["spans"] != totals["otlp"]["spans"]
+    assert sum(total["spans"] for total in totals.values()) == told["spans"]
+    assert Counter(totals["files"]["masked"]) + Counter(totals["otlp"]["masked"]) == Counter(told["masked"])
+
+
 def test_a_dry_run_names_what_would_be_masked(tmp_path):
     """What a rule would mask is counted, by rule, and the counts are those of the real run."""
     session = writer(1)
@@ -374,6 +452,54 @@ def test_a_dry_run_names_what_would_be_masked(tmp_path):
     assert (code, share["turns"]) == (0, 1)
     assert sum(share["masked"].values()) > 0
     assert send_one(tmp_path / "claude").masked == share["masked"]
+
+
+TALLY = ["agents", "cost_usd", "errors", "generations", "is_cost_partial", "tools", "turns", "usage"]
+DIFFERENCE = [
+    "acknowledged", "destination", "doubtful", "expected", "forgotten", "is_repaired", "is_unknown", "lost", "path",
+    "problem", "project", "refused", "session_id", "silence", "stored", "unsent",
+]  # fmt: skip
+KEYS = {
+    "backfill": [
+        "copied", "cut", "destinations", "given_up", "is_complete", "is_interrupted", "left", "masked", "off", "open",
+        "pending", "read_bytes", "refused", "resend_since", "seconds", "sessions", "spans", "tried", "turns", "waiting",
+    ],
+    "dry run": ["destinations", "failed", "is_interrupted"],
+    "share": sorted([*TALLY, "bytes", "copied", "masked", "off", "sessions", "spans"]),
+    "verify": ["destinations", "differences", "failed", "is_complete"],
+    "verified": ["acknowledged", "expected", "missing_spans", "off", "sessions", "stored"],
+    "difference": DIFFERENCE,
+    "retention": ["cleanup_days", "cleanup_source", "expiring", "failed"],
+    "expiring": ["days_left", "path", "project", "session_id", "unsent"],
+    "tallies": [TALLY] * 6,
+}  # fmt: skip
+
+
+def test_the_keys_of_json_records_are_a_promise(tmp_path):
+    """Scripts read `backfill`, `backfill --dry-run`, `verify` and `retention` with --json: no key is ever removed."""
+    claude = tmp_path / "claude"
+    session = writer(1)
+    session.turn("hello", "hello")
+    path = session.save(claude / "projects" / "-home-ada-loom")
+    os.utime(path, (time.time() - 29 * 86400,) * 2)
+
+    def record(*arguments):
+        return json.loads(finish(start(claude, *arguments, "--json"))[1])
+
+    dry_run, retention, verify = record("backfill", "--dry-run"), record("retention"), record("verify")
+    local, verified, (expiring,) = dry_run["destinations"]["local"], verify["destinations"]["local"], retention["expiring"]
+    (share,), (difference,) = local["projects"].values(), verify["differences"]
+    sides = ("expected", "acknowledged", "stored")
+    found = {
+        "backfill": record("backfill"), "dry run": dry_run, "share": share, "verify": verify, "verified": verified,
+        "difference": difference, "retention": retention, "expiring": expiring,
+    }  # fmt: skip
+    found = {name: sorted(one) for name, one in found.items()}
+    tallies = [*(verified[side] for side in sides), *(difference[side] for side in sides)]
+    found["tallies"] = [sorted(tally) for tally in tallies]
+    assert found == KEYS
+    assert sorted(local) == ["projects", "total"]
+    assert sorted(expiring["unsent"]["local"]) == TALLY
 
 
 # ---- sessions that are alive
