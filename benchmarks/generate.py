@@ -1,15 +1,15 @@
-"""Claude Code projects trees of any size, realistic in shape and the same bytes for the same seed.
+"""Generate Claude Code transcripts of any size, realistic in shape; the same seed gives the same bytes.
 
     python benchmarks/generate.py OUT --megabytes 1000 --sessions 3000 --seed 1     an archive
     python benchmarks/generate.py OUT --turns 1000                                  one long session
 
-writes OUT/projects/… as the client lays it out, and OUT/expected.json: what is in it, counted while writing.
+It writes OUT/projects/… like the client, and OUT/expected.json: the contents, counted while writing.
 
-- A line is a template, rendered to bytes once a client version and bound to a session's constants once a session;
-  writing it fills the holes. Long texts are slices of a few seas of ready-escaped lines.
-- Everything is streamed: all that grows with the archive is a row a session. Nothing reads the clock or the machine.
-- The templates follow the field sets of five client versions; every text in them is made up here.
-- A session of N turns begins with the same bytes as one of N + 1 turns: what grows is only the file.
+- A line is a template: rendered to bytes once per client version, completed with the session's constants once per
+  session, and with the rest when it is written. Long texts are slices of a few large texts that are escaped already.
+- Everything is streamed: memory grows by one row per session. Nothing depends on the clock or the machine.
+- The templates follow the field sets of five client versions; all texts are made up.
+- A session of N turns begins with the same bytes as one of N + 1 turns.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def write_archive(
     result_bytes: int = 2000,
     seed: int = 1,
 ) -> dict[str, Any]:
-    """Write the tree below `out` and say what is in it."""
+    """Write the tree below `out`; return what it contains."""
     sessions = 1 if turns else sessions
     dice = Dice(seed, result_bytes)
     archive = Archive(out / "projects", dice, {}, defaultdict(lambda: [0, 0]))
@@ -101,10 +101,10 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="a new or empty directory; use it as CLAUDE_CONFIG_DIR")
     parser.add_argument("--megabytes", type=float, default=200, help="size of the archive, spread over its sessions")
     parser.add_argument("--sessions", type=int, default=600)
-    parser.add_argument("--turns", type=int, help="one session of so many turns instead of an archive")
-    parser.add_argument("--version", help="only this client version; a long session is of the newest unless told")
+    parser.add_argument("--turns", type=int, help="one session with this many turns instead of an archive")
+    parser.add_argument("--version", help="only this client version (default for --turns: the newest)")
     parser.add_argument(
-        "--result-bytes", type=int, default=2000, help="mean size of tool results: less is more spans a MB"
+        "--result-bytes", type=int, default=2000, help="mean size of tool results; smaller means more spans per MB"
     )
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()

@@ -40,7 +40,7 @@ USAGES = {era.version: shape(usage_form(era.version)) for era in ERAS}
 
 
 def spend(t: Transcript, output: int) -> tuple[bytes, bytes]:
-    """The usage of one response, on its last line and on those before; what the last line says is the truth.
+    """The usage of one response, on its last line and on those before; the last line is right.
 
     Up to 2.1.45 a line is stamped while the response streams: early lines hold a placeholder for the output, the last
     line mostly the right count before 2.1.20 and never from then on.
@@ -64,7 +64,7 @@ def spend(t: Transcript, output: int) -> tuple[bytes, bytes]:
 
 
 def announce_request(t: Transcript, blob: bytes) -> None:
-    """The newest client writes down each request it sends; only content it cannot derive is in a blob."""
+    """Write the request, as the newest client does; only content it cannot derive is in a blob."""
     dice = t.archive.dice
     hash_, base, t.request = dice.hex(64), t.request, dice.uuid()
     if blob:
@@ -82,7 +82,7 @@ def say(t: Transcript, message: bytes, request: bytes, index: int, timing: bytes
 
 
 def reflect(t: Transcript, role: bytes, message: bytes, uuid: bytes) -> None:
-    """Clients of 2.1.9 to 2.1.97 copy a subagent's lines into its parent's file as progress."""
+    """Copy a subagent's line into its parent's file as progress, as clients of 2.1.9 to 2.1.97 do."""
     if t.mirror:
         parent, call_id = t.mirror
         parent.now = max(parent.now, t.now)
@@ -92,7 +92,7 @@ def reflect(t: Transcript, role: bytes, message: bytes, uuid: bytes) -> None:
 
 
 def respond(t: Transcript, *, is_final: bool, blob: bytes = b"", tools: str = "run") -> bytes:
-    """One API response and the results of its tools, if they `run`, are `stopped` or `lost`; the text it ended with."""
+    """Write one API response and its tool results (`run`, `stopped` or `lost`); return its last text."""
     dice, version, tally = t.archive.dice, t.era.version, t.tally
     t.tick(20, 400)
     if version >= NEWEST:
@@ -139,7 +139,7 @@ def respond(t: Transcript, *, is_final: bool, blob: bytes = b"", tools: str = "r
 
 
 def answer(t: Transcript, call: Call, asked_by: bytes) -> None:
-    """A tool's result, and what clients of 2.1.9 to 2.1.97 show while it runs."""
+    """Write a tool's result, and the progress that clients of 2.1.9 to 2.1.97 show while it runs."""
     dice, version = t.archive.dice, t.era.version
     t.parent = b'"%b"' % asked_by
     if PROGRESS_BEGAN <= version < PROGRESS_ENDED and not call.is_error:
@@ -168,7 +168,7 @@ def answer(t: Transcript, call: Call, asked_by: bytes) -> None:
 
 
 def refuse(t: Transcript, call: Call, asked_by: bytes) -> None:
-    """The person pressed Esc while the tool ran."""
+    """Write an interruption: the user pressed Esc while the tool ran."""
     t.parent = b'"%b"' % asked_by
     t.tick(500, 3_000)
     content = fill(RESULT, id=call.id, content=b'"Stopped by the user."', error=b"true")
@@ -191,7 +191,7 @@ NOTE = shape([{"type": "text", "text": "Runs in the background.\nagentId: <<agen
 
 
 def start_agent(t: Transcript, name: bytes, tally: Tally) -> Transcript:
-    """A transcript below `t`: in its own file since 2.0.28, between the parent's lines before."""
+    """A subagent's transcript: in its own file since 2.0.28, between the parent's lines before."""
     version = t.era.version
     if version < FLAT_AGENTS:
         sink = t.sink
@@ -212,7 +212,7 @@ def end_agent(t: Transcript, agent: Transcript, tally: Tally) -> None:
 
 
 def delegate(t: Transcript, call: Call, asked_by: bytes, began: int) -> None:
-    """An agent's whole work, then its result; in the background only a note, and the result as a turn of its own."""
+    """Write an agent's work, then its result; for a background agent a note now and the result as a later turn."""
     dice, version = t.archive.dice, t.era.version
     name = b"a" + dice.hex(16 if version >= (2, 1, 63) else 6)
     in_background = t.depth == 0 and version >= (2, 1, 20) and dice.chance(0.25)
@@ -269,7 +269,7 @@ def stray_agent(t: Transcript, stray: Tally, prefix: bytes, prompt: bytes) -> No
 
 
 def announce_context(t: Transcript) -> None:
-    """What the newest client tells the model before the first request, and the shape of its requests."""
+    """Write the context that the newest client adds before the first request, and the shape of its requests."""
     for kind in ("environment", "model", "agent_listing_delta", "skill_listing", "session_context", "prompt_snapshot"):
         t.link("attachment/" + kind)
     t.put("api-request-shape", at=stamp(t.now))

@@ -37,7 +37,7 @@ BACKUP = shape({"backupFileName": "<<name>>@v1", "version": 1, "backupTime": AT}
 
 
 def command_text(name: bytes) -> bytes:
-    """How the client notes a command of its own."""
+    """A client command as the transcript has it."""
     parts = (b"<command-name>/", name, b"</command-name>\\n            <command-message>", name, b"</command-message>")
     return b"".join((*parts, b"\\n            <command-args></command-args>"))
 
@@ -81,7 +81,7 @@ class Session:
             t.link("progress/hook", event=b"SessionStart", match=b"startup", tool=dice.uuid())
 
     def turn(self) -> None:
-        """One turn, and now and then what stands between turns."""
+        """Write one turn, and sometimes the lines between turns."""
         t, dice = self.main, self.dice
         t.tick(5_000, 240_000)
         if dice.chance(0.06):
@@ -142,7 +142,7 @@ class Session:
         self.tally.counts["custom_commands"] += 1
 
     def notified(self, _: int, agent: bytes, call_id: bytes, report: bytes) -> None:
-        """A background agent has ended: the client starts a turn to tell the model."""
+        """Write the turn that the client starts when a background agent has ended."""
         t = self.main
         t.prompt = b"".join(
             (b"<task-notification>\\n<task-id>", agent, b"</task-id>\\n<tool-use-id>", call_id, b"</tool-use-id>\\n")
@@ -154,7 +154,7 @@ class Session:
         self.start(b'"%b"' % t.prompt, "task_notification")
 
     def local_command(self, roll: float) -> None:
-        """Commands that only the client answers: no turn."""
+        """Write a command that only the client answers: not a turn."""
         t = self.main
         self.tally.counts["local_commands"] += 1
         if roll < 0.25 and self.version < (2, 1, 200):
@@ -182,9 +182,9 @@ class Session:
             t.put("ai-title", text=self.title)
 
     def work(self) -> bool:
-        """Responses until the last one, or until something ends the turn early; whether the client got to its Stop."""
+        """Write the responses of a turn, which may end early; return whether the client ran its Stop hooks."""
         t, dice, fate = self.main, self.dice, self.dice.random()
-        if fate < 0.008 and t.prompt[:1] != b"<":  # a command without a reply would be no turn
+        if fate < 0.008 and t.prompt[:1] != b"<":  # a command without a reply would not be a turn
             t.link("user/plain", content=fill(TYPED, text=b"[Request interrupted by user]"))
             self.tally.counts["turns_interrupted"] += 1
             self.tally.counts["turns_without_reply"] += 1
@@ -207,7 +207,7 @@ class Session:
             self.tally.counts["api_errors"] += 1
             return False
         respond(t, is_final=True, blob=self.blob)
-        if fate > 0.975:  # another hook would not let it stop: the same turn goes on
+        if fate > 0.975:  # another hook blocked the stop: the same turn continues
             t.link("user/meta", content=b'"Stop hook feedback:\\n- the change log has no entry yet"')
             respond(t, is_final=False)
             respond(t, is_final=True)
@@ -215,7 +215,7 @@ class Session:
         return True
 
     def between(self) -> None:
-        """What may stand between two responses of a turn."""
+        """Write lines between two responses of a turn."""
         t, dice = self.main, self.dice
         roll = dice.random()
         if self.version >= NEWEST and not self.showed_tools:
@@ -237,7 +237,7 @@ class Session:
                 t.put("file-history-delta", message_id=dice.uuid(), path=path, backup=name, at=stamp(t.now))
 
     def compact(self, trigger: bytes) -> None:
-        """A boundary without a parent, the summary, and a much shorter context."""
+        """Write a compaction: a boundary without a parent, the summary, and a much shorter context."""
         t, dice = self.main, self.dice
         logical, t.parent = t.parent, b"null"
         t.link("system/compact_boundary", logical=logical, trigger=trigger, tokens=b"%d" % t.context)
@@ -248,7 +248,7 @@ class Session:
             stray_agent(t, self.stray, b"acompact-", b"Write down what happened so far.")
 
     def stop(self, began: int, messages: int) -> None:
-        """What the client writes once its Stop hooks have run."""
+        """Write the lines that follow the Stop hooks."""
         t, dice = self.main, self.dice
         t.tick(20, 300)
         if PROGRESS_BEGAN <= self.version < PROGRESS_ENDED:
@@ -261,7 +261,7 @@ class Session:
             t.link("system/turn_duration", took_ms=b"%d" % (t.now - began), messages=b"%d" % messages)
 
     def note_state(self) -> None:
-        """Loose lines about the session, and now and then a compaction somebody asked for."""
+        """Write lines about the session, and sometimes a compaction by command."""
         t, dice = self.main, self.dice
         if self.version >= (2, 1, 100):
             t.put("last-prompt", text=t.prompt.partition(b". ")[0], leaf=t.parent.strip(b'"'))
@@ -276,11 +276,11 @@ class Session:
             self.local_lines(b"compact", b"Compacted")
 
     def size(self) -> int:
-        """All transcript bytes so far, the agents' included."""
+        """Bytes of all transcripts so far, including the agents'."""
         return self.main.sink.bytes + sum(x.counts["bytes"] for x in (self.tally, self.stray, self.warmups))
 
     def cost_state(self) -> None:
-        """The newest client's own account of the session so far."""
+        """Write the newest client's own totals of the session so far."""
         usages = []
         for model, tokens in self.tally.tokens.items():
             holes = {name: b"%d" % value for name, value in zip(TOKEN_CLASSES, tokens, strict=True)}
@@ -313,7 +313,7 @@ class Session:
         }
 
     def cut_off(self) -> None:
-        """A last turn whose tool calls never got their results."""
+        """Write a last turn whose tool calls have no results."""
         self.turns += 1
         self.tally.counts["turns"] += 1
         self.main.tick(5_000, 60_000)

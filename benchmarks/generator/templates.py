@@ -32,7 +32,7 @@ class Shape(NamedTuple):
 
 
 def shape(value: object) -> Shape:
-    """Render once what only its holes change."""
+    """Render a template to bytes, once."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode().replace(b"%", b"%%")
     names = [(raw or plain).decode() for raw, plain in HOLE.findall(text)]
     pick = operator.itemgetter(*names) if names else lambda _: ()
@@ -99,7 +99,7 @@ def usage_form(version: tuple[int, int, int]) -> dict[str, object]:
 
 
 def line_forms(era: Era, *, is_agent: bool, seas: Seas) -> dict[str, Shape]:  # noqa: C901 (a table of line types)
-    """Every kind of line this version writes; `@…@` are a session's constants."""
+    """Every type of line this version writes; `@…@` are a session's constants."""
     version = era.version
     newest = version >= NEWEST
 
@@ -250,7 +250,7 @@ def line_forms(era: Era, *, is_agent: bool, seas: Seas) -> dict[str, Shape]:  # 
 def newest_forms(
     era: Era, *, is_agent: bool, seas: Seas, attached: Callable[..., Shape], loose: Callable[..., Shape]
 ) -> dict[str, Shape]:
-    """What only the newest client writes: announced context, and its requests in full."""
+    """The lines that only the newest client writes: context, and its complete requests."""
     schema = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
     names = ("Agent", "Bash", "Edit", "Glob", "Grep", "Read", "Skill", "WebFetch", "Write", "mcp__tickets__search")
     size = 1200 if is_agent else 2600
@@ -341,7 +341,7 @@ class Sea:
         self.starts = list(itertools.accumulate(map(len, lines), initial=0))
 
     def cut(self, at: float, size: int) -> bytes:
-        """Whole lines of about `size` bytes, from the place `at` in [0, 1) of all where they fit."""
+        """Complete lines of about `size` bytes, starting at the fraction `at` in [0, 1)."""
         starts = self.starts
         fitting = bisect.bisect_right(starts, len(self.text) - size - 200)
         begin = starts[int(at * fitting)]
@@ -374,6 +374,6 @@ class Seas:
         self._fill = rng.random
 
     def filler(self, size: int) -> str:
-        """Prose for a template: what stands where the client has instructions."""
+        """Prose in place of the client's instructions."""
         text: str = json.loads(b'"' + self.prose.cut(self._fill(), size) + b'"')
         return text

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Call(NamedTuple):
-    """A tool call and, but for agents, what came of it."""
+    """A tool call and, except for agents, its result."""
 
     id: bytes
     name: bytes

@@ -1,4 +1,4 @@
-"""Randomness, clocks, files being written, and the truth about what was written."""
+"""Randomness, clocks, the files being written, and counts of what was written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALWAYS_REPORTED = ("turns", "generations", "tool_calls", "tool_errors", "subagen
 
 
 class Dice:
-    """All the randomness of one run, in the order it is asked for."""
+    """The source of all randomness in a run: the order of calls matters."""
 
     def __init__(self, seed: int, result_bytes: int) -> None:
         self.rng = random.Random(seed)
@@ -42,7 +42,7 @@ class Dice:
         return int(self.random() * n)
 
     def size(self) -> int:
-        """How long a tool's result is: `result_bytes` on average, at most 28 KB."""
+        """Size of a tool's result: `result_bytes` on average, at most 28 KB."""
         return self._sizes[int(self.random() * 4096)]
 
     def hex(self, length: int) -> bytes:
@@ -83,7 +83,7 @@ def stamp(ms: int) -> bytes:
 
 
 class Tally:
-    """What has been written: one for a session, others for the agents that belong to no turn of it."""
+    """Counts of what was written: one per session, and others for agents that belong to no turn."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = defaultdict(int)
@@ -99,7 +99,7 @@ class Tally:
             self.tokens[model] = [a + b for a, b in zip(self.tokens[model], tokens, strict=True)]
 
     def cost(self) -> int:
-        """In 1e-8 USD; for the newest client, whose models have prices here."""
+        """Cost in 1e-8 USD; only for the newest client, whose models have prices here."""
         return sum(sum(map(operator.mul, tokens, PRICES[model])) for model, tokens in self.tokens.items())
 
     def report(self) -> dict[str, object]:
@@ -114,7 +114,7 @@ class Tally:
 
 
 class Archive(NamedTuple):
-    """Everything one run shares."""
+    """State that is shared in a run."""
 
     projects: Path
     dice: Dice
@@ -137,7 +137,7 @@ class Sink:
         self.file = path.open("wb", buffering=1 << 18)
 
     def close(self, now_ms: int) -> None:
-        """The file's age is its last line's: `--since` and oldest first look at it."""
+        """Set the file's time to that of its last line: `--since` and the order of sessions depend on it."""
         self.file.close()
         os.utime(self.path, (now_ms / 1000, now_ms / 1000))
 
@@ -158,7 +158,7 @@ class Transcript:
         self.parent, self.prompt_id, self.prompt = b"null", archive.dice.uuid(), b""
         self.request = archive.dice.uuid()
         self.context, self.fresh = 18_000 if not self.agent else 9_000, 600
-        self.mirror: tuple[Transcript, bytes] | None = None  # who shows our lines as progress, under which call
+        self.mirror: tuple[Transcript, bytes] | None = None  # parent that shows these lines as progress; call id
         self.notices: list[tuple[int, bytes, bytes, bytes]] = []  # background agents: ended at, name, call, report
         self.depth = 0
 
