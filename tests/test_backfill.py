@@ -312,6 +312,10 @@ def test_ctrl_c_during_a_wait_does_not_count_as_a_failure(tmp_path, asked):
         assert "gave up" not in out
         assert ("stopped while waiting 100 s: HTTP 503\n" in out) == (asked == ("backfill",))
         assert list((claude / "turnspan" / "state").glob(".hold-*")) == []
+        if asked == ("backfill",):  # `status` shows the last warning as the last error: this is neither
+            (line,) = (claude / "turnspan" / "turnspan.log").read_text().splitlines()
+            assert " INFO backfilled " in line
+            assert 'reason="interrupted while waiting 100 s: HTTP 503"' in line
         assert finish(start(claude, *asked, TURNSPAN_OTLP_ENDPOINT=server.url))[0] == 0
         assert len(server.requests) == 2
 
