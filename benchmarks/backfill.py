@@ -1,14 +1,14 @@
-"""A whole archive into local files and into an OTLP server, next to `json.loads` over the same bytes.
+"""Backfill of an archive into local files and to an OTLP server, compared with `json.loads` on the same bytes.
 
-    python benchmarks/backfill.py                         makes its archives: 200 MB, and twice that
+    python benchmarks/backfill.py                         generates archives of 200 and 400 MB
     python benchmarks/backfill.py --megabytes 1000 --sessions 3000
-    python benchmarks/backfill.py ARCHIVE…                directories that hold `projects`
+    python benchmarks/backfill.py ARCHIVE…                directories that contain `projects`
     … --jobs 1 2 --rounds 3 --capture full --json
 
-- What is timed is the command a person runs, with an empty state each time: start-up, processes and syncs included.
-- CPU seconds are those of all its processes; wall seconds depend on who else uses the machine. `x json` compares CPU
-  with CPU; `wall x` says how much faster it was than with one job.
-- The server is a process of its own that reads requests and acknowledges them; what it costs is not counted.
+- It times the command that users run, with an empty state each time: start-up, processes and syncs included.
+- CPU seconds are those of all its processes; wall seconds depend on the load of the machine. `x json` compares CPU
+  seconds; `wall x` is the speed-up over one job.
+- The server is a separate process that reads and acknowledges requests; its cost is not counted.
 - Peak memory is that of the largest process.
 """
 
@@ -50,7 +50,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Le
 
 
 class Run(NamedTuple):
-    """What a command took."""
+    """The cost of a command."""
 
     wall_s: float
     cpu_s: float
@@ -59,7 +59,7 @@ class Run(NamedTuple):
 
 
 def timed(command: list[str], env: dict[str, str]) -> Run:
-    """Run a command; what it and its processes took."""
+    """Run a command; return the cost of all its processes."""
     with tempfile.TemporaryFile() as out:
         began = time.perf_counter()
         process = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.DEVNULL)
@@ -69,25 +69,25 @@ def timed(command: list[str], env: dict[str, str]) -> Run:
         if process.returncode:
             sys.exit(f"{command} ended with code {process.returncode}")
         out.seek(0)
-        said = out.read().decode()
+        output = out.read().decode()
     peak_mb = used.ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)  # macOS counts bytes, Linux KB
-    return Run(wall_s, used.ru_utime + used.ru_stime, peak_mb, said)
+    return Run(wall_s, used.ru_utime + used.ru_stime, peak_mb, output)
 
 
 # ---------------------------------------------------------------- the server
 
 
 def serve() -> None:
-    """The server's side: say the port, then take whatever comes."""
+    """Print the port, then acknowledge every request."""
     listener = socket.create_server(("127.0.0.1", 0))
     print(listener.getsockname()[1], flush=True)
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     while True:
         connection, _ = listener.accept()
         threading.Thread(target=_take, args=(connection,), daemon=True).start()
 
 
-def _leave_with_parent() -> None:
+def _exit_with_parent() -> None:
     sys.stdin.read()
     os._exit(0)
 
@@ -106,7 +106,7 @@ def _take(connection: socket.socket) -> None:
 
 @contextmanager
 def server() -> Iterator[str]:
-    """The URL of a server in a process of its own."""
+    """Start a server in a separate process and yield its URL."""
     process = subprocess.Popen(
         [sys.executable, __file__, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -121,7 +121,7 @@ def server() -> Iterator[str]:
 
 
 def measure(archive: Path, jobs: list[int], rounds: int, capture: str) -> dict[str, Any]:
-    """All of it over one archive, interleaved round by round."""
+    """Run every task on one archive, interleaved."""
     files = list((archive / "projects").rglob("*.jsonl"))
     size = sum(path.stat().st_size for path in files)
     runs: dict[str, list[Run]] = {}
@@ -138,7 +138,7 @@ def measure(archive: Path, jobs: list[int], rounds: int, capture: str) -> dict[s
         best = min(done, key=lambda run: run.cpu_s)
         fastest = min(run.wall_s for run in done)
         first = min(run.wall_s for run in runs.get(f"{name.partition(',')[0]}, 1 job", done))
-        told = json.loads(best.out) if best.out else {}
+        record = json.loads(best.out) if best.out else {}
         rows.append(
             {
                 "task": name,
@@ -148,9 +148,9 @@ def measure(archive: Path, jobs: list[int], rounds: int, capture: str) -> dict[s
                 "mb_per_wall_s": size / 1e6 / fastest,
                 "times_json_loads": base / best.cpu_s,
                 "times_one_job": first / fastest,
-                "turns_per_s": told.get("turns", 0) / fastest,
-                "turns": told.get("turns"),
-                "spans": told.get("spans"),
+                "turns_per_s": record.get("turns", 0) / fastest,
+                "turns": record.get("turns"),
+                "spans": record.get("spans"),
                 "peak_mb": max(run.peak_mb for run in done),
             }
         )
@@ -165,12 +165,12 @@ def measure(archive: Path, jobs: list[int], rounds: int, capture: str) -> dict[s
 
 
 def json_loads(archive: Path, processes: int = 1) -> Run:
-    """The yardstick; with two processes, what this machine gives to work that shares nothing."""
+    """Run the reference task; with two processes, the speed-up this machine gives to independent work."""
     return timed([sys.executable, "-c", JSON_LOADS, str(archive), str(processes)], dict(os.environ))
 
 
 def backfill(archive: Path, jobs: int, capture: str, url: str) -> Run:
-    """One backfill, with nothing sent before."""
+    """Run one backfill with an empty state."""
     ours = ("TURNSPAN_", "LANGFUSE_", "CC_LANGFUSE_", "CLAUDE_")
     env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     with tempfile.TemporaryDirectory() as home:
@@ -207,7 +207,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def doubling(results: list[dict[str, Any]]) -> str:
-    """How the time grows with the archive, from the first to each further one."""
+    """Compare the CPU seconds of the first archive with those of each further one."""
     lines = []
     first = results[0]
     for other in results[1:]:
@@ -219,7 +219,7 @@ def doubling(results: list[dict[str, Any]]) -> str:
 
 
 def made(below: Path, megabytes: float, sessions: int) -> Path:
-    """An archive, made in a process of its own: what a child holds at its start counts as its memory."""
+    """Generate an archive in a separate process: a child's peak memory includes its parent's when it started."""
     out = below / f"{megabytes:g}-mb"
     generator = Path(__file__).with_name("generate.py")
     command = [sys.executable, str(generator), str(out), "--megabytes", str(megabytes), "--sessions", str(sessions)]
@@ -229,9 +229,9 @@ def made(below: Path, megabytes: float, sessions: int) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("archives", type=Path, nargs="*", help="directories that hold `projects`")
+    parser.add_argument("archives", type=Path, nargs="*", help="directories that contain `projects`")
     parser.add_argument(
-        "--megabytes", type=float, default=200, help="size of the archive to make; another is twice that"
+        "--megabytes", type=float, default=200, help="size of the first archive to generate; the second is twice that"
     )
     parser.add_argument("--sessions", type=int, default=600)
     parser.add_argument("--jobs", type=int, nargs="+", default=[1, 2])

@@ -1,21 +1,19 @@
-"""Bytes → traces on one core, next to what reading and parsing the same bytes costs.
+"""Transcripts to traces on one core, compared with reading and parsing the same bytes.
 
     python benchmarks/core.py PATH…                 transcripts, or directories of them
-    python benchmarks/core.py --turns 10 100 1000   made sessions of these lengths
+    python benchmarks/core.py --turns 10 100 1000   generated sessions of these lengths
     … --rounds 7 --instructions --json
 
-- Every run is a process of its own that times only its work: CPU seconds, wall seconds, its peak memory.
-- Runs are interleaved, round by round, so that a busy machine disturbs all of them alike; the minimum of the CPU
-  seconds is what counts, the median tells how busy the machine was.
+- Every run is a separate process that times only its work: CPU seconds, wall seconds, peak memory.
+- Runs are interleaved, so that load on the machine affects all of them equally; the minimum of the CPU seconds counts,
+  the median shows how busy the machine was.
 - All tasks read the same files: a session's transcript and those of its subagents.
-- `--instructions` counts what the processor executes, under valgrind: slow, and the same on any machine.
+- `--instructions` counts executed instructions with valgrind: slow, and the same on any machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import importlib
 import json
 import re
 import resource
@@ -32,16 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 GOAL = 2.0  # times as fast as json.loads
-NOT_AVAILABLE = 3
 COUNTING = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
 
 
-class NotAvailableError(Exception):
-    """What is to be measured does not exist yet."""
-
-
 def session_files(path: Path) -> Iterator[Path]:
-    """A transcript and its subagents' files, or everything below a directory."""
+    """A transcript and its subagents' files, or all transcripts below a directory."""
     if path.is_dir():
         yield from sorted(path.rglob("*.jsonl"))
         return
@@ -78,7 +71,8 @@ def decode_json(path: Path) -> int:
 
 
 def decode_msgspec(path: Path) -> int:
-    msgspec = importlib.import_module("msgspec")
+    import msgspec  # noqa: PLC0415
+
     decode = msgspec.json.Decoder().decode
     rows = 0
     for file in session_files(path):
@@ -93,22 +87,14 @@ def decode_msgspec(path: Path) -> int:
 
 
 def build_all(path: Path) -> int:
-    """Every trace of the sessions at `path`, as a backfill builds them; how many spans they hold."""
-    try:
-        reading, progresses = (importlib.import_module(f"turnspan.{name}") for name in ("reading", "progress"))
-        session_at = importlib.import_module("turnspan.source.sessions").session_at
-        read, progress, ending = reading.Reading, progresses.Progress(), progresses.Ending(is_over=True)
-    except (ImportError, AttributeError) as exc:
-        raise NotAvailableError(f"not available yet: {exc}") from exc
+    """Build every trace of the sessions at `path`, as a backfill does; return the number of spans."""
+    from turnspan.source.reader import all_traces  # noqa: PLC0415  `event` imports this module without it
+    from turnspan.source.sessions import session_at  # noqa: PLC0415
+
     sessions = [path]
     if path.is_dir():
         sessions = [file for file in session_files(path) if not file.name.startswith("agent-")]
-    return sum(
-        len(trace.spans)
-        for session in sessions
-        for piece in read(session_at(session), progress, ending).pieces()
-        for trace in piece.traces
-    )
+    return sum(len(trace.spans) for session in sessions for trace in all_traces(session_at(session)))
 
 
 TASKS: dict[str, Callable[[Path], int]] = {
@@ -121,16 +107,11 @@ WARM = {"nothing": do_nothing, **TASKS}
 
 
 def run_here(task: str, path: Path) -> None:
-    """The child's side: do it once and say what it took."""
-    for module in ("msgspec", "turnspan.source.reader"):  # starting up is measured elsewhere
-        with contextlib.suppress(ImportError):
-            importlib.import_module(module)
+    """Run a task once, in a child process, and print what it took."""
+    import turnspan.source.reader  # noqa: F401, PLC0415  start-up is measured elsewhere
+
     began, cpu_began = time.perf_counter(), time.process_time()
-    try:
-        made = WARM[task](path)
-    except NotAvailableError as exc:
-        print(exc, file=sys.stderr)
-        sys.exit(NOT_AVAILABLE)
+    made = WARM[task](path)
     cpu_s, wall_s = time.process_time() - cpu_began, time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     peak_mb = peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)  # macOS counts bytes, Linux KB
@@ -140,44 +121,34 @@ def run_here(task: str, path: Path) -> None:
 def run_child(task: str, path: Path, *prefix: str) -> subprocess.CompletedProcess[str]:
     command = [*prefix, sys.executable, __file__, "--child", task, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == NOT_AVAILABLE:
-        raise NotAvailableError(done.stderr.strip())
     if done.returncode:
         sys.exit(f"{task} failed on {path}:\n{done.stderr}")
     return done
 
 
 def count_instructions(task: str, path: Path) -> int:
-    """Instructions executed, from start to end."""
+    """Count the instructions of a task, start-up included."""
     return instructions_in(run_child(task, path, *COUNTING).stderr)
 
 
-def instructions_in(said: str) -> int:
-    """How many instructions valgrind has counted."""
-    found = re.search(r"I\s+refs:\s+([\d,]+)", said)
+def instructions_in(output: str) -> int:
+    """Return the number of instructions in valgrind's output."""
+    found = re.search(r"I\s+refs:\s+([\d,]+)", output)
     if not found:
-        sys.exit(f"valgrind did not say how many instructions it counted:\n{said}")
+        sys.exit(f"valgrind printed no number of instructions:\n{output}")
     return int(found[1].replace(",", ""))
 
 
 def measure(path: Path, rounds: int, *, with_instructions: bool) -> dict[str, Any]:
-    """All tasks over one path, interleaved."""
+    """Run all tasks on one path, interleaved."""
     size = sum(file.stat().st_size for file in session_files(path))
     runs: dict[str, list[dict[str, float]]] = {task: [] for task in TASKS}
-    missing: dict[str, str] = {}
     for _ in range(rounds):
         for task in TASKS:
-            if task not in missing:
-                try:
-                    runs[task].append(json.loads(run_child(task, path).stdout))
-                except NotAvailableError as exc:
-                    missing[task] = str(exc)
+            runs[task].append(json.loads(run_child(task, path).stdout))
     base = min(run["cpu_s"] for run in runs["json.loads"])
     rows: list[dict[str, Any]] = []
     for task, done in runs.items():
-        if task in missing:
-            rows.append({"task": task, "missing": missing[task]})
-            continue
         best = min(run["cpu_s"] for run in done)
         row = {
             "task": task,
@@ -201,9 +172,6 @@ def table(result: dict[str, Any]) -> str:
         f"{'':18} {'CPU s':>8} {'median':>8} {'MB/s':>8} {'x json':>7} {'peak MB':>8} {'instr/B':>8} {'made':>10}",
     ]
     for row in result["rows"]:
-        if "missing" in row:
-            lines.append(f"{row['task']:18} {row['missing']}")
-            continue
         instructions = f"{row['instructions_per_byte']:8.1f}" if "instructions_per_byte" in row else f"{'-':>8}"
         figures = (
             f"{row['cpu_s_min']:8.3f} {row['cpu_s_median']:8.3f} {row['mb_per_s']:8.0f} {row['times_json_loads']:7.2f}"
@@ -217,9 +185,9 @@ def table(result: dict[str, Any]) -> str:
 
 
 def made_sessions(turns: list[int], below: Path) -> list[Path]:
-    """One made session for each length.
+    """Generate one session for each length.
 
-    In a process of its own: a child's peak memory is never less than what its parent held when it started it.
+    In a separate process: the peak memory of a child is never less than its parent's when it started.
     """
     paths = []
     for count in turns:
@@ -233,9 +201,11 @@ def made_sessions(turns: list[int], below: Path) -> list[Path]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("paths", type=Path, nargs="*", help="transcripts, or directories of them")
-    parser.add_argument("--turns", type=int, nargs="+", default=[], help="lengths of sessions to make and measure")
+    parser.add_argument("--turns", type=int, nargs="+", default=[], help="lengths of sessions to generate and measure")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--instructions", action="store_true", help="count them too, under valgrind: take a small file")
+    parser.add_argument(
+        "--instructions", action="store_true", help="count instructions with valgrind: use a small file"
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()

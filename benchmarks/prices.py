@@ -1,8 +1,8 @@
 """Write src/turnspan/trace/prices.json from the installed genai-prices package: `python benchmarks/prices.py`.
 
-The table is what genai-prices says of Anthropic's own models, and what it does not say: FAST and MODELS below. Run this
-after `pip install --upgrade genai-prices`, read the diff, run the tests. What it cannot carry over faithfully (a new
-kind of tier, another price for web searches) stops it: then `turnspan.trace.cost` must learn it first.
+The table holds the prices of Anthropic's models in genai-prices, and those it lacks: FAST and MODELS below. Run this
+after `pip install --upgrade genai-prices`, read the diff, run the tests. It stops at prices that it cannot represent (a
+new kind of tier, another price for web searches): extend `turnspan.trace.cost` first.
 """
 
 import sys
@@ -79,7 +79,7 @@ def names_in(match):
     clauses = match.or_ if isinstance(match, ClauseOr) else [match]
     texts = [getattr(clause, key, "") for clause in clauses for key in ("equals", "starts_with", "contains")]
     names = {plain_name(text.rstrip("@")) for text in texts}
-    return {name for name in names if name and not name.endswith("-2025")}  # half a date, for a name that goes on
+    return {name for name in names if name and not name.endswith("-2025")}  # half of a date
 
 
 def table() -> Prices:
@@ -97,7 +97,7 @@ def table() -> Prices:
 
 
 def rendered(prices: Prices) -> str:
-    """One line a model, so that a diff shows which price changed."""
+    """One line per model, so that a diff shows which price changed."""
 
     def encoded(value):
         return msgspec.json.encode(value).decode()

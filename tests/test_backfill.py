@@ -1,4 +1,4 @@
-"""The past is brought in: all of it, once, whatever happens meanwhile."""
+"""A backfill sends every session once, even if it is interrupted or killed."""
 
 import importlib
 import json
@@ -21,11 +21,12 @@ from reads import one_pass, read
 from rows import Writer, agent_writer, save_agent
 
 from turnspan.backends.otlp_json import decode_line
-from turnspan.bulk.backfill import Orders, Sender, Task
-from turnspan.bulk.dry_run import Survey
+from turnspan.bulk.backfill import Sender
+from turnspan.bulk.dry_run import DryRun
 from turnspan.bulk.plan import Selection, age_warning, make_plan
-from turnspan.bulk.pool import Crew, Desk, Done, Lost
-from turnspan.bulk.report import survey_lines
+from turnspan.bulk.pool import Done, Lost, Parent, Pool
+from turnspan.bulk.report import dry_run_lines
+from turnspan.bulk.runner import Orders, Task, Totals
 from turnspan.commands.selection import When
 from turnspan.delivery import marks, state
 from turnspan.delivery.destinations import Target
@@ -44,12 +45,12 @@ HOUR_NS = 3600 * 10**9
 SEED = 20
 
 
-# ---- a place with a past
+# ---- a Claude home with old sessions
 
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory):
-    """A made archive of some sessions of five client versions, with subagents of all kinds."""
+    """A generated archive: sessions of five client versions, with subagents of all kinds."""
     out = tmp_path_factory.mktemp("archive") / "claude"
     command = [sys.executable, GENERATOR, out, "--megabytes", "1", "--sessions", "9", "--seed", "7"]
     subprocess.run(command, check=True, capture_output=True)
@@ -58,13 +59,13 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def claude(made, tmp_path):
-    """A Claude home of its own that holds the archive."""
+    """A Claude home with a copy of the archive."""
     shutil.copytree(made / "projects", tmp_path / "claude" / "projects")
     return tmp_path / "claude"
 
 
 def environment(claude, **more):
-    """Nothing of this machine's settings, and where Claude's files are."""
+    """An environment without this machine's settings, with CLAUDE_CONFIG_DIR set."""
     ours = ("TURNSPAN_", "LANGFUSE_", "CC_LANGFUSE_", "CLAUDE_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return {**kept, "CLAUDE_CONFIG_DIR": str(claude), **more}
@@ -79,28 +80,28 @@ def start(claude, *arguments, **more):
 
 
 def finish(process):
-    """Its exit code, and what it said."""
+    """Wait for a command; return its exit code, stdout and stderr."""
     out, err = process.communicate(timeout=DEADLINE_S)
     return process.returncode, out, err
 
 
 def backfill(claude, *arguments, **more):
-    """Run a backfill; its exit code, its JSON object, and what it remarked."""
+    """Run a backfill; return its exit code, its JSON object and stderr."""
     code, out, err = finish(start(claude, "backfill", "--json", *arguments, **more))
     assert out, err
     return code, json.loads(out), err
 
 
 def wait_for(is_so, what):
-    """Wait for a thing, with a deadline."""
+    """Wait for a condition, with a deadline."""
     deadline = time.monotonic() + DEADLINE_S
     while not is_so():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        assert time.monotonic() < deadline, f"timed out waiting for {what}"
         time.sleep(0.002)
 
 
 def lines_on_disk(claude):
-    """Every span in the local files, as often as it stands there."""
+    """Every span in the local files; duplicates are kept."""
     found = []
     for path in sorted((claude / "turnspan" / "traces").glob("*.jsonl")):
         for line in path.read_bytes().splitlines(keepends=True):
@@ -109,40 +110,40 @@ def lines_on_disk(claude):
 
 
 def ids(spans):
-    """Which spans these are."""
+    """The ids of some spans."""
     return [(span["trace_id"], span["span_id"]) for span in spans]
 
 
 def received(server):
-    """Every span that a server was sent, as often as it was."""
+    """Every span that a server received; duplicates are kept."""
     return [json.dumps(span, sort_keys=True) for request in server.requests for span in request.spans]
 
 
 def expected(projects):
-    """Which spans one reading of everything gives."""
+    """The ids of the spans that one reading of all transcripts gives."""
     return {(trace.trace_id.hex(), span.span_id.hex()) for trace in one_pass(projects) for span in trace.spans}
 
 
-# ---- without processes: one session after the other, here
+# ---- without worker processes
 
 
 def orders_for(claude, *, is_resend=False, rate=None, **more):
-    """What a sender needs to know."""
+    """The orders of a run."""
     config = load_config(environment(claude, **more))
     return Orders(config=config, destinations=config.destinations, is_resend=is_resend, rate=rate)
 
 
 def send_here(claude, *paths, orders=None, **selection):
-    """Send what is selected, in this process; what became of each session."""
+    """Send the selected sessions in this process; return the outcome of each."""
     orders = orders or orders_for(claude)
     plan = make_plan(orders.config, Selection(paths=paths, **selection), orders.destinations)
     (inbox, _stop), (_heard, outbox) = Pipe(duplex=False), Pipe(duplex=False)
     sender = Sender(orders)
-    return {job.session.session_id: sender(Desk(inbox, outbox), Task(job)) for job in plan.jobs}
+    return {job.session.session_id: sender(Parent(inbox, outbox), Task(job)) for job in plan.jobs}
 
 
 def send_one(claude, orders=None):
-    """Send the only session there is; what became of it."""
+    """Send the only session; return what was shipped."""
     (sent,) = send_here(claude, orders=orders).values()
     (shipped,) = sent.shipped
     return shipped
@@ -156,29 +157,29 @@ def planned(claude, *paths, **selection):
 
 
 def writer(number, *, began=None, **options):
-    """A session that can be told from others."""
+    """A session with an id of its own."""
     made = Writer(f"5e55104a-0000-4000-8000-{number:012}", tag=f"t{number}", **options)
     made.now = began or made.now
     return made
 
 
 def test_everything_arrives_once_and_a_second_run_finds_nothing_to_do(claude):
-    """A backfill sends every span that the transcripts hold, says so, and is done: run again, it sends nothing."""
-    code, told, _ = backfill(claude)
+    """A backfill sends every span of every transcript; a second one sends nothing."""
+    code, record, _ = backfill(claude)
     first = lines_on_disk(claude)
     assert code == 0
-    assert told["is_complete"]
-    assert told["sessions"] == 9
+    assert record["is_complete"]
+    assert record["sessions"] == 9
     assert sorted(ids(map(json.loads, first))) == sorted(expected(claude / "projects"))
-    assert told["spans"] == len(first)
-    code, told, _ = backfill(claude)
-    assert (code, told["turns"], told["spans"]) == (0, 0, 0)
+    assert record["spans"] == len(first)
+    code, record, _ = backfill(claude)
+    assert (code, record["turns"], record["spans"]) == (0, 0, 0)
     assert lines_on_disk(claude) == first
 
 
 def test_killed_at_random_moments_into_local_files(claude):
-    """Killed again and again, and started again: in the end the files hold what one clean run gives, nothing twice."""
-    whole = sorted(expected(claude / "projects"))
+    """After several SIGKILLs and restarts the files hold what one clean run gives, nothing twice."""
+    complete = sorted(expected(claude / "projects"))
     dice = random.Random(SEED)
     traces = claude / "turnspan" / "traces"
 
@@ -196,26 +197,26 @@ def test_killed_at_random_moments_into_local_files(claude):
             kills += 1
         process.communicate()
     assert kills, "it was never killed"
-    code, told, _ = backfill(claude)
-    assert code == 0, told
-    assert sorted(ids(map(json.loads, lines_on_disk(claude)))) == whole
+    code, record, _ = backfill(claude)
+    assert code == 0, record
+    assert sorted(ids(map(json.loads, lines_on_disk(claude)))) == complete
 
 
 def test_killed_at_random_moments_into_a_server(claude):
-    """A server gets every span; those it gets again after a kill are the same to the byte, so it keeps each once."""
-    whole = expected(claude / "projects")
+    """A server receives every span; spans that are repeated after a kill are byte-identical, so it stores each once."""
+    complete = expected(claude / "projects")
     dice = random.Random(SEED)
     victim = []
     lock = threading.Lock()
     left = [3]
 
     def deadly(connection, _request):
-        """Keep what came; then, now and then, kill the sender before or after it can hear of that."""
+        """Sometimes kill the sender, before or after it gets the response."""
         with lock:
             is_fatal = bool(left[0] and victim) and dice.random() < 0.4
-            is_told = dice.random() < 0.5
+            is_answered = dice.random() < 0.5
             left[0] -= is_fatal
-        if is_told or not is_fatal:
+        if is_answered or not is_fatal:
             connection.sendall(OK)
         if is_fatal:
             os.killpg(victim[0], signal.SIGKILL)
@@ -233,11 +234,11 @@ def test_killed_at_random_moments_into_a_server(claude):
         assert process.returncode == 0
         assert left[0] < 3, "it was never killed"
         distinct = [json.loads(span) for span in set(received(server))]
-    assert sorted(ids(distinct)) == sorted(whole)
+    assert sorted(ids(distinct)) == sorted(complete)
 
 
-def test_what_was_sent_live_is_completed_and_not_repeated(claude):
-    """A session that its hook sent in part is completed: no span comes twice, and all are those of one clean pass."""
+def test_a_session_sent_in_part_by_its_hook_is_completed(claude):
+    """No span is sent twice, and all of them together are those of one clean pass."""
     path = max((s.path for s in all_sessions(claude / "projects")), key=lambda p: len(read(p)[0]))
     data = path.read_bytes()
     ends = [
@@ -259,8 +260,8 @@ def test_what_was_sent_live_is_completed_and_not_repeated(claude):
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_stops_it_cleanly_and_the_same_command_goes_on(claude, stop):
-    """After Ctrl-C, or a SIGTERM for all of the group, what is under way is finished and noted: the next run repeats not a single span."""
+def test_after_ctrl_c_the_same_command_continues(claude, stop):
+    """After Ctrl-C, or SIGTERM to the process group, running requests finish and are recorded: no span is sent twice."""
     slow = threading.Event()
 
     def answer(connection, _request):
@@ -275,22 +276,22 @@ def test_ctrl_c_stops_it_cleanly_and_the_same_command_goes_on(claude, stop):
         assert code == 130
         assert "Stopping" in err
         assert "Traceback" not in err
-        assert "the same command goes on" in out
-        assert "not acknowledged" not in out
+        assert "run the same command to continue" in out
+        assert "incomplete: " not in out
         before = len(received(server))
         slow.set()
-        code, told, _ = backfill(claude, TURNSPAN_OTLP_ENDPOINT=server.url)
+        code, record, _ = backfill(claude, TURNSPAN_OTLP_ENDPOINT=server.url)
         everything = received(server)
     assert code == 0
     assert 0 < before < len(everything)
-    assert told["spans"] == len(everything) - before
+    assert record["spans"] == len(everything) - before
     assert max(Counter(everything).values()) == 1
     assert sorted(ids(map(json.loads, everything))) == sorted(expected(claude / "projects"))
 
 
 @pytest.mark.parametrize("asked", [("backfill",), ("verify", "--repair")])
-def test_ctrl_c_while_it_waits_for_a_server_is_nobodys_fault(tmp_path, asked):
-    """The server is not given up, and the same command asks it at once."""
+def test_ctrl_c_during_a_wait_does_not_count_as_a_failure(tmp_path, asked):
+    """The destination is not given up, and the same command contacts it immediately."""
     claude = tmp_path / "claude"
     session = writer(1)
     session.turn("hello", "hello")
@@ -301,20 +302,24 @@ def test_ctrl_c_while_it_waits_for_a_server_is_nobodys_fault(tmp_path, asked):
         os.killpg(process.pid, signal.SIGINT)
         code, out, _ = finish(process)
         assert code == 130
-        assert "given up" not in out
+        assert "gave up" not in out
         assert ("stopped while waiting 100 s: HTTP 503\n" in out) == (asked == ("backfill",))
         assert list((claude / "turnspan" / "state").glob(".hold-*")) == []
+        if asked == ("backfill",):  # `status` shows the last warning as the last error: this is neither
+            (line,) = (claude / "turnspan" / "turnspan.log").read_text().splitlines()
+            assert " INFO backfilled " in line
+            assert 'reason="interrupted while waiting 100 s: HTTP 503"' in line
         assert finish(start(claude, *asked, TURNSPAN_OTLP_ENDPOINT=server.url))[0] == 0
         assert len(server.requests) == 2
 
 
 def test_two_backfills_at_once(claude):
-    """Two people, one idea: both end well, and together they send every span once."""
+    """Two concurrent backfills both succeed, and together they send every span once."""
     both = [start(claude, "backfill", "--json", "--jobs", "1") for _ in range(2)]
-    told = [finish(process) for process in both]
-    assert [code for code, _, _ in told] == [0, 0]
+    results = [finish(process) for process in both]
+    assert [code for code, _, _ in results] == [0, 0]
     assert sorted(ids(map(json.loads, lines_on_disk(claude)))) == sorted(expected(claude / "projects"))
-    assert sum(json.loads(out)["spans"] for _, out, _ in told) == len(lines_on_disk(claude))
+    assert sum(json.loads(out)["spans"] for _, out, _ in results) == len(lines_on_disk(claude))
 
 
 WITNESS = """
@@ -327,19 +332,19 @@ def witness(event, args):
         os.write(with_path, f"{event} {args}\\n".encode())
         os.close(with_path)
 if os.environ.get("WITNESS"):
-    told = os.environ["WITNESS"]
-    sys.addaudithook(lambda e, a: None if a and a[0] == told else witness(e, a))
+    record = os.environ["WITNESS"]
+    sys.addaudithook(lambda e, a: None if a and a[0] == record else witness(e, a))
 """
 
 
-def test_a_dry_run_says_all_and_does_nothing(claude, tmp_path):
-    """A dry run counts what would go where, writes no file anywhere and opens no connection, in any process."""
+def test_a_dry_run_writes_nothing_and_connects_to_nothing(claude, tmp_path):
+    """A dry run counts what would be sent, without writing a file or opening a connection in any process."""
     (tmp_path / "spy").mkdir()
     (tmp_path / "spy" / "sitecustomize.py").write_text(WITNESS)
     log = tmp_path / "witness.txt"
     log.touch()
     before = {path: path.stat().st_mtime_ns for path in claude.rglob("*")}
-    code, told, _ = backfill(
+    code, record, _ = backfill(
         claude, "--dry-run", "--jobs", "2", PYTHONPATH=str(tmp_path / "spy"), PYTHONDONTWRITEBYTECODE="1",
         WITNESS=str(log), TURNSPAN_OTLP_ENDPOINT="http://127.0.0.1:9",
     )  # fmt: skip
@@ -347,7 +352,7 @@ def test_a_dry_run_says_all_and_does_nothing(claude, tmp_path):
     suspicious = [line for line in log.read_text().splitlines() if "/dev/null" not in line]
     assert suspicious == []
     assert {path: path.stat().st_mtime_ns for path in claude.rglob("*")} == before
-    total = told["destinations"]["otlp"]["total"]
+    total = record["destinations"]["otlp"]["total"]
     code, sent, _ = backfill(claude)
     assert total["sessions"] == sent["sessions"] == 9
     assert total["turns"] == sum(trace["name"].startswith("Turn") and not trace["parent_span_id"] for trace in
@@ -356,23 +361,156 @@ def test_a_dry_run_says_all_and_does_nothing(claude, tmp_path):
     assert total["cost_usd"] > 0
 
 
-def test_a_dry_run_names_what_would_be_masked(tmp_path):
-    """What a rule would mask is counted, by rule, and the counts are those of the real run."""
+def figures(spans):
+    """Sessions, turns, spans and cost of some spans that a destination received."""
+    responses = [span for span in spans if span["attributes"]["openinference.span.kind"] == "LLM"]
+    return (
+        len({span["attributes"]["session.id"] for span in spans}),
+        sum(span["name"].startswith("Turn ") and not span["parent_span_id"] for span in spans),
+        len(spans),
+        pytest.approx(sum(span["attributes"].get("turnspan.cost.usd", 0) for span in responses)),
+    )
+
+
+def save_special_sessions(claude, tmp_path):
+    """Save a session, a fork of it, one that is switched off, one that cannot be read, and one to send in parts."""
+    projects, private = claude / "projects", tmp_path / "private"
+    original = writer(1, version="2.1.45")
+    original.turn("first", "done")
+    fork = writer(2, version="2.1.45")
+    fork.rows, fork.count, fork.parent = list(original.rows), original.count, original.parent
+    fork.turn("my own", "done")
+    hidden = writer(3, cwd=str(private))
+    hidden.turn("hello", "hello")
+    (private / ".claude").mkdir(parents=True)
+    (private / ".claude" / "turnspan.toml").write_text("enabled = false\n")
+    partly = writer(4)
+    for number in range(100):
+        partly.turn(f"question {number} " + "x" * 1000, "my key is AKIA" + "Q7ZXW2MB4KPL9TRN")
+    for session in (original, fork, hidden, partly):
+        path = session.save(projects / "-home-ada-loom")
+    (projects / "-home-ada-loom" / "5e55104a.jsonl").mkdir()
+    return path
+
+
+def test_a_dry_run_announces_what_a_backfill_sends(claude, tmp_path):
+    """Sessions, turns, spans, cost and masked secrets are the same for each destination.
+
+    Also with a fork, a directory that is switched off, an outdated copy, a session of which a part arrived, and one
+    that cannot be read.
+    """
+    path = save_special_sessions(claude, tmp_path)
+    backup = tmp_path / "backup" / "-home-ada-loom" / path.name
+    backup.parent.mkdir(parents=True)
+    with HttpServer(OK, OK, reply(503)) as server:
+        home = claude / "turnspan"
+        home.mkdir(mode=0o700)
+        (home / "config.toml").write_text(
+            "[destinations.files]\ntype = 'local'\n"
+            f"[destinations.otlp]\nendpoint = '{server.url}'\nmax_request_bytes = 50000\n"
+        )
+        (home / "config.toml").chmod(0o600)
+        orders = orders_for(claude)
+        files, otlp = (Target(destination, orders.config) for destination in orders.destinations)
+        data = path.read_bytes()
+        backup.write_bytes(data[: data.index(b"question 20 ")].rpartition(b"\n")[0] + b"\n")
+        path.write_bytes(data[: data.index(b"question 40 ")].rpartition(b"\n")[0] + b"\n")
+        ship(session_at(path), files, orders.config, Ending(is_stopped=True), time.time)
+        path.write_bytes(data)
+        ship(session_at(path), otlp, orders.config, Ending(is_stopped=True), time.time)
+        assert peek(home, path.stem).destinations[otlp.identity].arrived  # a part of a piece was acknowledged
+        state.drop_hold(home, otlp.identity)
+        server.answers = [OK]
+        server.requests.pop()  # the one that was answered with HTTP 503
+        before = {"files": len(lines_on_disk(claude)), "otlp": len(received(server))}
+        code, announced, _ = backfill(claude, "--dry-run")
+        assert (code, list(announced["failed"])) == (1, ["5e55104a"])
+        code, record, _ = backfill(claude)
+        assert (code, list(record["left"])) == (1, ["5e55104a"])
+        after = {"files": lines_on_disk(claude), "otlp": received(server)}
+        for place in (claude, backup):
+            none = backfill(claude, place, "--dry-run")[1]["destinations"]
+            assert {name: one["total"]["spans"] for name, one in none.items()} == {"files": 0, "otlp": 0}
+            assert backfill(claude, place)[1]["spans"] == 0
+    totals = {name: one["total"] for name, one in announced["destinations"].items()}
+    for name, total in totals.items():
+        sent = [json.loads(span) for span in after[name][before[name] :]]
+        assert (total["sessions"], total["turns"], total["spans"], total["cost_usd"]) == figures(sent), name
+        assert (total["copied"], total["off"]) == (record["copied"], record["off"]) == (1, 1)
+    assert totals["files"]["spans"] != totals["otlp"]["spans"]
+    assert sum(total["spans"] for total in totals.values()) == record["spans"]
+    assert Counter(totals["files"]["masked"]) + Counter(totals["otlp"]["masked"]) == Counter(record["masked"])
+
+
+def test_a_dry_run_counts_what_would_be_masked(tmp_path):
+    """The counts by rule are those of the real run."""
     session = writer(1)
     session.turn("my key is AKIA" + "Q7ZXW2MB4KPL9TRN", "I will not repeat it")
     session.save(tmp_path / "claude" / "projects" / "-home-ada-loom")
-    code, told, _ = backfill(tmp_path / "claude", "--dry-run")
-    share = told["destinations"]["local"]["projects"]["/home/ada/loom"]
+    code, record, _ = backfill(tmp_path / "claude", "--dry-run")
+    share = record["destinations"]["local"]["projects"]["/home/ada/loom"]
     assert (code, share["turns"]) == (0, 1)
     assert sum(share["masked"].values()) > 0
     assert send_one(tmp_path / "claude").masked == share["masked"]
 
 
-# ---- sessions that are alive
+TALLY = ["agents", "cost_usd", "errors", "generations", "is_cost_partial", "tools", "turns", "usage"]
+DIFFERENCE = [
+    "acknowledged", "destination", "doubtful", "expected", "forgotten", "is_repaired", "is_unknown", "lost", "path",
+    "problem", "project", "refused", "session_id", "silence", "stored", "unsent",
+]  # fmt: skip
+KEYS = {
+    "backfill": [
+        "copied", "cut", "destinations", "given_up", "is_complete", "is_interrupted", "left", "masked", "off", "open",
+        "pending", "read_bytes", "refused", "resend_since", "seconds", "sessions", "spans", "tried", "turns", "waiting",
+    ],
+    "dry run": ["destinations", "failed", "is_interrupted"],
+    "share": sorted([*TALLY, "bytes", "copied", "masked", "off", "sessions", "spans"]),
+    "verify": ["destinations", "differences", "failed", "is_complete"],
+    "verified": ["acknowledged", "expected", "missing_spans", "off", "sessions", "stored"],
+    "difference": DIFFERENCE,
+    "retention": ["cleanup_days", "cleanup_source", "expiring", "failed"],
+    "expiring": ["days_left", "path", "project", "session_id", "unsent"],
+    "tallies": [TALLY] * 6,
+}  # fmt: skip
 
 
-def test_only_turns_that_have_ended_are_sent_of_a_live_session(tmp_path):
-    """Of a session that is being written to now, the turn that goes on is left to its hook; that is no failure."""
+def test_the_keys_of_json_records_are_a_promise(tmp_path):
+    """Scripts read `backfill`, `backfill --dry-run`, `verify` and `retention` with --json: no key is ever removed."""
+    claude = tmp_path / "claude"
+    session = writer(1)
+    session.turn("hello", "hello")
+    path = session.save(claude / "projects" / "-home-ada-loom")
+    os.utime(path, (time.time() - 29 * 86400,) * 2)
+
+    def record(*arguments):
+        return json.loads(finish(start(claude, *arguments, "--json"))[1])
+
+    dry_run, retention, verify = record("backfill", "--dry-run"), record("retention"), record("verify")
+    local, verified, (expiring,) = (
+        dry_run["destinations"]["local"],
+        verify["destinations"]["local"],
+        retention["expiring"],
+    )
+    (share,), (difference,) = local["projects"].values(), verify["differences"]
+    sides = ("expected", "acknowledged", "stored")
+    found = {
+        "backfill": record("backfill"), "dry run": dry_run, "share": share, "verify": verify, "verified": verified,
+        "difference": difference, "retention": retention, "expiring": expiring,
+    }  # fmt: skip
+    found = {name: sorted(one) for name, one in found.items()}
+    tallies = [*(verified[side] for side in sides), *(difference[side] for side in sides)]
+    found["tallies"] = [sorted(tally) for tally in tallies]
+    assert found == KEYS
+    assert sorted(local) == ["projects", "total"]
+    assert sorted(expiring["unsent"]["local"]) == TALLY
+
+
+# ---- sessions in use
+
+
+def test_a_turn_in_progress_is_left_to_its_hook(tmp_path):
+    """Of a session in use only the finished turns are sent; that is not a failure."""
     session = writer(1, began=datetime.now(UTC))
     session.turn("first", "done")
     session.prompt("second")
@@ -382,8 +520,8 @@ def test_only_turns_that_have_ended_are_sent_of_a_live_session(tmp_path):
     assert (shipped.turns, shipped.has_unsealed, shipped.is_complete) == (1, True, True)
 
 
-def test_a_session_that_its_hook_has_is_come_back_to(tmp_path):
-    """Whoever has a session keeps it; the others go first, and it is done when it is free again."""
+def test_a_session_that_is_locked_is_retried(tmp_path):
+    """While a hook has a session the others are sent; it is sent once its lock is free."""
     claude = tmp_path / "claude"
     for number in (1, 2):
         session = writer(number)
@@ -400,12 +538,12 @@ def test_a_session_that_its_hook_has_is_come_back_to(tmp_path):
     assert (code, json.loads(out)["sessions"]) == (0, 2)
 
 
-def test_an_event_that_comes_meanwhile_is_served(tmp_path):
-    """A hook that finds its session with a backfill leaves a mark and goes; the backfill does what it asked for."""
+def test_an_event_during_a_backfill_is_handled(tmp_path):
+    """A hook whose session is locked by a backfill leaves a mark; the backfill then handles its event."""
     claude = tmp_path / "claude"
     session = writer(1, began=datetime.now(UTC))
     session.turn("first", "done")
-    session.turn("second", "done as well")  # not ten minutes ago: only its hook can say that it has ended
+    session.turn("second", "done as well")  # less than ten minutes ago: only its hook knows that it has ended
     path = session.save(claude / "projects" / "-home-ada-loom")
     home = claude / "turnspan"
 
@@ -415,18 +553,18 @@ def test_an_event_that_comes_meanwhile_is_served(tmp_path):
         connection.sendall(OK)
 
     with HttpServer(answer) as server:
-        code, told, _ = backfill(claude, TURNSPAN_OTLP_ENDPOINT=server.url)
+        code, record, _ = backfill(claude, TURNSPAN_OTLP_ENDPOINT=server.url)
         turns = [s["name"] for request in server.requests for s in request.spans if s["name"].startswith("Turn")]
-    assert (code, told["turns"]) == (0, 1)
+    assert (code, record["turns"]) == (0, 1)
     assert turns == ["Turn 1", "Turn 2"]
     assert not marks.has_marks(home, session.session)
 
 
-# ---- destinations that do not want to
+# ---- destinations that fail
 
 
-def test_a_destination_that_asks_for_time_gets_it(tmp_path):
-    """Retry-After is waited for, and then everything arrives."""
+def test_retry_after_is_respected(tmp_path):
+    """The sender waits as long as Retry-After asks, then sends everything."""
     session = writer(1)
     session.turn("hello", "hello")
     session.save(tmp_path / "claude" / "projects" / "-home-ada-loom")
@@ -443,20 +581,20 @@ def test_a_destination_that_asks_for_time_gets_it(tmp_path):
     assert times[1] - times[0] >= 2
 
 
-def test_a_destination_that_refuses_us_is_left_alone_and_the_others_get_everything(claude):
-    """Wrong credentials: one request each process, a sentence, exit code 1; another destination is not held back."""
+def test_a_destination_that_refuses_our_credentials_is_given_up(claude):
+    """One request per process, a message and exit code 1; the other destination still receives everything."""
     (claude / "turnspan").mkdir(mode=0o700)
     (claude / "turnspan" / "config.toml").write_text("[destinations.files]\ntype = 'local'\n")
     with HttpServer(reply(401)) as server:
-        code, told, _ = backfill(claude, "--jobs", "2", TURNSPAN_OTLP_ENDPOINT=server.url)
+        code, record, _ = backfill(claude, "--jobs", "2", TURNSPAN_OTLP_ENDPOINT=server.url)
         assert len(server.requests) <= 2
     assert code == 1
-    assert "credentials" in told["given_up"]["otlp"]
+    assert "credentials" in record["given_up"]["otlp"]
     assert sorted(ids(map(json.loads, lines_on_disk(claude)))) == sorted(expected(claude / "projects"))
 
 
 def test_a_rate_is_kept(tmp_path):
-    """With --rate no more spans leave, on average, than a second allows."""
+    """With --rate no more spans are sent per second, on average."""
     session = writer(1)
     for number in range(20):
         session.turn(f"question {number}", "answer")
@@ -466,19 +604,19 @@ def test_a_rate_is_kept(tmp_path):
     assert time.monotonic() - began_s >= 40 / 40
 
 
-def test_a_rate_is_shared_by_those_who_send(tmp_path):
-    """Eight processes may work, but one session is one process's: it may use all of the rate."""
+def test_a_rate_is_shared_by_the_processes_that_send(tmp_path):
+    """With one session only one of eight processes sends, and it may use the full rate."""
     session = writer(1)
     for number in range(30):
         session.turn(f"question {number}", "done")
     session.save(tmp_path / "claude" / "projects" / "-home-ada-loom")
-    code, told, _ = backfill(tmp_path / "claude", "--rate", "60", "--jobs", "8")
-    assert (code, told["spans"]) == (0, 60)
-    assert 1 <= told["seconds"] < 6  # an eighth of the rate would take eight
+    code, record, _ = backfill(tmp_path / "claude", "--rate", "60", "--jobs", "8")
+    assert (code, record["spans"]) == (0, 60)
+    assert 1 <= record["seconds"] < 6  # an eighth of the rate would take eight
 
 
-def test_a_warning_comes_before_old_spans_go_where_they_are_not_shown():
-    """Datadog, Dynatrace and Tempo do not show old spans: whoever sends them there is told so, where we can know."""
+def test_a_warning_for_backends_that_drop_old_spans():
+    """Datadog, Dynatrace and Tempo do not show old spans: the user is warned where the host gives them away."""
 
     def warned(endpoint, hours):
         destination = Destination("otlp", "otlp", {"endpoint": endpoint}, {}, "test")
@@ -498,7 +636,7 @@ def test_a_warning_comes_before_old_spans_go_where_they_are_not_shown():
 
 
 def test_sessions_are_chosen_by_time_project_and_id(tmp_path):
-    """--since, --until, --project and --session each narrow it down; the oldest come first."""
+    """--since, --until, --project and --session each select sessions; the oldest come first."""
     claude = tmp_path / "claude"
     for number, (day, project) in enumerate([(3, "loom"), (1, "loom"), (2, "press")], 1):
         session = writer(number, began=datetime(2026, 3, day, 12, tzinfo=UTC), cwd=f"/home/ada/{project}")
@@ -517,8 +655,8 @@ def test_sessions_are_chosen_by_time_project_and_id(tmp_path):
     assert planned(claude, claude / "projects") == planned(claude, claude) == [two, three, one]
 
 
-def test_a_session_that_begins_with_a_long_row_has_its_time_and_place(tmp_path):
-    """Somebody pasted an image first: when and where that was stands behind it, and is found all the same."""
+def test_the_start_and_directory_are_found_behind_a_long_row(tmp_path):
+    """A session may begin with a pasted image of hundreds of kilobytes."""
     claude = tmp_path / "claude"
     long = writer(1, began=datetime(2026, 3, 1, tzinfo=UTC))
     long.rows.append({"type": "attachment", "data": "x" * 300_000})
@@ -533,8 +671,8 @@ def test_a_session_that_begins_with_a_long_row_has_its_time_and_place(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(time, "tzset"), reason="the time zone cannot be set here")
-def test_a_day_is_meant_to_its_end(monkeypatch):
-    """--until names a day in any of its spellings, and means all of it, also the day on which the clocks change."""
+def test_until_includes_the_full_day(monkeypatch):
+    """In any ISO notation, also on the day of a clock change."""
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     try:
@@ -549,7 +687,7 @@ def test_a_day_is_meant_to_its_end(monkeypatch):
 
 
 def test_a_limit_counts_what_is_left(tmp_path):
-    """--limit 1, twice, sends two sessions: those that are done do not count."""
+    """--limit 1, twice, sends two sessions: complete ones do not count."""
     claude = tmp_path / "claude"
     for number in (1, 2, 3):
         session = writer(number, began=datetime(2026, 3, number, tzinfo=UTC))
@@ -560,8 +698,8 @@ def test_a_limit_counts_what_is_left(tmp_path):
     assert list(send_here(claude, limit=5)) == [writer(3).session]
 
 
-def test_a_limit_is_not_used_up_by_what_never_leaves(tmp_path):
-    """Rows behind an agent's last turn, a session to forget: none of them is something left to send."""
+def test_a_limit_does_not_count_sessions_with_nothing_to_send(tmp_path):
+    """Rows after an agent's last turn, or a session that is switched off, leave nothing to send."""
     claude = tmp_path / "claude"
     project = claude / "projects" / "-home-ada-loom"
     for number in (1, 2, 3):
@@ -574,16 +712,16 @@ def test_a_limit_is_not_used_up_by_what_never_leaves(tmp_path):
     lonely.row("progress", data={"type": "hook_progress"})
     save_agent(lonely, project, "a1")
     assert planned(claude, limit=1) == [first]
-    code, told, _ = backfill(claude, "--limit", "1")
-    assert (code, told["sessions"]) == (0, 1)
+    code, record, _ = backfill(claude, "--limit", "1")
+    assert (code, record["sessions"]) == (0, 1)
     state.save(claude / "turnspan", state.Checkpoint(session_id=second, is_off=True))
-    code, told, _ = backfill(claude, "--limit", "1")
-    assert (code, told["turns"]) == (0, 1)
+    code, record, _ = backfill(claude, "--limit", "1")
+    assert (code, record["turns"]) == (0, 1)
     assert planned(claude, limit=1) == []
 
 
 def test_a_path_that_holds_no_transcript_is_an_error(tmp_path):
-    """A misspelt path must not pass for an empty archive."""
+    """A misspelt path must not look like an empty archive."""
     (tmp_path / "empty").mkdir()
     agent = tmp_path / "agent-1234.jsonl"
     agent.write_text("{}\n")
@@ -593,7 +731,7 @@ def test_a_path_that_holds_no_transcript_is_an_error(tmp_path):
 
 
 def test_a_link_out_of_the_archive_is_not_followed(tmp_path):
-    """Only what lies in the place named is read."""
+    """Only files inside the named directory are read."""
     session = writer(1)
     session.turn("hello", "hello")
     secret = session.save(tmp_path / "elsewhere")
@@ -604,31 +742,31 @@ def test_a_link_out_of_the_archive_is_not_followed(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform in {"win32", "darwin"}, reason="their names are always Unicode")
-def test_a_path_that_is_not_utf_8_is_a_path(tmp_path):
-    """An old disk has names in an old encoding: what lies there is sent, and noted, so that it is sent once."""
+def test_a_path_that_is_not_utf_8_works(tmp_path):
+    """An old disk may have names in an old encoding: its sessions are sent, once."""
     claude = tmp_path / "claude"
     session = writer(1)
     session.turn("hello", "hello")
     session.save(tmp_path / os.fsdecode(b"K\xf6ln") / "-home-ada-loom")
     (old,) = (path for path in tmp_path.iterdir() if path != claude)
     assert backfill(claude, old)[1]["turns"] == 1
-    code, told, _ = backfill(claude, old)
-    assert (code, told["turns"], told["sessions"]) == (0, 0, 1)
+    code, record, _ = backfill(claude, old)
+    assert (code, record["turns"], record["sessions"]) == (0, 0, 1)
 
 
-def test_one_project_that_cannot_be_listed_holds_back_no_other(claude):
-    """The others are sent; it is named, for people and for machines, and the exit code says that it is not all."""
+def test_a_project_that_cannot_be_listed_stops_no_other(claude):
+    """The other projects are sent; this one is named in the output, and the exit code is 1."""
     (claude / "projects" / "circle").symlink_to("circle")
-    code, told, _ = backfill(claude, "--dry-run")
-    assert (code, list(told["failed"])) == (1, ["circle"])
-    code, told, _ = backfill(claude)
-    assert (code, list(told["left"]), told["pending"], told["is_complete"]) == (1, ["circle"], 0, False)
-    assert told["left"]["circle"].startswith("cannot list ")
+    code, record, _ = backfill(claude, "--dry-run")
+    assert (code, list(record["failed"])) == (1, ["circle"])
+    code, record, _ = backfill(claude)
+    assert (code, list(record["left"]), record["pending"], record["is_complete"]) == (1, ["circle"], 0, False)
+    assert record["left"]["circle"].startswith("cannot list ")
     assert sorted(ids(map(json.loads, lines_on_disk(claude)))) == sorted(expected(claude / "projects"))
 
 
-def test_a_copied_directory_is_the_same_history(claude, tmp_path):
-    """A copy of ~/.claude gives the same spans; what was sent from there is not sent again from here."""
+def test_a_copy_of_the_directory_gives_the_same_spans(claude, tmp_path):
+    """Sessions sent from a copy of ~/.claude are not sent again from the original."""
     copy = tmp_path / "old-laptop"
     shutil.copytree(claude, copy)
     sent = send_here(claude, copy)
@@ -638,8 +776,8 @@ def test_a_copied_directory_is_the_same_history(claude, tmp_path):
     assert sum(outcome.shipped[0].spans for outcome in again.values()) == 0
 
 
-def test_an_old_copy_of_a_session_that_has_gone_on_changes_nothing(tmp_path):
-    """A backup that ends before what was acknowledged is left alone, and so is the cursor."""
+def test_an_outdated_copy_of_a_session_is_skipped(tmp_path):
+    """A backup that ends before the cursor sends nothing and does not move it."""
     claude = tmp_path / "claude"
     session = writer(1)
     session.turn("first", "done")
@@ -656,8 +794,8 @@ def test_an_old_copy_of_a_session_that_has_gone_on_changes_nothing(tmp_path):
 
 @pytest.mark.parametrize("name", ["monday", "monday, the 2nd ü"])
 @pytest.mark.parametrize("is_original_there", [False, True])
-def test_a_transcript_that_was_renamed_is_sent_once_as_what_it_is(tmp_path, name, is_original_there):
-    """Somebody put it aside to keep it: its turns leave under the session that its rows name, whatever the file's name."""
+def test_a_renamed_transcript_is_sent_once_under_its_session_id(tmp_path, name, is_original_there):
+    """The rows say which session it is, not the name of the file."""
     claude = tmp_path / "claude"
     session = writer(1)
     session.turn("first", "done")
@@ -669,18 +807,18 @@ def test_a_transcript_that_was_renamed_is_sent_once_as_what_it_is(tmp_path, name
     if not is_original_there:
         path.unlink()
     named = (kept, *([path] if is_original_there else []))
-    code, told, said = backfill(claude, *named)
-    assert (code, told["turns"], told["copied"]) == (0, 2, 0)
+    code, record, said = backfill(claude, *named)
+    assert (code, record["turns"], record["copied"]) == (0, 2, 0)
     assert ("1 file skipped" in said) == is_original_there
     assert sorted(ids(map(json.loads, lines_on_disk(claude)))) == should
     assert state.peek(claude / "turnspan", session.session).destinations
     assert backfill(claude, *named)[1]["spans"] == 0
     code, out, _ = finish(start(claude, "verify", *named))
-    assert (code, out.startswith("local: all of 1 session, 2 turns")) == (0, True)
+    assert (code, out.startswith("local: complete (1 session, 2 turns,")) == (0, True)
 
 
-def test_a_session_that_was_sent_and_then_renamed_is_not_sent_again(tmp_path):
-    """Nor is an old copy of it that lies beside it, and neither is said to be unsent."""
+def test_a_session_that_is_renamed_after_it_was_sent_is_not_sent_again(tmp_path):
+    """An old copy next to it is not sent either, and neither counts as pending."""
     claude = tmp_path / "claude"
     session = writer(1)
     session.turn("first", "done")
@@ -698,8 +836,8 @@ def test_a_session_that_was_sent_and_then_renamed_is_not_sent_again(tmp_path):
     assert (json.loads(row)["session_id"], json.loads(row)["turns"]) == (session.session, 2)
 
 
-def test_a_project_that_is_switched_off_stays_here(tmp_path):
-    """A project's own file switches it off, also for a backfill, and that is no failure."""
+def test_a_project_that_is_switched_off_is_not_exported(tmp_path):
+    """A project's own settings switch it off, also for a backfill; that is not a failure."""
     claude, private = tmp_path / "claude", tmp_path / "private"
     (private / ".claude").mkdir(parents=True)
     (private / ".claude" / "turnspan.toml").write_text("enabled = false\n")
@@ -712,8 +850,8 @@ def test_a_project_that_is_switched_off_stays_here(tmp_path):
     assert {json.loads(span)["attributes"]["session.id"] for span in lines_on_disk(claude)} == {writer(2).session}
 
 
-def test_what_stays_here_is_counted_once(tmp_path):
-    """A project that is switched off does not leave for either of two destinations: that is one trace, not two."""
+def test_a_trace_that_is_switched_off_is_counted_once(tmp_path):
+    """With two destinations it is still one trace, not two."""
     claude, project = tmp_path / "claude", tmp_path / "loom"
     session = writer(1, cwd=str(project))
     session.turn("hello", "hello")
@@ -726,18 +864,18 @@ def test_what_stays_here_is_counted_once(tmp_path):
     text = "".join(f'[destinations.{name}]\ntype = "local"\ndirectory = "{tmp_path / name}"\n' for name in names)
     (home / "config.toml").write_text(text)
     (home / "config.toml").chmod(0o600)
-    code, told, _ = backfill(claude)
-    assert (code, told["destinations"], told["off"]) == (0, ["one", "two"], 1)
+    code, record, _ = backfill(claude)
+    assert (code, record["destinations"], record["off"]) == (0, ["one", "two"], 1)
 
 
 def test_a_dry_run_that_was_stopped_says_so():
-    """Figures of a part must not pass for those of the whole."""
-    found = Survey({"local": {}}, sessions=3, is_interrupted=True)
-    assert next(survey_lines(found, 9)) == "stopped: only 3 of 9 sessions were looked at"
+    """Figures of some sessions must not look like those of all."""
+    found = DryRun({"local": {}}, Totals(tried=3, is_interrupted=True))
+    assert next(dry_run_lines(found, 9)) == "stopped: only 3 of 9 sessions were read"
 
 
 def test_resend_sends_the_same_bytes_again(tmp_path):
-    """--resend begins anew, and what it sends is what was sent before, to the byte."""
+    """--resend starts over and sends exactly the same bytes as before."""
     claude = tmp_path / "claude"
     session = writer(1)
     session.turn("first", "done")
@@ -750,8 +888,8 @@ def test_resend_sends_the_same_bytes_again(tmp_path):
         assert received(server) == first * 2
 
 
-def test_a_resend_that_was_stopped_says_how_to_go_on(tmp_path):
-    """What was sent again is not sent a third time: the oldest come first, and the first that is left has a time."""
+def test_a_resend_that_was_stopped_says_how_to_continue(tmp_path):
+    """It gives a --since with which no session is sent a third time, as the oldest come first."""
     claude = tmp_path / "claude"
     for number in (1, 2, 3):
         session = writer(number, began=datetime(2026, 3, number, 9, tzinfo=UTC))
@@ -773,7 +911,7 @@ def test_a_resend_that_was_stopped_says_how_to_go_on(tmp_path):
         patient.set()
         code, out, _ = finish(process)
         assert code == 130
-        _, _, since = out.partition("the same command with --since ")
+        _, _, since = out.partition("run the same command with --since ")
         since = since.split()[0]
         assert since in {"2026-03-02T09:00:01Z", "2026-03-03T09:00:01Z"}  # whether the stop or the answer came first
         assert finish(start(claude, *again, "--since", since, TURNSPAN_OTLP_ENDPOINT=server.url))[0] == 0
@@ -784,32 +922,37 @@ def test_a_resend_that_was_stopped_says_how_to_go_on(tmp_path):
     assert {times[span] for span in times if json.loads(span)["start_ns"] < second_day_ns} == {2}
 
 
-# ---- processes
+# ---- worker processes
 
 
 ODD_JOBS = """
 import os
 
 def prepare():
-    def do(desk, task):
+    def do(parent, task):
         if task == 3:
             os._exit(9)
-        desk.tell(f"about {task}")
+        parent.send(f"about {task}")
         return 2 * task
     return do
 """
 
 
-def test_a_process_that_dies_takes_one_task_with_it(tmp_path, monkeypatch):
-    """The others go on, and the lost task is named."""
+def test_a_process_that_dies_loses_one_task(tmp_path, monkeypatch):
+    """The other tasks continue, and the lost task is reported."""
     (tmp_path / "odd_jobs.py").write_text(ODD_JOBS)
     monkeypatch.syspath_prepend(tmp_path)
-    tasks, heard = [5, 4, 3, 2, 1], []
-    with Crew(2, importlib.import_module("odd_jobs").prepare) as crew:
-        while tasks or crew.at_work:
-            while tasks and crew.has_room:
-                crew.give(tasks.pop())
-            heard += list(crew.events(0.1))
-    assert (3, Lost(9)) in heard
-    assert {task: message.result for task, message in heard if isinstance(message, Done)} == {1: 2, 2: 4, 4: 8, 5: 10}
-    assert (5, "about 5") in heard
+    tasks, messages = [5, 4, 3, 2, 1], []
+    with Pool(2, importlib.import_module("odd_jobs").prepare) as pool:
+        while tasks or pool.running:
+            while tasks and pool.has_room:
+                pool.start(tasks.pop())
+            messages += list(pool.messages(0.1))
+    assert (3, Lost(9)) in messages
+    assert {task: message.result for task, message in messages if isinstance(message, Done)} == {
+        1: 2,
+        2: 4,
+        4: 8,
+        5: 10,
+    }
+    assert (5, "about 5") in messages

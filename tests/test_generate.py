@@ -1,4 +1,4 @@
-"""The made archives the benchmarks run on hold what they say they hold."""
+"""The generated archives of the benchmarks contain what their expected.json says."""
 
 import json
 import subprocess
@@ -13,13 +13,13 @@ TOKENS = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
 
 
 def generate(out, *options):
-    """Run the generator as a person would; what it says it wrote."""
+    """Run the generator; return its expected.json."""
     subprocess.run([sys.executable, GENERATOR, out, *map(str, options)], check=True, capture_output=True)
     return json.loads((out / "expected.json").read_text())
 
 
 def rows_of(path):
-    """Every line of a transcript, and each must be whole."""
+    """Every line of a transcript; each must be complete."""
     with path.open("rb") as file:
         for line in file:
             assert line.endswith(b"\n")
@@ -27,7 +27,7 @@ def rows_of(path):
 
 
 def starts_turn(row):
-    """Tell what asks the model to work, by rules written apart from the generator's."""
+    """Whether a row starts a turn, by rules that are independent of the generator."""
     content = row["message"]["content"]
     if row.get("isSidechain") or row.get("isMeta") or row.get("isCompactSummary") or "toolUseResult" in row:
         return False
@@ -36,7 +36,7 @@ def starts_turn(row):
 
 
 class Count:
-    """What is in some transcripts, read line by line with nothing but json."""
+    """The contents of some transcripts, read line by line with plain json."""
 
     def __init__(self):
         self.totals, self.tokens, self.kinds = Counter(), Counter(), Counter()
@@ -82,7 +82,7 @@ class Count:
 
 
 def check_tree(out, expected):
-    """Count every file of the tree again and compare; the counter of the sessions and that of the stray agents."""
+    """Count every file of the tree again and compare; return the counts of the sessions."""
     sessions, strays = Count(), Count()
     paths = sorted((out / "projects").rglob("*.jsonl"))
     mains = [path for path in paths if not path.name.startswith("agent-")]
@@ -117,8 +117,8 @@ def check_tree(out, expected):
     return sessions
 
 
-def test_an_archive_holds_what_it_says(tmp_path):
-    """Counting every line again with plain json gives the totals that were written next to the archive."""
+def test_an_archive_contains_what_expected_json_says(tmp_path):
+    """Counting every line again with plain json gives the same totals."""
     expected = generate(tmp_path / "archive", "--megabytes", 6, "--sessions", 20, "--seed", 7)
     check_tree(tmp_path / "archive", expected)
     assert 5.5e6 < sum(kind["bytes"] for kind in expected["line_kinds"].values()) < 7.5e6
@@ -126,8 +126,8 @@ def test_an_archive_holds_what_it_says(tmp_path):
 
 
 @pytest.mark.parametrize("version", ["1.0.128", "2.0.76", "2.1.29", "2.1.128", "2.1.325"])
-def test_every_client_version_is_told_apart(tmp_path, version):
-    """A long session of each version has its own line types and its own place for subagents."""
+def test_every_client_version_has_its_own_format(tmp_path, version):
+    """A long session of each version has its own line types and its own location for subagents."""
     expected = generate(tmp_path / "one", "--turns", 70, "--version", version)
     sessions = check_tree(tmp_path / "one", expected)
     agents = {path.parent.name for path in (tmp_path / "one").rglob("agent-*.jsonl")}
@@ -138,7 +138,7 @@ def test_every_client_version_is_told_apart(tmp_path, version):
 
 
 def test_the_same_seed_gives_the_same_bytes(tmp_path):
-    """Two runs agree byte for byte, another seed does not, and a longer session begins like a shorter one."""
+    """Two runs give the same bytes, another seed does not, and a longer session begins like a shorter one."""
 
     def made(name, *options):
         generate(tmp_path / name, *options)
@@ -152,7 +152,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path):
 
 
 def test_a_cost_state_is_the_sum_of_its_tokens(tmp_path):
-    """The newest client's own account of a session is what its transcripts add up to."""
+    """The newest client's own totals of a session are the sum of its transcripts."""
     expected = generate(tmp_path / "one", "--turns", 60)
     (row,) = expected["sessions"]
     (states,) = [[r for r in rows_of(tmp_path / "one" / row["path"]) if r["type"] == "cost-state"]]

@@ -1,4 +1,4 @@
-"""What is missing is found, whoever lost it, and put back: exactly that."""
+"""`verify` finds exactly what is missing at a destination, and `--repair` sends exactly that."""
 
 import json
 import os
@@ -36,7 +36,7 @@ DAY_S = 86400
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory):
-    """A made archive of a few sessions."""
+    """A generated archive of a few sessions."""
     out = tmp_path_factory.mktemp("archive") / "claude"
     command = [sys.executable, GENERATOR, out, "--megabytes", "0.6", "--sessions", "5", "--seed", "11"]
     subprocess.run(command, check=True, capture_output=True)
@@ -45,20 +45,20 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def claude(made, tmp_path):
-    """A Claude home of its own that holds the archive."""
+    """A Claude home with a copy of the archive."""
     shutil.copytree(made / "projects", tmp_path / "claude" / "projects")
     return tmp_path / "claude"
 
 
 def environment(claude, **more):
-    """Nothing of this machine's settings, and where Claude's files are."""
+    """An environment without this machine's settings, with CLAUDE_CONFIG_DIR set."""
     ours = ("TURNSPAN_", "LANGFUSE_", "CC_LANGFUSE_", "CLAUDE_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return {**kept, "CLAUDE_CONFIG_DIR": str(claude), **more}
 
 
 def turnspan(claude, *arguments, **more):
-    """Run a command; its exit code and what it printed."""
+    """Run a command; return its exit code and stdout."""
     done = subprocess.run(
         [sys.executable, "-c", START, *arguments], env=environment(claude, **more), capture_output=True, text=True,
         check=False, timeout=120,
@@ -67,19 +67,19 @@ def turnspan(claude, *arguments, **more):
 
 
 class Place:
-    """One destination, what is sent there, and what is asked about it."""
+    """One destination to send to and to query."""
 
     def __init__(self, claude, *, query_url=None, **more):
         self.config = load_config(environment(claude, **more))
         self.target = Target(self.config.destinations[0], self.config)
         if query_url is not None:
-            assert self.target.backend  # opened without a setting that only asking needs
+            assert self.target.backend  # opened without a setting that only queries need
             options = {**self.target.destination.options, "query_url": query_url}
             self.target.destination = msgspec.structs.replace(self.target.destination, options=options)
         self.sessions = list(all_sessions(claude / "projects"))
 
     def ask(self):
-        """What can be asked, without waiting long for an answer."""
+        """The query interface, without long pauses between retries."""
         return open_holdings(self.target, self.config, sleep=lambda _: None)
 
     def ship(self, session, **ending):
@@ -92,14 +92,14 @@ class Place:
         return [check(session, self.target, self.config, holdings, time.time_ns()) for session in self.sessions]
 
     def repair(self):
-        """Put back what is missing, everywhere; how many spans were sent."""
+        """Repair every session; return the number of spans sent."""
         holdings = self.ask()
         done = [repair(session, self.target, self.config, holdings) for session in self.sessions]
         return sum(shipped.spans for one in done for shipped in one)
 
 
 def spans_of(server):
-    """Every span that a server was sent, in order."""
+    """Every span that a server received, in order."""
     return [span for request in server.requests if request.method == "POST" for span in request.spans]
 
 
@@ -109,7 +109,7 @@ def stored(directory):
 
 
 def delete_from_files(directory, lost):
-    """Take spans out of the local files, as somebody with an editor would."""
+    """Delete spans from the local files."""
     for path in sorted(directory.glob("*.jsonl")):
         kept = []
         for line in path.read_bytes().splitlines():
@@ -122,54 +122,54 @@ def delete_from_files(directory, lost):
         path.write_bytes(b"".join(kept))
 
 
-def test_every_deletion_from_the_files_is_found_and_put_back(claude):
-    """Whatever spans are taken out of the files, verify names exactly those, and --repair puts back exactly those."""
+def test_every_deletion_from_the_files_is_found_and_repaired(claude):
+    """`verify` lists exactly the deleted spans, and --repair restores exactly those."""
     traces = claude / "turnspan" / "traces"
     assert turnspan(claude, "backfill")[0] == 0
-    whole = stored(traces)
+    complete = stored(traces)
     code, out = turnspan(claude, "verify")
     assert code == 0
-    assert "all of 5 sessions" in out
-    lost = set(random.Random(SEED).sample(sorted(whole), len(whole) // 7))
+    assert "local: complete (5 sessions, " in out
+    lost = set(random.Random(SEED).sample(sorted(complete), len(complete) // 7))
     delete_from_files(traces, lost)
     code, out = turnspan(claude, "verify", "--json")
-    told = json.loads(out)
-    named = {span for difference in told["differences"] for span in difference["lost"]}
+    record = json.loads(out)
+    named = {span for difference in record["differences"] for span in difference["lost"]}
     assert code == 1
     assert named == {span for _, span in lost}
-    assert told["destinations"]["local"]["missing_spans"] == len(lost)
-    assert told["destinations"]["local"]["expected"] == told["destinations"]["local"]["acknowledged"]
-    assert told["destinations"]["local"]["stored"] != told["destinations"]["local"]["expected"]
+    assert record["destinations"]["local"]["missing_spans"] == len(lost)
+    assert record["destinations"]["local"]["expected"] == record["destinations"]["local"]["acknowledged"]
+    assert record["destinations"]["local"]["stored"] != record["destinations"]["local"]["expected"]
     assert turnspan(claude, "verify", "--repair")[0] == 0
-    assert stored(traces) == whole
+    assert stored(traces) == complete
     assert sum(line.count('"spanId"') for path in traces.glob("*.jsonl") for line in path.open()) == sum(
         len(span["links"]) + 1 for span in read_spans(traces)
-    ), "a span stands in the files twice"
+    ), "a span is in the files twice"
     assert turnspan(claude, "verify")[0] == 0
 
 
 def test_a_session_that_was_never_sent_is_missing_until_it_is_repaired(claude):
-    """Verify is about all transcripts: what nobody has sent yet is missing, too."""
+    """`verify` covers all transcripts, also those that were never sent."""
     code, out = turnspan(claude, "verify", "--json")
-    told = json.loads(out)
+    record = json.loads(out)
     assert code == 1
-    assert len(told["differences"]) == 5
-    assert all(difference["unsent"] and not difference["lost"] for difference in told["differences"])
+    assert len(record["differences"]) == 5
+    assert all(difference["unsent"] and not difference["lost"] for difference in record["differences"])
     code, out = turnspan(claude, "verify", "--repair")
     assert code == 0
     assert "sent now" in out
     assert turnspan(claude, "verify")[0] == 0
 
 
-def test_no_sessions_are_no_proof_without_a_word(claude):
-    """A misspelt id or project must not pass for "everything is there"."""
+def test_an_empty_selection_is_reported(claude):
+    """A misspelt id or project must not look like "complete"."""
     command = [sys.executable, "-c", START, "verify", "--session", "misspelt"]
     done = subprocess.run(command, env=environment(claude), capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "no sessions to compare\n")
 
 
-def test_a_transcript_that_cannot_be_read_is_not_proved(claude):
-    """Nobody knows what should be there of it: it is named, and the exit code says so."""
+def test_a_transcript_that_cannot_be_read_is_not_complete(claude):
+    """What to expect of it is unknown: it is named, and the exit code is 1."""
     assert turnspan(claude, "backfill")[0] == 0
     (claude / "projects" / "-home-ada-loom" / "5e55104a.jsonl").mkdir(parents=True)
     code, out = turnspan(claude, "verify")
@@ -178,8 +178,8 @@ def test_a_transcript_that_cannot_be_read_is_not_proved(claude):
     assert (code, json.loads(out)["is_complete"], list(json.loads(out)["failed"])) == (1, False, ["5e55104a"])
 
 
-def test_a_project_that_cannot_be_listed_is_not_proved(claude):
-    """Nobody knows what lies there, nor whether it goes soon; all the others are compared."""
+def test_a_project_that_cannot_be_listed_is_not_complete(claude):
+    """It is named by verify and retention; the other projects are compared."""
     assert turnspan(claude, "backfill")[0] == 0
     (claude / "projects" / "circle").symlink_to("circle")
     for asked in ("verify", "retention"):
@@ -190,13 +190,13 @@ def test_a_project_that_cannot_be_listed_is_not_proved(claude):
 
 
 class Langfuse:
-    """A stand-in that keeps what it is sent and says what it holds; `version` 3 does not know the newer question."""
+    """A fake Langfuse that stores spans and lists them; `version` 3 does not have the newer endpoint."""
 
     def __init__(self, version):
         self.version = version
         self.held = {}  # trace id → span ids
         self.is_down = False
-        self.is_silent = False  # it keeps every second span, and hangs up without an answer
+        self.is_silent = False  # it stores every second span and closes the connection without a response
 
     def __call__(self, connection, request):
         """Answer a request."""
@@ -216,8 +216,8 @@ class Langfuse:
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_langfuse_is_asked_what_it_holds(claude, version):
-    """What Langfuse lost is found through its API, of either version, and only that is sent again."""
+def test_langfuse_is_queried(claude, version):
+    """Spans that Langfuse lost are found through its API, of either version, and only those are sent again."""
     langfuse = Langfuse(version)
     with HttpServer(langfuse) as server:
         place = Place(
@@ -226,8 +226,8 @@ def test_langfuse_is_asked_what_it_holds(claude, version):
         for session in place.sessions:
             assert place.ship(session).is_complete
         assert all(found.is_complete and found.stored == found.expected for found in place.check())
-        whole = {trace: set(spans) for trace, spans in langfuse.held.items()}
-        everything = sorted((trace, span) for trace, spans in whole.items() for span in spans)
+        complete = {trace: set(spans) for trace, spans in langfuse.held.items()}
+        everything = sorted((trace, span) for trace, spans in complete.items() for span in spans)
         lost = set(random.Random(SEED).sample(everything, 9))
         for trace, span in lost:
             langfuse.held[trace].discard(span)
@@ -236,12 +236,12 @@ def test_langfuse_is_asked_what_it_holds(claude, version):
         sent = len(spans_of(server))
         assert place.repair() == 9
         assert {(span["trace_id"], span["span_id"]) for span in spans_of(server)[sent:]} == lost
-        assert langfuse.held == whole
+        assert langfuse.held == complete
 
 
 @pytest.mark.parametrize("can_be_asked", [True, False])
-def test_after_a_lost_answer_langfuse_gets_what_it_does_not_have(claude, can_be_asked):
-    """It is asked for each trace first, also by a later worker; where it cannot say, everything goes out again."""
+def test_after_a_lost_response_langfuse_gets_what_it_does_not_have(claude, can_be_asked):
+    """It is queried for each trace first, also by a later worker; if it does not answer, everything is sent again."""
     langfuse = Langfuse(4)
     with HttpServer(langfuse) as server:
         place = Place(
@@ -265,8 +265,8 @@ def test_after_a_lost_answer_langfuse_gets_what_it_does_not_have(claude, can_be_
         assert len(spans_of(server)) == sent
 
 
-def test_an_answer_that_cannot_be_read_is_none(claude):
-    """What Langfuse answers may be broken: then nobody knows what it holds, and that is what is said."""
+def test_an_invalid_answer_counts_as_no_answer(claude):
+    """If Langfuse's answer cannot be decoded, the session is unknown."""
     langfuse = Langfuse(4)
     with HttpServer(langfuse) as server:
         place = Place(
@@ -281,8 +281,8 @@ def test_an_answer_that_cannot_be_read_is_none(claude):
         assert all(one.is_unknown and not one.missing for one in place.check())
 
 
-def test_a_backend_that_does_not_answer_is_not_taken_for_empty(claude):
-    """No answer means that nobody knows: it is said, nothing is sent, and it is not asked about every trace."""
+def test_a_backend_that_does_not_answer_is_not_empty(claude):
+    """Its sessions are unknown: nothing is sent, and it is not queried for every trace."""
     langfuse = Langfuse(4)
     with HttpServer(langfuse) as server:
         place = Place(
@@ -304,7 +304,7 @@ def test_a_backend_that_does_not_answer_is_not_taken_for_empty(claude):
 
 
 class Jaeger:
-    """A stand-in for Jaeger: it takes OTLP and answers its own pages' question."""
+    """A fake Jaeger: accepts OTLP and answers the query its web page uses."""
 
     def __init__(self):
         self.held = {}
@@ -323,8 +323,8 @@ class Jaeger:
         return connection.sendall(reply(200, json.dumps(body).encode(), "application/json"))
 
 
-def test_jaeger_is_asked_what_it_holds(claude):
-    """What Jaeger lost, single spans and whole traces, is found through its query service and put back."""
+def test_jaeger_is_queried(claude):
+    """Spans and traces that Jaeger lost are found through its query service and sent again."""
     jaeger = Jaeger()
     with HttpServer(jaeger) as server:
         place = Place(claude, query_url=f"{server.url}/jaeger", TURNSPAN_OTLP_ENDPOINT=server.url)
@@ -332,18 +332,18 @@ def test_jaeger_is_asked_what_it_holds(claude):
         for session in place.sessions:
             place.ship(session)
         assert all(one.is_complete and one.stored is not None for one in place.check())
-        whole = {trace: set(spans) for trace, spans in jaeger.held.items()}
+        complete = {trace: set(spans) for trace, spans in jaeger.held.items()}
         dice = random.Random(SEED)
-        first, second = dice.sample(sorted(whole), 2)
-        lost = {(first, span) for span in jaeger.held.pop(first)} | {(second, min(whole[second]))}
-        jaeger.held[second].discard(min(whole[second]))
+        first, second = dice.sample(sorted(complete), 2)
+        lost = {(first, span) for span in jaeger.held.pop(first)} | {(second, min(complete[second]))}
+        jaeger.held[second].discard(min(complete[second]))
         assert {span.hex() for one in place.check() for span in one.lost} == {span for _, span in lost}
         assert place.repair() == len(lost)
-        assert jaeger.held == whole
+        assert jaeger.held == complete
 
 
-def test_a_destination_that_only_takes_is_judged_by_what_it_acknowledged(claude):
-    """A plain collector cannot be asked: what it acknowledged counts, and what it has not is sent by a repair."""
+def test_a_destination_that_cannot_be_queried_is_judged_by_its_acknowledgements(claude):
+    """A plain collector cannot be queried: what it did not acknowledge is missing, and a repair sends it."""
     with HttpServer() as server:
         place = Place(claude, TURNSPAN_OTLP_ENDPOINT=server.url)
         for session in place.sessions[1:]:
@@ -357,8 +357,8 @@ def test_a_destination_that_only_takes_is_judged_by_what_it_acknowledged(claude)
         assert all(one.is_complete for one in place.check())
 
 
-def test_what_a_destination_refused_is_missing(tmp_path):
-    """A span that was quarantined is named as refused; it is not taken for sent."""
+def test_refused_spans_are_missing(tmp_path):
+    """A quarantined span is listed as refused, not as sent."""
     session = Writer()
     for number in range(3):
         session.turn(f"question {number}", "poison" if number == 1 else "answer")
@@ -379,8 +379,8 @@ def test_what_a_destination_refused_is_missing(tmp_path):
         assert found.missing == len(found.refused) < found.spans
 
 
-def test_what_was_refused_without_a_name_is_not_taken_for_sent(tmp_path):
-    """A partial success says how many spans were refused, not which: the number is told, and nothing is called proved."""
+def test_spans_refused_without_ids_are_doubtful(tmp_path):
+    """A partial success gives the number of refused spans, not their ids: the session is not complete."""
     claude = tmp_path / "claude"
     session = Writer()
     for number in range(5):
@@ -388,8 +388,8 @@ def test_what_was_refused_without_a_name_is_not_taken_for_sent(tmp_path):
     session.save(claude / "projects" / "-home-ada-loom")
     with HttpServer(reply(200, partial_success(3, "too old"), "application/x-protobuf")) as server:
         code, out = turnspan(claude, "backfill", "--json", TURNSPAN_OTLP_ENDPOINT=server.url)
-        told = json.loads(out)
-        assert (code, told["refused"], told["spans"]) == (1, 3, len(spans_of(server)) - 3)
+        record = json.loads(out)
+        assert (code, record["refused"], record["spans"]) == (1, 3, len(spans_of(server)) - 3)
         code, out = turnspan(claude, "verify", TURNSPAN_OTLP_ENDPOINT=server.url)
         assert code == 1
         assert f"some of {len(spans_of(server))} spans refused" in out
@@ -403,7 +403,7 @@ def test_what_was_refused_without_a_name_is_not_taken_for_sent(tmp_path):
 
 @pytest.mark.parametrize("is_named", [True, False])
 def test_refused_spans_are_counted_however_they_were_refused(tmp_path, is_named):
-    """By name or only by number, and more than are remembered: every command gives the number, and says what it left out."""
+    """With or without ids, and more than are kept: every command gives the number."""
     claude = tmp_path / "claude"
     session = Writer()
     for number in range(150):
@@ -422,10 +422,10 @@ def test_refused_spans_are_counted_however_they_were_refused(tmp_path, is_named)
             f'[destinations.otlp]\nendpoint = "{server.url}"\nmax_request_bytes = 60000\n'
         )
         (home / "config.toml").chmod(0o600)
-        told = json.loads(turnspan(claude, "backfill", "--json")[1])
+        record = json.loads(turnspan(claude, "backfill", "--json")[1])
         taken, *others = (len(request.spans) for request in server.requests)
         refused = sum(others) if is_named else sum(others) - len(others)
-        assert (told["refused"], told["spans"]) == (refused, 300 - refused)
+        assert (record["refused"], record["spans"]) == (refused, 300 - refused)
         (there,) = json.loads(turnspan(claude, "status", "--json")[1])["destinations"]
         assert sum(refusal["spans"] for refusal in there["refused"]) == refused
         assert f"it has refused {refused} spans for good" in turnspan(claude, "doctor")[1]
@@ -435,7 +435,7 @@ def test_refused_spans_are_counted_however_they_were_refused(tmp_path, is_named)
     assert code == 1
     if is_named:
         assert (len(difference["refused"]), difference["forgotten"]) == (200, refused - 200)
-        assert f"200 refused, {refused - 200} more refused, not remembered which" in out
+        assert f"200 refused, {refused - 200} more refused (ids not kept)" in out
         assert f"{refused} spans of 1 session missing" in out
         assert any("is not remembered" in refusal["reason"] for refusal in there["refused"])
     else:
@@ -444,10 +444,10 @@ def test_refused_spans_are_counted_however_they_were_refused(tmp_path, is_named)
 
 
 @pytest.mark.parametrize("has_rows_behind", [False, True])
-def test_the_turn_that_was_sent_a_moment_ago_is_verified_too(tmp_path, has_rows_behind):
-    """A hook sends a turn at once: verify knows that it has ended, and finds it when it is lost.
+def test_a_turn_that_was_just_sent_is_verified(tmp_path, has_rows_behind):
+    """A hook sends a turn immediately: verify knows that it has ended, and notices when it is lost.
 
-    Also when the client has written how long it took, which it does after the hook.
+    Also after the client has written its duration, which it does after the hook.
     """
     claude = tmp_path / "claude"
     session = Writer()
@@ -460,17 +460,17 @@ def test_the_turn_that_was_sent_a_moment_ago_is_verified_too(tmp_path, has_rows_
         session.row("system", subtype="turn_duration", durationMs=1000)
         session.save(claude / "projects" / "-home-ada-loom")
     assert [one.expected.turns for one in place.check()] == [1]
-    whole = stored(claude / "turnspan" / "traces")
-    delete_from_files(claude / "turnspan" / "traces", whole)
-    assert [len(one.lost) for one in place.check()] == [len(whole)]
+    complete = stored(claude / "turnspan" / "traces")
+    delete_from_files(claude / "turnspan" / "traces", complete)
+    assert [len(one.lost) for one in place.check()] == [len(complete)]
     before = state.peek(claude / "turnspan", session.session).destinations[place.target.identity].progress
     place.repair()
-    assert stored(claude / "turnspan" / "traces") == whole
+    assert stored(claude / "turnspan" / "traces") == complete
     assert state.peek(claude / "turnspan", session.session).destinations[place.target.identity].progress == before
 
 
-def test_lost_state_is_no_reason_to_send_anything_again(claude):
-    """Where the backend can be asked, its word counts: all is there, and a repair sends nothing."""
+def test_nothing_is_sent_again_after_the_state_was_lost(claude):
+    """Where the backend can be queried, its answer counts: the sessions are complete, and a repair sends nothing."""
     jaeger = Jaeger()
     with HttpServer(jaeger) as server:
         place = Place(claude, query_url=f"{server.url}/jaeger", TURNSPAN_OTLP_ENDPOINT=server.url)
@@ -484,11 +484,11 @@ def test_lost_state_is_no_reason_to_send_anything_again(claude):
         assert len(jaeger.held[trace]) == len(lost)
 
 
-# ---- what goes soon
+# ---- retention
 
 
-def test_what_goes_soon_and_was_not_sent_is_named(tmp_path):
-    """Claude Code deletes by age: of two old sessions the unsent one is in danger, a young one is not."""
+def test_unsent_sessions_that_will_be_deleted_soon_are_listed(tmp_path):
+    """Of two old sessions only the unsent one is listed; a recent one is not."""
     claude = tmp_path / "claude"
     now_s = time.time()
     for number, days in ((1, 27), (2, 28), (3, 2)):
@@ -509,7 +509,7 @@ def test_what_goes_soon_and_was_not_sent_is_named(tmp_path):
     assert [one["session_id"] for one in json.loads(out)["expiring"]] == [found.session.session_id]
     place.ship(place.sessions[0])
     assert turnspan(claude, "retention") == (
-        0, "nothing unsent goes within 7 days; Claude Code deletes transcripts after 30 days\n",
+        0, "no unsent transcript will be deleted in the next 7 days; Claude Code deletes transcripts after 30 days\n",
     )  # fmt: skip
 
 
@@ -525,15 +525,15 @@ def test_what_goes_soon_and_was_not_sent_is_named(tmp_path):
         (None, 30),
     ],
 )
-def test_how_long_transcripts_live_is_in_claude_codes_settings(tmp_path, settings, days):
-    """Its settings say so; what they do not say, or nobody can read, is 30 days."""
+def test_the_cleanup_period_is_read_from_claude_codes_settings(tmp_path, settings, days):
+    """Without a valid value it is 30 days."""
     if settings is not None:
         (tmp_path / "settings.json").write_text(settings)
     assert cleanup_period(tmp_path, managed=()).days == days
 
 
-def test_the_shortest_time_that_any_settings_ask_for_counts(tmp_path):
-    """Started in one project, Claude Code sweeps all of them by its settings; an organisation overrules everybody."""
+def test_the_shortest_cleanup_period_counts(tmp_path):
+    """Claude Code cleans up all projects by the settings of the one it starts in; managed settings override all."""
     claude, policy = tmp_path / "claude", tmp_path / "managed-settings.json"
     files = {}
     for number, name in enumerate(("loom", "spindle")):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from turnspan.delivery.destinations import Target
+    from turnspan.source.progress import Progress
     from turnspan.source.sessions import SessionFile
     from turnspan.trace.model import Trace
     from turnspan.trace.tally import Tally
@@ -115,7 +116,6 @@ class Unsent(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str = ""  # the first working directory in what was read, also if it is switched off
     copied: int = 0  # turns that are exported from another session
     off: int = 0  # traces that are switched off; 1 if the session is
-    masked: dict[str, int] = {}  # how often each rule masked something, if that was asked for
     has_open_turn: bool = False  # a turn or a subagent has not ended
 
 
@@ -134,6 +134,11 @@ class Rest:
 
     def traces(self) -> Iterator[tuple[Trace, Trace]]:
         """Yield each trace as it was built, and with only its unsent spans. Raises TranscriptError, StateError."""
+        for _, traces in self.pieces():
+            yield from traces
+
+    def pieces(self) -> Iterator[tuple[Progress, list[tuple[Trace, Trace]]]]:
+        """Yield the same piece by piece, as `ship` sends it, each with the progress after it."""
         from turnspan.source.reader import Reading  # noqa: PLC0415  an event with nothing new must not load it
 
         session, target = self._session, self._target
@@ -150,41 +155,36 @@ class Rest:
         reading = Reading(session, cursor.progress, Ending(now_ns=self._now_ns), target.prices)
         for piece in reading.pieces():
             self.copied += piece.copied
+            unsent: list[tuple[Trace, Trace]] = []
             for trace in piece.traces:
                 self.cwd = self.cwd or trace.cwd
                 if target.mask.is_off(trace.cwd):
                     self.off += 1
                 elif left := without(trace, arrived):
-                    yield trace, left
+                    unsent.append((trace, left))
+            yield piece.progress, unsent
         self.has_open_turn = reading.has_unsealed
 
 
-def read_unsent(
-    session: SessionFile, target: Target, now_ns: int, *, is_resend: bool = False, is_masking: bool = False
-) -> Unsent:
-    """Return what a destination does not have of a session. Raises TranscriptError, StateError.
+def read_unsent(session: SessionFile, target: Target, now_ns: int, *, is_resend: bool = False) -> Unsent:
+    """Return what a destination does not have of a session; `is_resend`: as if nothing had been sent.
 
-    `is_resend`: as if nothing had been sent. `is_masking`: also count what would be masked, which takes far longer.
+    Raises TranscriptError, StateError.
     """
     from turnspan.trace.tally import Tally, tally_of  # noqa: PLC0415  as above
 
     rest = Rest(session, target, now_ns, is_resend=is_resend)
     spans: set[bytes] = set()
     tally = Tally()
-    masked: dict[str, int] = {}
-    for trace, left in rest.traces():
+    for _, left in rest.traces():
         spans |= {span.span_id for span in left.spans}
         tally += tally_of(left)
-        if is_masking:
-            for rule, times in target.mask.masked(trace).counts.items():
-                masked[rule] = masked.get(rule, 0) + times
     return Unsent(
         spans=frozenset(spans),
         tally=tally,
         cwd=rest.cwd,
         copied=rest.copied,
         off=rest.off,
-        masked=masked,
         has_open_turn=rest.has_open_turn,
     )
 

@@ -1,9 +1,10 @@
-"""What a backfill would send, without sending it: read and masked like the real thing.
+"""What a backfill would send: the same run with a worker that reads and masks, and does not send.
 
 Rules:
 
-- Nothing is written, not even a lock, and nothing is connected to.
-- What was acknowledged is not counted again: these are the turns that would leave now.
+- Nothing is written, not even a lock, and nothing is connected to. So a destination is not asked what it already stored
+  after a lost response: such spans are announced, and a backfill may skip them.
+- What was acknowledged is not counted: the figures are what a backfill would send now.
 """
 
 from __future__ import annotations
@@ -13,59 +14,64 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from turnspan.bulk.pool import Crew, Done, Lost
+from turnspan.bulk.runner import Outcome, Runner, Step, Totals, add_counts, bytes_read
 from turnspan.delivery.destinations import Target
 from turnspan.errors import TurnspanError
-from turnspan.trace.tally import Tally
-from turnspan.unsent import read_unsent
+from turnspan.ship import Shipped
+from turnspan.trace.tally import Tally, tally_of
+from turnspan.unsent import Rest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from turnspan.bulk.backfill import Orders
     from turnspan.bulk.plan import Job, Plan
-    from turnspan.bulk.pool import Desk
-
-_LOOK_EVERY_S = 0.1
+    from turnspan.bulk.pool import Parent
+    from turnspan.bulk.runner import Orders, Task
+    from turnspan.trace.model import Trace
 
 
 class Share(msgspec.Struct):
-    """What one project would send to one destination."""
+    """What one destination would receive, of one session or of one project."""
 
     sessions: int = 0
+    spans: int = 0
     tally: Tally = Tally()
-    bytes: int = 0  # of transcripts that are to be read
+    bytes: int = 0  # of transcripts to read
     masked: dict[str, int] = {}  # how often each rule would mask something
     off: int = 0  # traces that are switched off
     copied: int = 0
+    cwd: str = ""  # working directory of the first trace
 
     def add(self, other: Share) -> None:
-        """Take in another part."""
+        """Add another share to this one."""
         self.sessions += other.sessions
+        self.spans += other.spans
         self.tally += other.tally
         self.bytes += other.bytes
         self.off += other.off
         self.copied += other.copied
-        for rule, times in other.masked.items():
-            self.masked[rule] = self.masked.get(rule, 0) + times
+        self.cwd = self.cwd or other.cwd
+        add_counts(self.masked, other.masked)
 
 
-class Surveyed(msgspec.Struct, frozen=True):
-    """One session: its project, and what each destination would get."""
+class Preview(Outcome, frozen=True, kw_only=True):
+    """The outcome of one session: its project, and what each destination would receive."""
 
     project: str
     shares: dict[str, Share]
-    error: str = ""
 
 
-class Survey(msgspec.Struct):
-    """What would be sent: by destination, by project."""
+class DryRun(msgspec.Struct):
+    """The result of a dry run: totals as of a backfill, and shares by destination and project."""
 
     destinations: dict[str, dict[str, Share]]
-    failed: dict[str, str] = {}  # session or project → why it cannot be read
-    sessions: int = 0
-    read_bytes: int = 0
-    is_interrupted: bool = False
+    totals: Totals = msgspec.field(default_factory=Totals)
+
+    def add(self, _job: Job, outcome: Outcome) -> None:
+        """Add the outcome of one session."""
+        if isinstance(outcome, Preview):
+            for name, share in outcome.shares.items():
+                self.destinations[name].setdefault(outcome.project, Share()).add(share)
 
     def total(self, destination: str) -> Share:
         """All projects together."""
@@ -75,64 +81,68 @@ class Survey(msgspec.Struct):
         return total
 
 
-class Surveyor:
-    """Looks at one session after the other."""
+def dry_run(
+    plan: Plan, orders: Orders, processes: int, watch: Callable[[Totals], None], should_stop: Callable[[], bool]
+) -> DryRun:
+    """Read the sessions of a plan and count what a backfill would send."""
+    found = DryRun({destination.name: {} for destination in orders.destinations})
+    found.totals = Runner(plan, orders, Previewer, found.add).run(processes, watch, should_stop)
+    return found
+
+
+# ---- one session, in a worker process
+
+
+class Previewer:
+    """Reads one session after the other, as `Sender` sends them."""
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
         self._targets = [Target(destination, orders.config) for destination in orders.destinations]
 
-    def __call__(self, desk: Desk, job: Job) -> Surveyed:
-        """What would be sent of one session."""
+    def __call__(self, parent: Parent, task: Task) -> Preview:
+        """Return what each destination would receive of one session."""
+        job = task.job
+        shipped: list[Shipped] = []
         shares: dict[str, Share] = {}
-        project = ""
+        error = ""
         try:
-            for target in self._targets:
-                if not desk.is_stopping:
-                    shares[target.destination.name], cwd = self._look(job, target)
-                    project = project or cwd
-        except TurnspanError as error:
-            return Surveyed(project or job.session.project, shares, str(error))
-        return Surveyed(project or job.session.project, shares)
+            for index, target in enumerate(self._targets):
+                if not parent.is_stopping:
+                    share = shares[target.destination.name] = Share()
+                    shipped.append(self._preview(parent, job, index, share))
+        except TurnspanError as failure:
+            error = str(failure)
+        for share in shares.values():
+            if share.spans:
+                share.sessions = 1
+                share.bytes = job.bytes if self._orders.is_resend else job.left_bytes
+        project = next((share.cwd for share in shares.values() if share.cwd), job.session.project)
+        return Preview(shipped=tuple(shipped), error=error, project=project, shares=shares)
 
-    def _look(self, job: Job, target: Target) -> tuple[Share, str]:
-        is_resend = self._orders.is_resend
-        found = read_unsent(job.session, target, time.time_ns(), is_resend=is_resend, is_masking=True)
-        share = Share(tally=found.tally, masked=found.masked, off=found.off, copied=found.copied)
-        if found.spans:
-            share.sessions = 1
-            share.bytes = job.bytes if is_resend else job.left_bytes
-        return share, found.cwd
-
-
-def survey(
-    plan: Plan, orders: Orders, processes: int, watch: Callable[[Survey], None], should_stop: Callable[[], bool]
-) -> Survey:
-    """Look at what is planned."""
-    found = Survey({destination.name: {} for destination in orders.destinations}, dict(plan.unread))
-    waiting = list(reversed(plan.jobs))
-    with Crew["Job"](min(processes, len(waiting)), Surveyor, orders) as crew:
-        while waiting or crew.at_work:
-            if should_stop():
-                found.is_interrupted = True
-                crew.stop()
-                waiting = []
-            while waiting and crew.has_room:
-                crew.give(waiting.pop())
-            for job, message in crew.events(_LOOK_EVERY_S):
-                _take(found, job, message)
-            watch(found)
-    return found
+    def _preview(self, parent: Parent, job: Job, index: int, share: Share) -> Shipped:
+        """Add to `share` what the destination at `index` would receive; return what `ship` would."""
+        target = self._targets[index]
+        shipped = Shipped(target.identity)
+        rest = Rest(job.session, target, time.time_ns(), is_resend=self._orders.is_resend)
+        for progress, traces in rest.pieces():
+            part = _share_of(traces, target)
+            share.add(part)
+            parent.send(Step(part.tally.turns, part.spans, bytes_read(job, progress, index, len(self._targets))))
+            if parent.is_stopping:
+                shipped.is_interrupted = True
+                break
+        share.copied, share.off, share.cwd = rest.copied, rest.off, rest.cwd
+        shipped.spans, shipped.copied, shipped.off, shipped.masked = share.spans, share.copied, share.off, share.masked
+        shipped.has_unsealed = rest.has_open_turn
+        return shipped
 
 
-def _take(found: Survey, job: Job, message: object) -> None:
-    match message:
-        case Done(Surveyed() as one):
-            for name, share in one.shares.items():
-                found.destinations[name].setdefault(one.project, Share()).add(share)
-            if one.error:
-                found.failed[job.session.session_id] = one.error
-        case Lost(exit_code):
-            found.failed[job.session.session_id] = f"the process that read it ended with code {exit_code}"
-    found.sessions += 1
-    found.read_bytes += job.left_bytes
+def _share_of(traces: Iterable[tuple[Trace, Trace]], target: Target) -> Share:
+    """Count traces, each given as it was built and with only its unsent spans."""
+    share = Share()
+    for trace, unsent in traces:
+        share.spans += len(unsent.spans)
+        share.tally += tally_of(unsent)
+        add_counts(share.masked, target.mask.masked(trace).counts)
+    return share

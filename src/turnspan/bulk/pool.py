@@ -1,13 +1,12 @@
-"""Some processes that work through tasks, each on one task at a time.
+"""A pool of worker processes, each of which handles one task at a time.
 
 Rules:
 
-- A process that dies takes its one task with it and nothing else: the task is reported as lost, another process takes
-  its place.
-- Ctrl-C reaches every process of a terminal, and a SIGTERM may reach all of a group. Ours leave both to the parent,
-  which asks each of them to stop where it can.
-- A parent that dies has asked for a stop, too: its end of the pipe is gone.
-- They are started afresh, not forked: nothing of the parent, no lock and no connection, is theirs by accident.
+- A process that dies loses its one task and nothing else: the task is reported as lost and a new process replaces it.
+- Ctrl-C reaches every process of a terminal, and SIGTERM may reach a process group. The workers ignore both; the parent
+  asks each of them to stop.
+- A worker also stops when its parent dies: its end of the pipe closes.
+- Processes are spawned, not forked: they inherit no lock and no connection.
 """
 
 from __future__ import annotations
@@ -28,150 +27,151 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _GRACE_S = 5.0
-_STOPS = (signal.SIGINT, signal.SIGTERM)
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Task = TypeVar("Task")
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The last word about a task."""
+    """The result of a task."""
 
     result: Any
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """The process that had a task is gone."""
+    """The process that had the task died."""
 
     exit_code: int | None
 
 
-class Desk:
-    """A worker's place: what it tells its parent, and whether the parent wants it to stop."""
+class Parent:
+    """The parent process, as a worker sees it: receives messages, may ask the worker to stop."""
 
     def __init__(self, inbox: Connection[Any, Any], outbox: Connection[Any, Any]) -> None:
         self._inbox = inbox
         self._outbox = outbox
 
-    def tell(self, message: object) -> None:
-        """Say how far a task is."""
+    def send(self, message: object) -> None:
+        """Send a message about the current task."""
         self._outbox.send(message)
 
     def pause(self, seconds: float) -> bool:
-        """Wait; False, and at once, if a stop is asked for. Whatever comes while a task is worked on asks for it."""
+        """Wait; return False immediately on a stop request. Any message that arrives during a task is one."""
         return not self._inbox.poll(max(0.0, seconds))
 
     @property
     def is_stopping(self) -> bool:
-        """Whether a stop is asked for."""
+        """Whether the parent asked the worker to stop."""
         return self._inbox.poll()
 
 
-class _Member:
-    def __init__(self, process: SpawnProcess, to: Connection[Any, Any], back: Connection[Any, Any]) -> None:
+class _Worker:
+    """One process of the pool, as the parent sees it."""
+
+    def __init__(self, process: SpawnProcess, inbox: Connection[Any, Any], outbox: Connection[Any, Any]) -> None:
         self.process = process
-        self.to = to
-        self.back = back
+        self.inbox = inbox
+        self.outbox = outbox
         self.task: Any = None
 
+    def close(self) -> None:
+        self.inbox.close()
+        self.outbox.close()
 
-class Crew(Generic[Task]):
-    """Processes that are given tasks. `prepare`, called once in each, gives the function that does one."""
 
-    def __init__(self, size: int, prepare: Callable[..., Callable[[Desk, Task], Any]], *args: object) -> None:
+class Pool(Generic[Task]):
+    """Processes that handle tasks. `prepare(*args)` runs once in each and returns the function that handles a task."""
+
+    def __init__(self, size: int, prepare: Callable[..., Callable[[Parent, Task], Any]], *args: object) -> None:
         self._size = size
         self._prepare = prepare
         self._args = args
-        self._members: list[_Member] = []
+        self._workers: list[_Worker] = []
         self._is_stopping = False
 
-    def __enter__(self) -> Crew[Task]:
+    def __enter__(self) -> Pool[Task]:
         return self
 
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _where: TracebackType | None
     ) -> None:
         self.stop()
-        for member in self._members:
+        for worker in self._workers:
             if error is not None:
-                member.process.kill()
-            member.process.join(_GRACE_S)
-            if member.process.is_alive():
-                member.process.kill()
-                member.process.join()
-            _close(member)
+                worker.process.kill()
+            worker.process.join(_GRACE_S)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+            worker.close()
 
     @property
     def has_room(self) -> bool:
-        """Whether a task could be begun now."""
+        """Whether a task could start now."""
         return not self._is_stopping and (
-            len(self._members) < self._size or any(member.task is None for member in self._members)
+            len(self._workers) < self._size or any(worker.task is None for worker in self._workers)
         )
 
     @property
-    def at_work(self) -> int:
-        """How many tasks are being done."""
-        return sum(member.task is not None for member in self._members)
+    def running(self) -> int:
+        """Number of tasks that are running."""
+        return sum(worker.task is not None for worker in self._workers)
 
-    def give(self, task: Task) -> None:
-        """Have a task begun."""
-        member = next((member for member in self._members if member.task is None), None) or self._hire()
-        member.task = task
-        with suppress(BrokenPipeError):  # it has just died: `events` will tell
-            member.to.send(task)
+    def start(self, task: Task) -> None:
+        """Start a task in an idle process, or in a new one."""
+        worker = next((worker for worker in self._workers if worker.task is None), None) or self._spawn()
+        worker.task = task
+        with suppress(BrokenPipeError):  # it has just died: `messages` reports that
+            worker.inbox.send(task)
 
-    def events(self, timeout_s: float) -> Iterator[tuple[Task, Any]]:
-        """What was told meanwhile about tasks; the last thing about each is `Done` or `Lost`."""
-        heard = [member.back for member in self._members if member.task is not None]
-        if not heard:
+    def messages(self, timeout_s: float) -> Iterator[tuple[Task, Any]]:
+        """Messages about running tasks; the last one about each task is `Done` or `Lost`."""
+        outboxes = [worker.outbox for worker in self._workers if worker.task is not None]
+        if not outboxes:
             time.sleep(timeout_s)
-        for back in wait(heard, timeout_s) if heard else ():
-            member = next(member for member in self._members if member.back is back)
-            task = member.task
+        for outbox in wait(outboxes, timeout_s) if outboxes else ():
+            worker = next(worker for worker in self._workers if worker.outbox is outbox)
+            task = worker.task
             try:
-                message = member.back.recv()
+                message = worker.outbox.recv()
             except (EOFError, OSError):
-                message = self._bury(member)
+                message = self._remove(worker)
             if isinstance(message, Done):
-                member.task = None
+                worker.task = None
             yield task, message
 
     def stop(self) -> None:
-        """Ask everybody to stop where it is safe; no new task begins."""
+        """Ask every process to stop at the next safe point; no new task starts."""
         if not self._is_stopping:
             self._is_stopping = True
-            for member in self._members:
+            for worker in self._workers:
                 with suppress(BrokenPipeError):
-                    member.to.send(None)
+                    worker.inbox.send(None)
 
-    def _hire(self) -> _Member:
+    def _spawn(self) -> _Worker:
         context = get_context("spawn")
-        theirs, to = context.Pipe(duplex=False)
-        back, their_back = context.Pipe(duplex=False)
-        process = context.Process(target=_work, args=(self._prepare, self._args, theirs, their_back), daemon=True)
-        with _left_to_the_parent():
+        its_inbox, inbox = context.Pipe(duplex=False)
+        outbox, its_outbox = context.Pipe(duplex=False)
+        process = context.Process(target=_work, args=(self._prepare, self._args, its_inbox, its_outbox), daemon=True)
+        with _stop_signals_ignored():
             process.start()
-        theirs.close()
-        their_back.close()
-        member = _Member(process, to, back)
-        self._members.append(member)
-        return member
+        its_inbox.close()
+        its_outbox.close()
+        worker = _Worker(process, inbox, outbox)
+        self._workers.append(worker)
+        return worker
 
-    def _bury(self, member: _Member) -> Lost:
-        member.process.join(_GRACE_S)
-        self._members.remove(member)
-        _close(member)
-        return Lost(member.process.exitcode)
-
-
-def _close(member: _Member) -> None:
-    member.to.close()
-    member.back.close()
+    def _remove(self, worker: _Worker) -> Lost:
+        worker.process.join(_GRACE_S)
+        self._workers.remove(worker)
+        worker.close()
+        return Lost(worker.process.exitcode)
 
 
 @contextmanager
-def _left_to_the_parent() -> Iterator[None]:
-    """What is ignored when a process starts stays ignored in it, from its first instruction on."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in _STOPS}
+def _stop_signals_ignored() -> Iterator[None]:
+    """Ignore stop signals while a process starts: it inherits that from its first instruction on."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in _STOP_SIGNALS}
     try:
         yield
     finally:
@@ -180,16 +180,16 @@ def _left_to_the_parent() -> Iterator[None]:
 
 
 def _work(
-    prepare: Callable[..., Callable[[Desk, Any], Any]],
+    prepare: Callable[..., Callable[[Parent, Any], Any]],
     args: tuple[object, ...],
     inbox: Connection[Any, Any],
     outbox: Connection[Any, Any],
 ) -> None:
-    """What a process does all its life."""
-    for number in _STOPS:
+    """Main loop of a worker process."""
+    for number in _STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    do = prepare(*args)
-    desk = Desk(inbox, outbox)
+    handle = prepare(*args)
+    parent = Parent(inbox, outbox)
     while True:
         try:
             task = inbox.recv()
@@ -197,5 +197,5 @@ def _work(
             return
         if task is None:
             return
-        with suppress(BrokenPipeError):  # nobody is there to hear it: the next `recv` says so
-            outbox.send(Done(do(desk, task)))
+        with suppress(BrokenPipeError):  # the parent died: the next `recv` ends the loop
+            outbox.send(Done(handle(parent, task)))

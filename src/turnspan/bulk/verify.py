@@ -1,13 +1,18 @@
-"""What is there, against what should be: transcripts, acknowledgements, and the backend itself where it can be asked.
+"""Compare a session's transcript with what a destination acknowledged, and with what it stored.
+
+Three steps, then a comparison:
+
+- expected: the spans that the transcript gives, built as `ship` builds them. Ids are derived from the transcript, so
+  whether a span arrived is a question about its id.
+- acknowledged: all of these, except what the cursor says was not sent yet or was refused.
+- stored: what the backend returns, where it can be queried. Where it cannot, what it acknowledged counts.
 
 Rules:
 
-- What should be there is built from the transcript, as `ship` builds it. Identities are derived, so whether a span is
-  there is a question about its id.
-- Where a backend can be asked, its word counts; where it cannot, what it acknowledged does.
-- A partial success may say how many spans were refused and not which: then nobody knows, and it is not called complete.
-- A backend that gives no answer is not one that holds nothing: such a session is unknown, and not repaired.
-- A repair sends exactly what is missing, through `ship`, and nothing that has arrived.
+- A partial success may give the number of refused spans without their ids. Then the spans of that trace are doubtful,
+  and the session is not complete.
+- A backend that does not answer is not an empty one: the session is unknown, and not repaired.
+- A repair sends exactly what is missing, through `ship`.
 """
 
 from __future__ import annotations
@@ -23,10 +28,10 @@ from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
 from turnspan.source.scan import size_of
 from turnspan.trace.tally import Tally, tally_of
-from turnspan.unsent import known, read_unsent
+from turnspan.unsent import Rest, known
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from turnspan.backends import Holdings, Verdict
     from turnspan.delivery.destinations import Target
@@ -34,96 +39,42 @@ if TYPE_CHECKING:
     from turnspan.ship import Shipped
     from turnspan.source.sessions import SessionFile
     from turnspan.trace.model import Trace
-    from turnspan.unsent import Unsent
 
 _BUSY_PATIENCE_S: Final = 10.0
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """One session at one destination."""
+    """The comparison of one session with one destination."""
 
     session: SessionFile
     project: str
-    spans: int  # that should be there
+    spans: int  # expected
     expected: Tally
     acknowledged: Tally
-    stored: Tally | None  # None: the backend cannot be asked, or did not answer
-    unsent: frozenset[bytes] = frozenset()  # spans that were never acknowledged and are not there
-    lost: frozenset[bytes] = frozenset()  # spans that were acknowledged and are not there
-    refused: frozenset[bytes] = frozenset()  # of the missing ones, those the destination would not take
-    forgotten: int = 0  # so many more that it would not take: which ones is not remembered
-    doubtful: frozenset[bytes] = frozenset()  # spans among which the destination refused some, without saying which
-    there: frozenset[bytes] = frozenset()  # spans the backend holds
-    ending: Ending = Ending()  # what was known of the session's end
+    stored: Tally | None  # None: the backend cannot be queried, or did not answer
+    unsent: frozenset[bytes] = frozenset()  # missing spans that were never acknowledged
+    lost: frozenset[bytes] = frozenset()  # missing spans that were acknowledged
+    refused: frozenset[bytes] = frozenset()  # missing spans that the destination refused
+    forgotten: int = 0  # further refused spans, whose ids were not kept
+    doubtful: frozenset[bytes] = frozenset()  # spans of which the destination refused some, without naming them
     off: int = 0  # traces that are switched off
-    is_unknown: bool = False  # the backend can be asked, but did not answer
-    silence: str = ""  # why not, where that is known
+    is_unknown: bool = False  # the backend can be queried, but did not answer
+    silence: str = ""  # why it did not answer, if known
 
     @property
     def missing(self) -> int:
-        """How many spans are not there."""
+        """Number of missing spans."""
         return len(self.unsent | self.lost | self.refused) + self.forgotten
 
     @property
     def is_complete(self) -> bool:
-        """Whether all that should be there is."""
+        """Whether every expected span arrived."""
         return not self.missing and not self.doubtful and not self.is_unknown
 
 
 def check(session: SessionFile, target: Target, config: Config, holdings: Holdings | None, now_ns: int) -> Checked:
-    """Compare a session with what a destination acknowledged, and with what it holds."""
-    checkpoint = known(config.home, session.session_id)
-    cursor = checkpoint.destinations.get(target.identity, state.Cursor())
-    rest = read_unsent(session, target, now_ns)
-    left = rest.spans
-    ending = _ending(session, cursor, rest, now_ns)
-    quarantined = {bytes.fromhex(entry.span_id) for entry in cursor.quarantined if entry.span_id}
-    doubted = {bytes.fromhex(entry.trace_id) for entry in cursor.quarantined if not entry.span_id}
-    not_acknowledged = left | quarantined
-    wanted: set[bytes] = set()
-    doubtful: set[bytes] = set()
-    there: set[bytes] = set()
-    expected = acknowledged = stored = Tally()
-    off = 0
-    is_unknown = False
-    project = ""
-    for piece in Reading(session, Progress(), ending, target.prices).pieces():
-        for trace in piece.traces:
-            project = project or trace.cwd
-            if checkpoint.is_off or target.mask.is_off(trace.cwd):
-                off += 1
-                continue
-            ids = {span.span_id for span in trace.spans}
-            wanted |= ids
-            doubtful |= ids if trace.trace_id in doubted else set()
-            expected += tally_of(trace)
-            acknowledged += tally_of(_without(trace, not_acknowledged))
-            held = holdings.stored(trace.trace_id) if holdings is not None else None
-            if held is None:
-                is_unknown |= holdings is not None
-                continue
-            there |= held
-            stored += tally_of(_without(trace, ids - held))
-    is_asked = holdings is not None and not is_unknown
-    missing = wanted - there if is_asked else wanted & not_acknowledged
-    return Checked(
-        session=session,
-        project=project or session.project,
-        spans=len(wanted),
-        expected=expected,
-        acknowledged=acknowledged,
-        stored=stored if is_asked else None,
-        unsent=frozenset(missing & left),
-        lost=frozenset(missing - left - quarantined),
-        refused=frozenset(missing & quarantined),
-        forgotten=0 if is_asked else cursor.forgotten,
-        doubtful=frozenset() if is_asked else frozenset(doubtful - not_acknowledged),
-        there=frozenset(there),
-        ending=ending,
-        off=off,
-        is_unknown=is_unknown,
-        silence=str(getattr(holdings, "silence", "")) if is_unknown else "",
-    )
+    """Compare a session with what a destination acknowledged, and with what it stored."""
+    return _compare(session, *_sides(session, target, config, holdings, now_ns))
 
 
 def repair(
@@ -133,30 +84,157 @@ def repair(
     holdings: Holdings | None,
     is_patient: Callable[[Verdict], bool] = lambda _verdict: False,
 ) -> list[Shipped]:
-    """Send what is missing of a session. Raises Busy if someone else keeps it; events may wait after it."""
+    """Send what is missing of a session. Raises Busy if another process has it; events may wait after it."""
     with state.lock(config.home, session.session_id, _BUSY_PATIENCE_S):
         now_ns = time.time_ns()
-        found = check(session, target, config, holdings, now_ns)  # again: it may have moved on
+        expected, acknowledged, stored = _sides(session, target, config, holdings, now_ns)
+        found = _compare(session, expected, acknowledged, stored)  # once more: it may have changed before the lock
         if found.is_unknown:
             return []
         done: list[Shipped] = []
         again = found.lost | (found.refused if holdings is not None else frozenset())
         if again:
-            done.append(send_again(session, target, found.ending, time.time, again, is_patient=is_patient))
+            ending = expected.ending
+            done.append(send_again(session, target, ending, time.time, again, is_patient=is_patient))
         if found.unsent and all(shipped.is_complete for shipped in done):
             ending = Ending(now_ns=now_ns)
-            done.append(send_unsent(session, target, ending, time.time, found.there, is_patient=is_patient))
+            done.append(send_unsent(session, target, ending, time.time, stored.spans, is_patient=is_patient))
         return done
 
 
-def _ending(session: SessionFile, cursor: state.Cursor, rest: Unsent, now_ns: int) -> Ending:
-    """What may be counted on: a turn that was acknowledged has ended, however short ago, if none goes on behind it.
+# ---- the three sides
 
-    Its place need not be the file's end: the client writes how long a turn took after its hook has returned.
+
+class _Expected(msgspec.Struct, frozen=True):
+    """What the transcript gives."""
+
+    traces: list[Trace]  # without content, and without those that are switched off
+    ending: Ending  # what is known about the session's end
+    project: str
+    off: int
+
+
+class _Acknowledged(msgspec.Struct, frozen=True):
+    """What the cursor of a destination says, apart from what it acknowledged."""
+
+    unsent: frozenset[bytes]  # spans
+    refused: frozenset[bytes]  # spans
+    doubtful: frozenset[bytes]  # traces of which an unknown part was refused
+    forgotten: int  # refused spans whose ids were not kept
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    """What a backend returned; `is_known` if it answered for every trace."""
+
+    spans: frozenset[bytes] = frozenset()
+    is_known: bool = False
+    silence: str | None = None  # why it did not answer; None if it was not queried, or answered
+
+
+def _sides(
+    session: SessionFile, target: Target, config: Config, holdings: Holdings | None, now_ns: int
+) -> tuple[_Expected, _Acknowledged, _Stored]:
+    checkpoint = known(config.home, session.session_id)
+    cursor = checkpoint.destinations.get(target.identity, state.Cursor())
+    rest = Rest(session, target, now_ns)
+    unsent = [(_outline(trace), _ids([left])) for trace, left in rest.traces()]
+    if cursor.progress == Progress() and not checkpoint.is_off:  # nothing was acknowledged: the rest is everything
+        project = rest.cwd or session.project
+        expected = _Expected([trace for trace, _ in unsent], Ending(now_ns=now_ns), project, rest.off)
+    else:
+        ending = _ending(session, cursor, rest, now_ns)
+        reading = Reading(session, Progress(), ending, target.prices)
+        traces = (_outline(trace) for piece in reading.pieces() for trace in piece.traces)
+        expected = _expected(session, traces, ending, lambda cwd: checkpoint.is_off or target.mask.is_off(cwd))
+    not_sent = frozenset[bytes]().union(*(spans for _, spans in unsent))
+    return expected, _acknowledged(cursor, not_sent), _stored(expected, holdings)
+
+
+def _outline(trace: Trace) -> Trace:
+    """A trace without its content: ids, kinds and figures."""
+    spans = tuple(msgspec.structs.replace(span, input=None, output=None) for span in trace.spans)
+    return msgspec.structs.replace(trace, spans=spans)
+
+
+def _ending(session: SessionFile, cursor: state.Cursor, rest: Rest, now_ns: int) -> Ending:
+    """What is known of the session's end: a turn that was acknowledged has ended, if none is in progress after it.
+
+    Its offset need not be the file's end: the client writes the duration of a turn after its hook has returned.
     """
     is_at_end = cursor.progress.main.offset == size_of(session.path)
     return Ending(is_stopped=is_at_end or not rest.has_open_turn, now_ns=now_ns)
 
 
-def _without(trace: Trace, ids: set[bytes] | frozenset[bytes]) -> Trace:
-    return msgspec.structs.replace(trace, spans=tuple(span for span in trace.spans if span.span_id not in ids))
+def _expected(
+    session: SessionFile, traces: Iterable[Trace], ending: Ending, is_off: Callable[[str], bool]
+) -> _Expected:
+    """The traces to export, and how many are switched off."""
+    wanted: list[Trace] = []
+    project, off = "", 0
+    for trace in traces:
+        project = project or trace.cwd
+        if is_off(trace.cwd):
+            off += 1
+        else:
+            wanted.append(trace)
+    return _Expected(wanted, ending, project or session.project, off)
+
+
+def _acknowledged(cursor: state.Cursor, unsent: frozenset[bytes]) -> _Acknowledged:
+    """What was not acknowledged: not sent yet, or refused."""
+    return _Acknowledged(
+        unsent=unsent,
+        refused=frozenset(bytes.fromhex(entry.span_id) for entry in cursor.quarantined if entry.span_id),
+        doubtful=frozenset(bytes.fromhex(entry.trace_id) for entry in cursor.quarantined if not entry.span_id),
+        forgotten=cursor.forgotten,
+    )
+
+
+def _stored(expected: _Expected, holdings: Holdings | None) -> _Stored:
+    """What the backend has of the expected traces."""
+    if holdings is None:
+        return _Stored()
+    answers = [holdings.stored(trace.trace_id) for trace in expected.traces]
+    is_known = None not in answers
+    spans = frozenset[bytes]().union(*(answer for answer in answers if answer is not None))
+    return _Stored(spans, is_known, None if is_known else str(getattr(holdings, "silence", "")))
+
+
+# ---- the comparison
+
+
+def _compare(session: SessionFile, expected: _Expected, acknowledged: _Acknowledged, stored: _Stored) -> Checked:
+    """What is missing. Where the backend answered, its answer counts; else what it acknowledged."""
+    wanted = _ids(expected.traces)
+    not_acknowledged = acknowledged.unsent | acknowledged.refused
+    doubtful = _ids(trace for trace in expected.traces if trace.trace_id in acknowledged.doubtful)
+    missing = wanted - stored.spans if stored.is_known else wanted & not_acknowledged
+    return Checked(
+        session=session,
+        project=expected.project,
+        spans=len(wanted),
+        expected=_tally(expected.traces, wanted),
+        acknowledged=_tally(expected.traces, wanted - not_acknowledged),
+        stored=_tally(expected.traces, stored.spans) if stored.is_known else None,
+        unsent=missing & acknowledged.unsent,
+        lost=missing - not_acknowledged,
+        refused=missing & acknowledged.refused,
+        forgotten=0 if stored.is_known else acknowledged.forgotten,
+        doubtful=frozenset() if stored.is_known else doubtful - not_acknowledged,
+        off=expected.off,
+        is_unknown=stored.silence is not None,
+        silence=stored.silence or "",
+    )
+
+
+def _ids(traces: Iterable[Trace]) -> frozenset[bytes]:
+    return frozenset(span.span_id for trace in traces for span in trace.spans)
+
+
+def _tally(traces: Iterable[Trace], ids: frozenset[bytes]) -> Tally:
+    """The figures of these spans of some traces."""
+    total = Tally()
+    for trace in traces:
+        spans = tuple(span for span in trace.spans if span.span_id in ids)
+        total += tally_of(msgspec.structs.replace(trace, spans=spans))
+    return total

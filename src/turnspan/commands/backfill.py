@@ -18,8 +18,8 @@ from turnspan.commands.declare import command, json_flag
 from turnspan.commands.selection import INTERRUPTED, selecting
 
 if TYPE_CHECKING:
-    from turnspan.bulk.backfill import Orders
     from turnspan.bulk.plan import Plan, Selection
+    from turnspan.bulk.runner import Orders
 
 
 @command()
@@ -70,8 +70,8 @@ def backfill(
     resend_since (null unless a --resend is not complete)
     """
     from turnspan.bulk import report
-    from turnspan.bulk.backfill import Orders, Totals, run
     from turnspan.bulk.plan import age_warning, make_plan
+    from turnspan.bulk.runner import Orders, Totals, run
     from turnspan.commands.printing import destinations_named, print_lines, print_record, remark, settings_for_export
     from turnspan.commands.progress import progress, stop_requests
     from turnspan.delivery.destinations import Target
@@ -111,16 +111,15 @@ def backfill(
 
 def _dry_run(plan: Plan, orders: Orders, processes: int, *, is_json: bool) -> int:
     from turnspan.bulk import report
-    from turnspan.bulk.dry_run import Survey, survey
     from turnspan.commands.printing import print_line, print_lines, print_record
     from turnspan.commands.progress import progress, stop_requests
 
     with stop_requests() as should_stop, progress(len(plan.jobs), plan.left_bytes) as show:
 
-        def watch(found: Survey) -> None:
-            show(found.sessions, None, found.read_bytes, "")
+        def watch(totals: Totals) -> None:
+            show(totals.tried, totals.turns, totals.read_bytes, totals.waiting)
 
-        found = survey(plan, orders, processes, watch, should_stop)
+        found = dry_run(plan, orders, processes, watch, should_stop)
     if is_json:
         print_record(report.survey_record(found))
     else:

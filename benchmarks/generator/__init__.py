@@ -1,0 +1,1 @@
+"""Parts of `generate.py`: templates, writing, tools, responses, sessions."""
