@@ -28,7 +28,7 @@ from turnspan.bulk.pool import Done, Lost, Parent, Pool
 from turnspan.bulk.report import dry_run_lines
 from turnspan.bulk.runner import Orders, Task, Totals
 from turnspan.commands.selection import When
-from turnspan.delivery import marks, state
+from turnspan.delivery import backoff, marks, state
 from turnspan.delivery.destinations import Target
 from turnspan.errors import TranscriptError
 from turnspan.settings.config import Destination, load_config
@@ -417,9 +417,9 @@ def test_a_dry_run_announces_what_a_backfill_sends(claude, tmp_path):
         path.write_bytes(data[: data.index(b"question 40 ")].rpartition(b"\n")[0] + b"\n")
         ship(session_at(path), files, orders.config, Ending(is_stopped=True), time.time)
         path.write_bytes(data)
-        ship(session_at(path), otlp, orders.config, Ending(is_stopped=True), time.time)
-        assert peek(home, path.stem).destinations[otlp.identity].arrived  # a part of a piece was acknowledged
-        state.drop_hold(home, otlp.identity)
+        ship(session_at(path), otlp, Ending(is_stopped=True), time.time)
+        assert state.peek(home, path.stem).destinations[otlp.identity].arrived  # a part of a piece was acknowledged
+        backoff.clear(home, otlp.identity)
         server.answers = [OK]
         server.requests.pop()  # the one that was answered with HTTP 503
         before = {"files": len(lines_on_disk(claude)), "otlp": len(received(server))}

@@ -41,10 +41,10 @@ def run(
 ) -> Totals:
     """Send the sessions of a plan. `watch` is called with the totals many times a second."""
     for destination in orders.destinations:
-        held = state.load_hold(orders.config.home, identity_of(destination))
+        held = backoff.load(orders.config.home, identity_of(destination))
         if held is not None and held.answer != Answer.LATER:
             # The user may have fixed the cause. Only a server that asked for time gets it.
-            state.drop_hold(orders.config.home, identity_of(destination))
+            backoff.clear(orders.config.home, identity_of(destination))
     totals = Runner(plan, orders, Sender).run(processes, watch, should_stop)
     _log(orders.config, totals)
     return totals

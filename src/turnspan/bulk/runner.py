@@ -22,7 +22,7 @@ import msgspec
 
 from turnspan.backends import Answer
 from turnspan.bulk.pool import Done, Lost, Pool
-from turnspan.delivery import state
+from turnspan.delivery import backoff, state
 from turnspan.delivery.destinations import identity_of
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ class Runner:
             refusing = self._refusing.get(shipped.destination, 0)
             self._refusing[shipped.destination] = refusing if refusing < 0 else refusing + 1
             if refusing + 1 < _REFUSING_ALL:
-                state.drop_hold(self._home, shipped.destination)  # the refusal is about this session
+                backoff.clear(self._home, shipped.destination)  # the refusal is about this session
                 return
         self._give_up(shipped.destination, why)
 

@@ -19,7 +19,7 @@ from turnspan.commands.selection import INTERRUPTED, selecting
 
 if TYPE_CHECKING:
     from turnspan.bulk.plan import Plan, Selection
-    from turnspan.bulk.runner import Orders
+    from turnspan.bulk.runner import Orders, Totals
 
 
 @command()
@@ -70,8 +70,9 @@ def backfill(
     resend_since (null unless a --resend is not complete)
     """
     from turnspan.bulk import report
+    from turnspan.bulk.backfill import run
     from turnspan.bulk.plan import age_warning, make_plan
-    from turnspan.bulk.runner import Orders, Totals, run
+    from turnspan.bulk.runner import Orders
     from turnspan.commands.printing import destinations_named, print_lines, print_record, remark, settings_for_export
     from turnspan.commands.progress import progress, stop_requests
     from turnspan.delivery.destinations import Target
@@ -111,6 +112,7 @@ def backfill(
 
 def _dry_run(plan: Plan, orders: Orders, processes: int, *, is_json: bool) -> int:
     from turnspan.bulk import report
+    from turnspan.bulk.dry_run import dry_run
     from turnspan.commands.printing import print_line, print_lines, print_record
     from turnspan.commands.progress import progress, stop_requests
 
@@ -121,11 +123,11 @@ def _dry_run(plan: Plan, orders: Orders, processes: int, *, is_json: bool) -> in
 
         found = dry_run(plan, orders, processes, watch, should_stop)
     if is_json:
-        print_record(report.survey_record(found))
+        print_record(report.dry_run_record(found))
     else:
-        print_lines(report.survey_lines(found, len(plan.jobs)))
+        print_lines(report.dry_run_lines(found, len(plan.jobs)))
         print_line("nothing was sent")
-    return INTERRUPTED if found.is_interrupted else 1 if found.failed else 0
+    return INTERRUPTED if found.totals.is_interrupted else 1 if found.totals.left else 0
 
 
 def _cores() -> int:
