@@ -376,7 +376,7 @@ def save_special_sessions(claude, tmp_path):
     """Save a session, a fork of it, one that is switched off, one that cannot be read, and one to send in parts."""
     projects, private = claude / "projects", tmp_path / "private"
     original = writer(1, version="2.1.45")
-    original.turn("first", "done")
+    original.turn("my key is AKIA" + "Q7ZXW2MB4KPL9TRN", "done")
     fork = writer(2, version="2.1.45")
     fork.rows, fork.count, fork.parent = list(original.rows), original.count, original.parent
     fork.turn("my own", "done")
@@ -386,7 +386,7 @@ def save_special_sessions(claude, tmp_path):
     (private / ".claude" / "turnspan.toml").write_text("enabled = false\n")
     partly = writer(4)
     for number in range(100):
-        partly.turn(f"question {number} " + "x" * 1000, "my key is AKIA" + "Q7ZXW2MB4KPL9TRN")
+        partly.turn(f"question {number} " + "x" * 1000, "done")
     for session in (original, fork, hidden, partly):
         path = session.save(projects / "-home-ada-loom")
     (projects / "-home-ada-loom" / "5e55104a.jsonl").mkdir()
@@ -439,6 +439,7 @@ def test_a_dry_run_announces_what_a_backfill_sends(claude, tmp_path):
         assert (total["copied"], total["off"]) == (record["copied"], record["off"]) == (1, 1)
     assert totals["files"]["spans"] != totals["otlp"]["spans"]
     assert sum(total["spans"] for total in totals.values()) == record["spans"]
+    assert totals["files"]["masked"]
     assert Counter(totals["files"]["masked"]) + Counter(totals["otlp"]["masked"]) == Counter(record["masked"])
 
 
