@@ -479,6 +479,16 @@ def test_little_is_loaded_to_say_the_version():
 # ---- in a separate process
 
 
+def screen_of(main_end):
+    """Everything that a process wrote to a terminal, once it has ended."""
+    screen = b""
+    with contextlib.suppress(OSError):  # EIO: the other end is closed
+        while chunk := os.read(main_end, 65536):
+            screen += chunk
+    os.close(main_end)
+    return screen
+
+
 @pytest.fixture
 def process(projects):
     """Start a command as a separate process."""
@@ -549,11 +559,7 @@ def test_the_message_of_ctrl_c_has_its_own_line():
     env = {**os.environ, "TERM": "xterm"}
     ran = subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, stderr=terminal)
     os.close(terminal)
-    screen = b""
-    with contextlib.suppress(OSError):  # EIO: the other end is closed
-        while chunk := os.read(main_end, 65536):
-            screen += chunk
-    os.close(main_end)
+    screen = screen_of(main_end)
     assert ran.communicate(timeout=20)[0] == b"True\n"
     assert b"\r\x1b[2KStopping... press Ctrl-C again to quit immediately\r\n" in screen
 
@@ -580,11 +586,7 @@ def test_colour_is_for_terminals_that_want_it(process, env, is_coloured):
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 64, 0, 0))
     shown = process("show", SESSION, "--turn", "1", env=env.items(), stdout=terminal, stderr=terminal)
     os.close(terminal)
-    out = b""
-    with contextlib.suppress(OSError):  # EIO: the other end is closed
-        while chunk := os.read(main_end, 65536):
-            out += chunk
-    os.close(main_end)
+    out = screen_of(main_end)
     assert shown.wait(20) == 0
     assert (b"\x1b[" in out) is is_coloured
     plain = re.sub(rb"\x1b\[[0-9;]*m", b"", out).decode()

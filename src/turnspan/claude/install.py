@@ -103,10 +103,12 @@ class Plan:
     def summary(self) -> str:
         """The change of an installation in a few words."""
         before, after = (_our_events(content) for content in (self.file.content, self.after))
+        what = f"{len(after)} hooks ({', '.join(after)})"
         if before:
-            return f"updates turnspan's hooks in {self.file.path} ({', '.join(after)})"
-        verb = f"creates {self.file.path} with" if self.file.content is None else f"adds to {self.file.path}"
-        return f"{verb} {len(after)} hooks ({', '.join(after)})"
+            return f"updates {what} in {self.file.path}"
+        return (
+            f"creates {self.file.path} with {what}" if self.file.content is None else f"adds {what} to {self.file.path}"
+        )
 
 
 def _our_events(content: bytes | None) -> list[str]:

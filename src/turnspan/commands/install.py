@@ -86,7 +86,8 @@ def install(
     """
     from turnspan.claude.install import Scope, apply, client_version, plan_install, remember_runtime, this_runtime
     from turnspan.commands.printing import print_line
-    from turnspan.settings.config import load_config
+    from turnspan.private_files import turnspan_home
+    from turnspan.settings.config import CONFIG_NAME, load_config
     from turnspan.settings.config_file import write_destination
 
     env, runtime = dict(os.environ), this_runtime()
@@ -105,6 +106,8 @@ def install(
         print_line("nothing was written")
         return
     if plan.is_change and is_asking:
+        if chosen is not None:
+            print_line(f"It also saves the destination {chosen.name} in {turnspan_home(env) / CONFIG_NAME}.")
         _confirm(plan)
     if chosen is not None:
         policy = {"capture": capture} if capture else {}
@@ -217,7 +220,7 @@ def _show(plan: Plan, *, is_summary: bool) -> None:
     if not plan.is_change:
         print_line(f"already installed in {plan.file.path}")
     elif is_summary:
-        print_line(f"{plan.summary}; nothing else changes")
+        print_line(f"This {plan.summary}; nothing else in the file changes.")
     else:
         show_diff(plan)
     for notice in plan.notices:
@@ -240,7 +243,11 @@ def _confirm(plan: Plan) -> None:
     choices = click.Choice(("y", "yes", "n", "no", "d"), case_sensitive=False)
     while True:
         answer = click.prompt(
-            "Apply these changes? [Y/n/d(iff)]", type=choices, default="y", show_default=False, show_choices=False
+            "Apply these changes? [Y/n/d] (d: show the diff)",
+            type=choices,
+            default="y",
+            show_default=False,
+            show_choices=False,
         )
         if answer == "d":
             show_diff(plan)

@@ -89,7 +89,7 @@ class Config(msgspec.Struct, frozen=True):
         if source.startswith("$"):
             return f"unset {source.removeprefix('$')}"
         if source.startswith("TURNSPAN_ENABLED"):  # in Claude Code's settings
-            return f"remove {source}"
+            return f"remove {source.replace(' in ', ' from ', 1)}"
         return f"set `enabled = true` in {source}"
 
     def narrowing(self, cwd: str) -> Narrowing:
