@@ -1,11 +1,11 @@
-"""Credentials that say themselves what they are: a prefix nobody writes by accident, then a long row of characters.
+"""Token formats: a distinctive prefix, then many random characters. One line of data each.
 
 Rules:
 
-- A format has at least `RUN` word characters in a row; its prefix begins there or at most `LOOK_BEHIND` bytes before.
-- A prefix begins with a literal: that makes the search for all of them at once cheap.
-- What a pattern rejects it rejects within a few hundred bytes, or once for each row; only what it accepts may be long.
-  That keeps the scan linear whatever the text.
+- A format holds at least `RUN` word characters in a row; its prefix begins there or at most `LOOK_BEHIND` bytes before.
+- A prefix begins with a literal character, so that one search finds all prefixes.
+- A pattern rejects a text within a few hundred bytes, or once for each run; only a match may be long. That keeps the
+  scan linear.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from turnspan.secrets.names import is_basic, looks_random
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-RUN: Final = 20  # the shortest row of word characters in any format of `_FORMATS`; an AWS key id is the shortest
+RUN: Final = 20  # the fewest word characters in a row in any of `_FORMATS`: an AWS key id
 
-# What may stand before a weak prefix: no letter or digit, unless it ends an escape (\n in JSON, %3D in a URL, a colour
-# of the terminal).
+# Before a short prefix: no letter or digit, unless it ends an escape (\n in JSON, %3D in a URL, a terminal colour).
 _LEFT: Final = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf])|(?<=[0-9;\[]m)|(?<=%[0-9A-Fa-f]{2}))"
 _NEXT_LINE: Final = r"(?:\\[nr]|\s|[0-9]{1,6}→){1,24}"
 _KEY_LINES: Final = (
     rf"[A-Za-z0-9+/]{{20,}}+(?:{_NEXT_LINE}[A-Za-z0-9+/]{{20,}}+)*+(?:{_NEXT_LINE}[A-Za-z0-9+/]{{1,80}}+={{0,2}})?"
 )
 
-# rule, prefixes, what follows them, what must stand before them
+# rule, prefixes, the pattern after the prefix, the pattern before it
 _FORMATS: Final[tuple[tuple[str, str, str, str], ...]] = (
-    # An AWS key id, and the secret where it follows as in a CSV file.
+    # An AWS key id, and the secret key if it follows, as in a CSV file.
     ("aws-access-key", "AKIA ASIA ABIA ACCA",
      r"[A-Z0-9]{16}(?:[\s,;:|\"'\\=]{1,6}[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+]))?", ""),
     ("google-api-key", "AIza", r"[\w-]{35}", ""),
@@ -55,7 +54,7 @@ _FORMATS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("mailgun-key", "key-[0-9a-f]{8}", r"[0-9a-f]{24}(?![0-9a-f])", _LEFT),
     ("anthropic-key", "sk-ant-", r"[\w-]{13,}+", ""),
     ("langfuse-key", "sk-lf- pk-lf-", r"[\w-]{14,}+", ""),
-    # A style sheet's class names begin with sk-, too, but have neither digits nor capitals.
+    # CSS class names begin with sk-, too, but have neither digits nor capitals.
     ("openai-key", "sk-", r"(?=[\w-]{0,80}[0-9A-Z])[\w-]{17,}+", _LEFT),
     ("huggingface-token", "hf_", r"[A-Za-z0-9]{30,}+", _LEFT),
     ("groq-key", "gsk_", r"[A-Za-z0-9]{30,}+", _LEFT),
@@ -85,7 +84,7 @@ _FORMATS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("azure-sas", "sig=", r"[A-Za-z0-9%+/_-]{40,}+=?", _LEFT),
     ("age-key", "AGE-SECRET-KEY-1", r"[A-Z0-9]{40,}+", ""),
     ("jwt", "eyJ", r"[\w-]{8,512}+\.[\w-]{8,}+(?:\.[\w-]*+)*+", _LEFT),
-    # Private keys without the line that announces them: OpenSSH's magic words, ASN.1's "version 0" of RSA and PKCS #8.
+    # Private keys without their BEGIN line: OpenSSH's magic, and ASN.1's "version 0" of RSA and PKCS #8.
     ("private-key", "b3BlbnNzaC1rZXktdjE", _KEY_LINES, ""),
     ("private-key", "MII[A-Z]", r"[\w+/]{2}IBA[AD]" + _KEY_LINES, _LEFT),
     ("bearer", r"Bearer\x20 bearer\x20 BEARER\x20", r"[A-Za-z0-9._~+/=-]{16,}+", ""),
@@ -94,7 +93,7 @@ _FORMATS: Final[tuple[tuple[str, str, str, str], ...]] = (
 
 
 def _by_first_character(prefixes: Iterable[str]) -> str:
-    """Alternatives as a tree: the engine tries one branch for each first character instead of one for each prefix."""
+    """Return the alternatives grouped by first character, so that `re` tries one branch instead of all prefixes."""
     tree: dict[str, list[str]] = {}
     for prefix in prefixes:
         cut = 2 if prefix[0] == "\\" else 1
@@ -103,17 +102,17 @@ def _by_first_character(prefixes: Iterable[str]) -> str:
 
 
 PREFIX: Final = lazy.pattern(_by_first_character(one for _, some, _, _ in _FORMATS for one in some.split()).encode())
-LOOK_BEHIND: Final = 8  # no prefix that ends before its row of word characters is longer
+LOOK_BEHIND: Final = 8  # bytes; the longest prefix that ends before its run of word characters
 
 
 def format_at(data: bytes, at: int) -> tuple[int, int, str] | None:
-    """What the format whose prefix begins at `at` masks, from where to where, and its rule."""
+    """Return start, end and rule of the token whose prefix begins at `at`."""
     pattern, rules = _formats(data[at : at + 1])
     found = pattern.match(data, at)
     if found is None or found.lastindex is None:
         return None
     rule = rules[found.lastindex - 1]
-    start = at + _SAID_BEFORE.get(rule, 0)
+    start = at + _KEPT.get(rule, 0)
     if rule == "bearer" and not looks_random(data[start : min(found.end(), start + 512)]):
         return None
     if rule == "basic-auth" and not is_basic(data[start : found.end()]):
@@ -121,12 +120,12 @@ def format_at(data: bytes, at: int) -> tuple[int, int, str] | None:
     return start, found.end(), rule
 
 
-_SAID_BEFORE: Final = {"bearer": 7, "basic-auth": 6, "azure-sas": 4}  # how much of the prefix may stay
+_KEPT: Final = {"bearer": 7, "basic-auth": 6, "azure-sas": 4}  # characters of the prefix that are not masked
 
 
 @cache
 def _formats(first: bytes) -> tuple[re.Pattern[bytes], list[str]]:
-    """The formats with a prefix that begins with this character. Compiled when one is met: most texts hold none."""
+    """Return the formats with this first character, compiled on first use: most texts hold none."""
     some = [
         (rule, f"({left}(?:{prefix}){rest})")
         for rule, prefixes, rest, left in _FORMATS

@@ -1,12 +1,12 @@
-"""Credentials that only their name betrays: `password = …`, `"api_key": "…"`, `Authorization: …`.
+"""Secrets recognised by the name before them: `password = …`, `"api_key": "…"`, `Authorization: …`.
 
 Rules:
 
-- A name alone proves nothing: code passes passwords around all day. The value must look like a value, and how much it
-  must look like one depends on how the two stand together (`Style`).
+- A name alone is not enough: most code with `password` in it holds no password. The value must look like a secret;
+  how strict that test is depends on the syntax between name and value (`Style`).
 - Templates, variables, types and words of documentation are not secrets (`is_placeholder`).
-- Every `look_at_…` is called where its literal stands, looks at a bounded stretch, adds the hits it finds and answers
-  where to go on.
+- Every `look_at_…` gets the position of its literal, reads a bounded number of bytes, appends the hits it finds and
+  returns the position where the search continues.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Hit: TypeAlias = tuple[int, int, str]  # start, end, rule
 
 
 class Style(Enum):
-    """How a value stands next to its name."""
+    """The syntax between a name and its value."""
 
     QUOTED = "quoted"  # password = "…", "password": "…", <password>…</password>
     SHELL = "shell"  # PASSWORD=… as in a shell or an .env file
-    YAML = "yaml"  # password: … alone on a line
-    BARE = "bare"  # password=… somewhere in a line, --password …
+    YAML = "yaml"  # password: …, the only entry of its line
+    BARE = "bare"  # password=… inside a line, --password …
     LOOSE = "loose"  # ("password", "…"), set_password("…")
 
 
@@ -59,7 +59,7 @@ _QUOTED: Final = lazy.pattern(
     )""",
     re.VERBOSE,
 )
-# A bare value also ends at an escape of JSON: \n is not part of a password, a lone backslash may be.
+# A bare value ends at an escape of JSON, such as \n; a single backslash can be part of a password.
 _BARE_CHARACTER: Final = rb"""(?:[^\s"'`\\,;&(){}\[\]<>|]|\\(?![nrtu"'\\]))"""
 _SHELL_CHARACTER: Final = rb"""(?:[^\s"'`\\]|\\(?![nrtu"'\\]))"""
 _BARE: Final = lazy.pattern(_BARE_CHARACTER + rb"{3,512}+"), lazy.pattern(_BARE_CHARACTER + rb"*+")
@@ -71,16 +71,16 @@ KEY_OWNERS: Final = (
     b"auth", b"app", b"application", b"service", b"storage", b"deploy", b"session", b"consumer", b"subscription",
     b"client", b"admin", b"hmac", b"jwt", b"ssh", b"ingest", b"license", b"write", b"server", b"function", b"functions",
 )  # fmt: skip
-_TELLING: Final = (b"pass", b"pwd", b"secret", b"token", b"key", b"authori", b"cookie")  # what the two below end in
+_SECRET_WORDS: Final = (b"pass", b"pwd", b"secret", b"token", b"key", b"authori", b"cookie")  # a quick test
 _WHOLE_NAME: Final = lazy.pattern(_WORD + _SUFFIX + rb"\Z", re.IGNORECASE)
 _HEADER_NAME: Final = lazy.pattern(rb"(?:\A|-)(?:authori[sz]ation|(?:set-)?cookie)\Z", re.IGNORECASE)
 
 
 def rule_of_name(name: bytes) -> str | None:
-    """The rule for the whole name of a value, as a JSON object or a form has it."""
+    """Return the rule for a complete name, such as a key of a JSON object."""
     name = name[-64:]
     folded = name.lower()
-    if not any(word in folded for word in _TELLING):
+    if not any(word in folded for word in _SECRET_WORDS):
         return None
     if _HEADER_NAME.search(name):
         return "authorization" if name[-1:] in b"nN" else "cookie"
@@ -89,12 +89,12 @@ def rule_of_name(name: bytes) -> str | None:
 
 
 def _rule_of_word(word: bytes, before: bytes) -> str | None:
-    """The rule for a name that ends in `before` + `word`; None when such a name says nothing."""
+    """Return the rule for a name that ends in `before` + `word`, or None if it is not the name of a secret."""
     match word[:4].lower():
         case b"pwd":
             return "password"
         case b"pass":
-            # `pass` is the end of many words; as a name it stands alone or after a joint.
+            # Many words end in `pass` (bypass, compass): it counts alone or after a separator.
             return "password" if len(word) > 4 or not before[-1:].isalnum() else None
         case b"secr":
             return "secret"
@@ -139,17 +139,17 @@ _WORDS: Final = lazy.pattern(rb"[A-Z]?[a-z]{3,}|[A-Z]{4,}")
 
 
 def is_template(value: bytes) -> bool:
-    """Whether a value is to be filled in: `<…>`, `${…}`, `****`."""
+    """Return whether a value is a template or already masked: `<…>`, `${…}`, `****`."""
     return not value.strip(value[:1]) or _TEMPLATE.match(value[:256]) is not None
 
 
 def is_placeholder(value: bytes) -> bool:
-    """Whether a value only stands for one: a template, a variable, a type, a word of documentation."""
+    """Return whether a value is a template, a variable, a type or a word of documentation."""
     return is_template(value) or _PLACEHOLDER.match(value[:256]) is not None
 
 
 def looks_random(value: bytes) -> bool:
-    """Whether a value looks made by a machine: letters mixed with digits, capitals or signs, not words."""
+    """Return whether a value looks generated: letters mixed with digits, capitals or signs, not words."""
     if len(value) < 8 or b" " in value:
         return False
     value = value[:512]
@@ -167,7 +167,7 @@ def looks_random(value: bytes) -> bool:
 
 
 def is_secret(rule: str, value: bytes, style: Style) -> bool:
-    """Whether a value next to a name of this rule is a secret."""
+    """Return whether a value is a secret, given the rule of its name and the syntax between them."""
     if rule == "key":
         return len(value) >= 20 and looks_random(value)
     if rule in {"aws-secret-key", "azure-key"} and _BASE64_KEY.match(value):
@@ -183,7 +183,7 @@ def is_secret(rule: str, value: bytes, style: Style) -> bool:
 
 
 def _is_password(value: bytes, style: Style) -> bool:
-    """Whether what stands next to the word password is one: people choose words, and code is full of them."""
+    """Return whether a value named password is one. Real passwords can be plain words, and so can code."""
     has_digit = len(value.translate(None, _DIGITS)) < len(value)
     match style:
         case Style.YAML:
@@ -197,19 +197,19 @@ def _is_password(value: bytes, style: Style) -> bool:
 
 
 def look_at_name(data: bytes, at: int, hits: list[Hit]) -> int:
-    """A name that ends in `pass`, `pwd`, `secret`, `token` or `key`, and its value in any spelling people use."""
+    """A name that ends in `pass`, `pwd`, `secret`, `token` or `key`, and its value."""
     named = _NAMED.match(data, at)
     if named is None:
         return at + 3
-    go_on = named.end("word")
+    after_word = named.end("word")
     before = data[max(0, at - 48) : at]
     rule = _rule_of_word(named["word"], before)
     if rule is None:
-        return go_on
+        return after_word
     head = before.rstrip(_NAME_CHARACTERS)
     name = before[len(head) :]
     if named["flag"] is not None and name[:1] != b"-" and rule != "aws-secret-key" and b"login " not in before:
-        return go_on  # neither an option, nor `aws configure set`, nor a .netrc file
+        return after_word  # neither an option, nor `aws configure set`, nor a .netrc file
     is_shell = _is_shell(named, head, name)
     start = named.end()
     quoted = _QUOTED.match(data, start)
@@ -219,17 +219,17 @@ def look_at_name(data: bytes, at: int, hits: list[Hit]) -> int:
         if is_secret(rule, data[start:end], style):
             hits.append((start, end, rule))
             return end
-        return go_on
+        return after_word
     if named["loose"] is not None:
-        return go_on
+        return after_word
     if data[start : start + 1] in {b'"', b"'", b"`"}:
-        start += 1  # a quote that is not closed: the text was cut
+        start += 1  # a quote without its end: truncated text
     pattern, rest = _SHELL if is_shell else _BARE
     bare = pattern.match(data, start)
     if bare is None or (not is_shell and data[bare.end() : bare.end() + 1] in {b"(", b"["}):
-        return go_on  # nothing, or a call: code
+        return after_word  # nothing, or a call: code
     if not is_secret(rule, bare[0], _style_of_bare(data, named, head, bare.end(), is_shell=is_shell)):
-        return go_on
+        return after_word
     tail = rest.match(data, bare.end())
     end = tail.end() if tail is not None else bare.end()
     hits.append((start, end, rule))
@@ -237,7 +237,7 @@ def look_at_name(data: bytes, at: int, hits: list[Hit]) -> int:
 
 
 def _is_shell(named: re.Match[bytes], head: bytes, name: bytes) -> bool:
-    """Whether it is an assignment as a shell or an .env file has it; `name` is what of it stands before the word."""
+    """Return whether it is an assignment of a shell or an .env file; `name` is the part of the name before the word."""
     if named["attribute"] is None and (named["operator"] != b"=" or named["close"] or named["space"] or named["after"]):
         return False
     if named["word"].isupper() and name == name.upper() and b"-" not in name:
@@ -246,8 +246,8 @@ def _is_shell(named: re.Match[bytes], head: bytes, name: bytes) -> bool:
 
 
 def _begins_line(head: bytes) -> bool:
-    """Whether nothing of a line stands before, or only its number, as in what Claude Code reads from a file."""
-    # A backslash: the n of an escaped line end has gone with the name.
+    """Return whether a name is the first word of its line; a line number of Claude Code's Read tool may precede it."""
+    # A backslash: of an escaped line end, whose n was taken for a part of the name.
     if not head or head[-1:] in {b"\n", b"\r", b"\\"} or head.endswith((b"export ", b"set ", b"ENV ", b"ARG ")):
         return True
     return head.endswith(b"\xe2\x86\x92") or (head[-1:] == b"\t" and head[-2:-1].isdigit())
@@ -290,7 +290,7 @@ _COOKIE: Final = lazy.pattern(
 
 
 def look_at_authorization(data: bytes, at: int, hits: list[Hit]) -> int:
-    """An Authorization header, and the base64 that Docker and npm keep under `auth`."""
+    """An Authorization header, or the base64 under `auth` in the settings of Docker and npm."""
     found = _AUTHORIZATION.match(data, at)
     if found is None:
         found = _DOCKER_AUTH.match(data, at)
@@ -299,7 +299,7 @@ def look_at_authorization(data: bytes, at: int, hits: list[Hit]) -> int:
     elif not _authorizes(found["scheme"], found["value"]):
         return at + 4
     start, end = found.span("value")
-    # Some schemes have several values, some of them in quotes.
+    # These schemes have several values, some of them in quotes.
     has_many = (found.groupdict().get("scheme") or b"").lower() in {b"digest", b"hawk", b"aws4-hmac-sha256"}
     rest = (_REST_OF_LINE if has_many else _REST).match(data, end)
     end = rest.end() if rest is not None else end
@@ -315,7 +315,7 @@ def _authorizes(scheme: bytes | None, value: bytes) -> bool:
 
 
 def look_at_cookie(data: bytes, at: int, hits: list[Hit]) -> int:
-    """Cookie and Set-Cookie headers, and curl's option."""
+    """Cookie and Set-Cookie headers, and curl's `--cookie`."""
     found = _COOKIE.match(data, at)
     if found is None or is_placeholder(found["value"].partition(b"=")[2]):
         return at + 6
@@ -324,13 +324,13 @@ def look_at_cookie(data: bytes, at: int, hits: list[Hit]) -> int:
 
 
 def is_basic(value: bytes) -> bool:
-    """Whether a value is `user:password` in base64."""
+    """Return whether a value is `user:password` in base64."""
     plain = from_base64(value[:512])
     return plain is not None and b":" in plain and plain.isascii() and plain.decode("ascii").isprintable()
 
 
 def from_base64(value: bytes) -> bytes | None:
-    """The bytes behind base64 of either alphabet, None if it is none."""
+    """Decode base64 of either alphabet; None if the value is not base64."""
     value = value.translate(_STANDARD_BASE64, b"\r\n=")
     value = value[: len(value) - (len(value) % 4 == 1)]
     try:

@@ -1,12 +1,32 @@
-"""Where the secrets are in a text, without looking at most of it.
+"""Finds the positions of secrets in a text, and reads only a small part of it in Python.
 
-Rules:
+Hand-written because a scanner that runs about a hundred regular expressions one after the other costs a hundred times
+as much as encoding the text; `benchmarks/masking.py` measures both.
 
-- Formats with a prefix are looked for only in rows of `RUN` word characters; names, headers and URLs only where one of
-  a few literals stands. Both are found by searches that run in C.
-- What is tried at one place and fails looks at a few hundred bytes; what succeeds is not looked at again. So the scan
-  is linear, and a `Meter` that counts its steps bounds it.
-- Positions are bytes of UTF-8. Every hit begins and ends next to an ASCII character, so no character is torn.
+**Token formats** (`formats`) have a prefix and many word characters. The text is reduced to "word character or not"
+(one `bytes.translate`), and prefixes are searched only in runs of at least `formats.RUN` word characters.
+
+**Names, headers and flags** (`names`) are searched by a few literals (`_PLACES`). `re` finds a pattern that begins with
+a literal as fast as `bytes.find`, but not if it ignores case, and not if it begins with a choice. So the text is folded
+first (`fold`): capitals become small letters, and `e`, `o` and `y` become `k`. Then the middles of four words are the
+same three letters, and one search finds all four:
+
+    word            folded
+    [key]           kkk
+    t[oke]n         tkkkn
+    c[ook]ie        ckkkik
+    h[ook]s         hkkks
+
+Other words fold, too (`secret` to `skcrkt`), but never two of them to the same letters. The patterns below are written
+in plain words and folded by the same function as the text. What a search finds is only a candidate: each `look_at_…`
+reads the original text at that position and decides.
+
+**URLs** are searched by their `@`.
+
+Cost: a candidate that is not a secret costs a few hundred bytes of reading; a secret is read once. So the scan is
+linear, and a `Meter` that counts steps bounds it.
+
+Positions are bytes of UTF-8. Every hit begins and ends next to an ASCII character, so no character is torn.
 """
 
 from __future__ import annotations
@@ -25,27 +45,27 @@ if TYPE_CHECKING:
     from turnspan.secrets.names import Hit
 
 OWN_CREDENTIAL: Final = "own-credential"
-_ATTEMPT: Final = 400  # what trying a rule at one place costs, in characters scanned
-_BASE64_MIN, _BASE64_MAX = 40, 350_000  # characters of base64 worth a look inside
+_ATTEMPT: Final = 400  # steps for one candidate; a step is one character of plain text
+_BASE64_MIN, _BASE64_MAX = 40, 350_000  # characters of base64 that are decoded and scanned
 _BASE64_DEPTH: Final = 2
-_PRIVATE_KEY_MAX: Final = 16_384  # from BEGIN to END
+_PRIVATE_KEY_MAX: Final = 16_384  # bytes between BEGIN and END
 
-Look: TypeAlias = "Callable[[bytes, int, list[Hit]], int]"  # adds the hits at a place, answers where to go on
+Look: TypeAlias = "Callable[[bytes, int, list[Hit]], int]"  # appends the hits at a position; returns where to continue
 
 
-class OverBudget(Exception):  # noqa: N818 - it is not an error but the end of an allowance
-    """A text costs more to scan than is allowed."""
+class OverBudget(Exception):  # noqa: N818  expected: the caller withholds the text
+    """Scanning the text would exceed the budget."""
 
 
 class Meter:
-    """Counts the steps of a scan down; the clock, where there is one, only stops what steps cannot foresee."""
+    """A budget of steps for a scan; `is_late`, if given, also ends it when its time is up."""
 
     def __init__(self, steps: int, is_late: Callable[[], bool] | None = None) -> None:
         self._left = steps
         self._is_late = is_late
 
     def spend(self, steps: int) -> None:
-        """Take `steps` off the allowance."""
+        """Use `steps` of the budget; raise `OverBudget` when it is used up."""
         self._left -= steps
         if self._left < 0 or (self._is_late is not None and self._is_late()):
             raise OverBudget
@@ -54,7 +74,7 @@ class Meter:
 def find(
     data: bytes, credentials: Sequence[bytes], meter: Meter, *, has_builtin: bool = True, depth: int = 0
 ) -> list[Hit]:
-    """Every secret in `data`, in no order, possibly overlapping."""
+    """Return every secret in `data`, in any order, possibly overlapping."""
     meter.spend(len(data) + 50)
     hits: list[Hit] = []
     for credential in credentials:
@@ -66,12 +86,12 @@ def find(
         return hits
     if len(data) >= formats.RUN:
         _find_formats(data, credentials, hits, meter, depth)
-    folded = data.translate(_FOLD)
-    for literal, place, look in _PLACES:
+    folded = fold(data)
+    for literal, pattern, look in _PLACES:
         if literal not in folded:
             continue
         done = 0
-        for found in place.finditer(folded):
+        for found in pattern.finditer(folded):
             if (at := found.start()) >= done:
                 meter.spend(_ATTEMPT)
                 done = look(data, at, hits)
@@ -86,7 +106,7 @@ def find(
 
 _WORD_CHARACTERS: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-%"
 _IS_WORD: Final = bytes(ord("w" if code in _WORD_CHARACTERS else " ") for code in range(256))
-_SMALL: Final = b"abcdefghijklmnopqrstuvwxyz_-"
+_IDENTIFIER_CHARACTERS: Final = b"abcdefghijklmnopqrstuvwxyz_-"
 _RUN: Final = b"w" * formats.RUN
 _BASE64: Final = lazy.pattern(
     rb"[A-Za-z0-9+/_-]{40,}+(?:\r?\n[A-Za-z0-9+/]{40,}+)*+(?:\r?\n[A-Za-z0-9+/]{1,80}+(?![A-Za-z0-9+/]))?={0,2}"
@@ -96,48 +116,48 @@ _BASE64_BACKWARDS: Final = lazy.pattern(rb"[A-Za-z0-9+/]*+")
 
 def _find_formats(data: bytes, credentials: Sequence[bytes], hits: list[Hit], meter: Meter, depth: int) -> None:
     shape = data.translate(_IS_WORD)
-    rows: list[tuple[int, int]] = []
+    runs: list[tuple[int, int]] = []
     at = shape.find(_RUN)
     while at >= 0:
         end = shape.find(b" ", at)
         if end < 0:
             end = len(data)
-        rows.append((at, end))
+        runs.append((at, end))
         at = shape.find(_RUN, end)
-    # A row of small letters is a name in somebody's code: what is random has digits or capitals.
-    rows = [(start, end) for start, end in rows if data[start:end].translate(None, _SMALL)]
-    _find_prefixes(data, rows, hits, meter)
+    # Only small letters: an identifier in code. Tokens have digits or capitals.
+    runs = [(start, end) for start, end in runs if data[start:end].translate(None, _IDENTIFIER_CHARACTERS)]
+    _find_prefixes(data, runs, hits, meter)
     done = 0
-    for start, end in rows:
+    for start, end in runs:
         if end - start >= _BASE64_MIN and start >= done and depth < _BASE64_DEPTH:
             done = _look_inside_base64(data, start, hits, meter, credentials=credentials, depth=depth)
 
 
-def _find_prefixes(data: bytes, rows: list[tuple[int, int]], hits: list[Hit], meter: Meter) -> None:
-    """Looks for prefixes in all rows at once, each with the few bytes before it."""
-    starts = [max(start - formats.LOOK_BEHIND, 0) for start, _ in rows]
-    joined = b"\n".join([data[start:end] for start, (_, end) in zip(starts, rows, strict=True)])
+def _find_prefixes(data: bytes, runs: list[tuple[int, int]], hits: list[Hit], meter: Meter) -> None:
+    """Search all runs at once, each with the few bytes before it, for prefixes of token formats."""
+    starts = [max(start - formats.LOOK_BEHIND, 0) for start, _ in runs]
+    joined = b"\n".join([data[start:end] for start, (_, end) in zip(starts, runs, strict=True)])
     found = formats.PREFIX.search(joined)
     if found is None:
         return
-    places = list(accumulate((end - start + 1 for start, (_, end) in zip(starts, rows, strict=True)), initial=0))
+    offsets = list(accumulate((end - start + 1 for start, (_, end) in zip(starts, runs, strict=True)), initial=0))
     done = 0
     while found is not None:
         meter.spend(_ATTEMPT // 2)
-        row = bisect_right(places, found.start()) - 1
-        at = starts[row] + found.start() - places[row]
-        go_on = found.start() + 1
+        run = bisect_right(offsets, found.start()) - 1
+        at = starts[run] + found.start() - offsets[run]
+        next_start = found.start() + 1
         if at >= done and (hit := formats.format_at(data, at)) is not None:
             hits.append(hit)
             done = hit[1]
-            go_on = max(go_on, min(places[row + 1], go_on + done - at - 1))
-        found = formats.PREFIX.search(joined, go_on)
+            next_start = max(next_start, min(offsets[run + 1], next_start + done - at - 1))
+        found = formats.PREFIX.search(joined, next_start)
 
 
 def _look_inside_base64(
     data: bytes, at: int, hits: list[Hit], meter: Meter, *, credentials: Sequence[bytes], depth: int
 ) -> int:
-    """Base64 of text that holds a secret is masked as a whole."""
+    """Decode base64 and scan the result; with a secret inside, all of the base64 is a hit."""
     before = _BASE64_BACKWARDS.match(data[max(0, at - 256) : at][::-1])
     start = at - (before.end() if before is not None else 0)
     found = _BASE64.match(data, start)
@@ -157,7 +177,7 @@ _PRINTABLE: Final = bytes([*range(0x20, 0x7F), 9, 10, 13])
 
 # ---- private keys, URLs, webhooks
 
-# What may stand in a key that was cut: its letters, escapes, headers, and the line numbers Claude Code writes (1→).
+# Characters of a truncated key: base64, escapes, headers, and the line numbers that Claude Code writes (1→).
 _KEY_LIKE: Final = lazy.pattern(rb"(?:[A-Za-z0-9+/=\s\\:,>|#]|\xe2\x86\x92)*+")
 _KEY_LIKE_BACKWARDS: Final = lazy.pattern(rb"(?:[A-Za-z0-9+/=\s\\:,>|#]|\x92\x86\xe2)*+")
 _URL: Final = lazy.pattern(
@@ -172,14 +192,14 @@ _WEBHOOK: Final = lazy.pattern(
 
 
 def _look_at_key(data: bytes, at: int, hits: list[Hit]) -> int:
-    """The word `key` ends the line that begins or ends a private key, or a name."""
+    """`key` ends a name, or the first or the last line of a private key."""
     if not data.startswith((b"KEY-----", b"KEY BLOCK-----"), at):
         joint = data[at - 1 : at]
         if joint in {b" ", b"."}:
             is_owned = data[max(0, at - 14) : at - 1].lower().endswith(names.KEY_OWNERS)
         else:
             is_owned = joint.isalnum() or joint in {b"_", b"-"}
-        return names.look_at_name(data, at, hits) if is_owned else at + 3  # most keys are nobody's: `for key in …`
+        return names.look_at_name(data, at, hits) if is_owned else at + 3  # `for key in …`: not part of a name
     head = data.index(b"-----", at) + 5
     begin = data.rfind(b"-----", max(0, at - 64), at)
     if begin < 0 or not data.startswith(b"PRIVATE ", at - 8):
@@ -189,7 +209,7 @@ def _look_at_key(data: bytes, at: int, hits: list[Hit]) -> int:
         if tail >= 0 and data.startswith(b"-----END", tail):
             close = data.find(b"-----", tail + 8, tail + 80)
             end = close + 5 if close >= 0 else tail + 8
-        else:  # it never ends, or not before the next one begins: all that looks like a key goes
+        else:  # truncated: everything that looks like a key
             body = _KEY_LIKE.match(data, head)
             end = body.end() if body is not None else head
         hits.append((begin, end, "private-key"))
@@ -202,7 +222,7 @@ def _look_at_key(data: bytes, at: int, hits: list[Hit]) -> int:
 
 
 def _look_at_url(data: bytes, at: int, hits: list[Hit]) -> int:
-    """An `@` may end the user and the password of a URL; only the password goes."""
+    """`@` may end the user and the password of a URL; only the password is a hit."""
     if data[at + 1 : at + 2] in {b"@", b" ", b"\n", b""}:
         return at + 1
     start = data.rfind(b"://", max(0, at - 400), at)
@@ -216,7 +236,7 @@ def _look_at_url(data: bytes, at: int, hits: list[Hit]) -> int:
 
 
 def _look_at_user(data: bytes, at: int, hits: list[Hit]) -> int:
-    """The user and the password that curl takes after `-u`."""
+    """The password in `curl -u user:password`."""
     found = _USER.match(data, at)
     if found is None or b"curl" not in data[max(0, at - 300) : at] or names.is_template(found["password"]):
         return at + 1
@@ -232,20 +252,24 @@ def _look_at_webhook(data: bytes, at: int, hits: list[Hit]) -> int:
     return found.end()
 
 
-# ---- places worth a look
-#
-# A pattern that begins with a literal is searched for as fast as bytes.find does it, but not if it ignores case. So the
-# text is folded: capitals become small, and e, k, o and y become one letter. Then t[oke]n, [key], c[ook]ie and h[ook]s
-# share their middle, and one search finds the four of them. What follows tells a name from a mere word.
+# ---- candidates
 
 _FOLD: Final = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZeoy", b"abcdkfghijklmnkpqrstuvwxkzkkk")
+
+
+def fold(text: bytes) -> bytes:
+    """Return a text in the reduced alphabet of the search; also for patterns without capital escapes."""
+    return text.translate(_FOLD)
+
+
+# What follows a word that is the end of a name: a suffix, a quote, then an operator, a comma, a bracket or a tag.
 _AS_NAME: Final = (
     rb"""(?:[_-]?[a-z]{1,10}+|[_-]?[0-9]{1,3}+)?+(?:\\{0,3}["'`])?+\]?+"""
-    rb"""(?:[ \t]{0,8}+(?:[:=!]|[,(][ \t]?[\\"'`])|[\s,]{1,24}+[\\"']{0,4}+valuk|>|[ ]is[ :])"""
+    rb"""(?:[ \t]{0,8}+(?:[:=!]|[,(][ \t]?[\\"'`])|[\s,]{1,24}+[\\"']{0,4}+value|>|[ ]is[ :])"""
 )
 
 
-def _look_at_middle(data: bytes, at: int, hits: list[Hit]) -> int:
+def _look_at_key_token_cookie_or_hook(data: bytes, at: int, hits: list[Hit]) -> int:
     word = data[max(0, at - 1) : at + 5].lower()
     if word[:5] == b"token":
         return names.look_at_name(data, at - 1, hits)
@@ -256,22 +280,24 @@ def _look_at_middle(data: bytes, at: int, hits: list[Hit]) -> int:
     return _look_at_webhook(data, at - 1, hits) if word[:5] == b"hooks" else at + 1
 
 
-_PLACES: Final[tuple[tuple[bytes, re.Pattern[bytes], Look], ...]] = tuple(
-    (literal, lazy.pattern(literal + rb"(?=" + follows + rb")"), look)
-    for literal, follows, look in (
-        (
-            b"pass",
-            rb"(?:wkrd|wd|phrask|ckdk)?" + _AS_NAME + rb"|(?<=[ -]pass)(?:wkrd|phrask)? [^ -]",
-            names.look_at_name,
-        ),
-        (b"pwd", _AS_NAME, names.look_at_name),
-        (b"skcrkt", _AS_NAME + rb"|(?<=-skcrkt) [^ -]", names.look_at_name),
-        (
-            b"kkk",
-            rb"n?" + _AS_NAME + rb"|(?<=[_-]kkk) [^ -]|(?<=-tkkk)n [^ -]|ik|s[./\\]|(?: blkck)?-----",
-            _look_at_middle,
-        ),
-        (b"auth", rb"kri|" + _AS_NAME, names.look_at_authorization),
-        (b" -u ", rb"[^ ]{1,64}:", _look_at_user),
-    )
+def _place(literal: bytes, follows: bytes, look: Look) -> tuple[bytes, re.Pattern[bytes], Look]:
+    return fold(literal), lazy.pattern(fold(literal + b"(?=" + follows + b")")), look
+
+
+# A literal, what must follow it (a lookbehind includes the literal itself), and the function that decides.
+_PLACES: Final = (
+    _place(
+        b"pass",
+        rb"(?:word|wd|phrase|code)?" + _AS_NAME + rb"|(?<=[ -]pass)(?:word|phrase)? [^ -]",
+        names.look_at_name,
+    ),
+    _place(b"pwd", _AS_NAME, names.look_at_name),
+    _place(b"secret", _AS_NAME + rb"|(?<=-secret) [^ -]", names.look_at_name),
+    _place(
+        b"key",  # also the middle of token, cookie and hooks
+        rb"n?" + _AS_NAME + rb"|(?<=[_-]key) [^ -]|(?<=-toke)n [^ -]|ie|s[./\\]|(?: block)?-----",
+        _look_at_key_token_cookie_or_hook,
+    ),
+    _place(b"auth", rb"ori|" + _AS_NAME, names.look_at_authorization),
+    _place(b" -u ", rb"[^ ]{1,64}:", _look_at_user),
 )
