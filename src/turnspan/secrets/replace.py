@@ -162,7 +162,7 @@ def _compiled(name: str, source: str) -> re.Pattern[str]:
         raise ConfigError(f"the pattern {name!r} matches an empty text", hint="make it more specific")
     if _nests_repetition(source):
         raise ConfigError(
-            f"the pattern {name!r} repeats a group that holds a repetition or an alternative, which can take exponential time",
+            f"the pattern {name!r} repeats a group that holds a repetition or an alternative (exponential time)",
             hint="write the repetition with a possessive quantifier (`++`, `*+`) or without the group",
         )
     return pattern
