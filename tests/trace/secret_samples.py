@@ -1,4 +1,4 @@
-"""Secrets of every rule, made up when a test asks for them: none of them stands in a file."""
+"""Generates secrets for every rule. No file of the project contains one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ B64 = ALNUM + "+/"
 
 
 class Sample(NamedTuple):
-    """A secret, and a text that holds it the way it turns up in practice."""
+    """A secret, and a text that contains it in a realistic form."""
 
     rule: str
     secret: str
@@ -26,7 +26,7 @@ class Sample(NamedTuple):
 
 
 def some(random: Random, alphabet: str, n: int) -> str:
-    """`n` characters, at least one a digit and one a letter where the alphabet has them, an alphanumeric one last."""
+    """Return `n` random characters: at least one digit if the alphabet has any, and a letter at the end."""
     made = [random.choice(alphabet) for _ in range(n)]
     made[n // 2] = random.choice([c for c in alphabet if c.isdigit()] or alphabet)
     made[-1] = random.choice([c for c in alphabet if c.isalpha()] or alphabet)
