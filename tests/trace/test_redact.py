@@ -107,8 +107,9 @@ def test_metadata_is_structure_only():
         input=Json("{}"), output="out", usage=Usage(7), cost_usd=0.25, error="tool_error", error_message="no",
         facts=facts,
     )  # fmt: skip
-    trace = msgspec.structs.replace(trace, spans=(*trace.spans, span), session_id="s", client_version="2.1")
+    trace = msgspec.structs.replace(trace, spans=(*trace.spans, span))
     redacted = redact(trace, METADATA).trace
+    assert (redacted.session_id, redacted.client_version) == ("unknown", "unknown")
     kept = msgspec.structs.replace(
         span, input=None, output=None, error_message="", facts={"request_id": "req_1", "exit_code": 2}
     )

@@ -101,7 +101,15 @@ def _allowed(trace: Trace, policy: Policy) -> Trace:
     if policy.capture == CaptureMode.METADATA:
         spans = tuple(_metadata(span) for span in trace.spans)
         name = _name_or(trace.name, "trace")
-        return msgspec.structs.replace(trace, name=name, tags=(), facts=_metadata_facts(trace.facts), spans=spans)
+        return msgspec.structs.replace(
+            trace,
+            name=name,
+            session_id=_identifier_or(trace.session_id, "unknown"),
+            client_version=_identifier_or(trace.client_version, "unknown"),
+            tags=(),
+            facts=_metadata_facts(trace.facts),
+            spans=spans,
+        )
     if policy.thinking and policy.tool_inputs and policy.tool_outputs and policy.images:
         return trace
     return msgspec.structs.replace(trace, spans=tuple(_switched(span, policy) for span in trace.spans))
@@ -123,6 +131,11 @@ def _metadata(span: Span) -> Span:
 def _name_or(name: str, otherwise: str) -> str:
     """Return a name, or `otherwise` if it is free text."""
     return name if _NAME.fullmatch(name) else otherwise
+
+
+def _identifier_or(value: str, otherwise: str) -> str:
+    """Return an identifier, or `otherwise` if it is free text."""
+    return value if not value or _IDENTIFIER.fullmatch(value) else otherwise
 
 
 def _metadata_facts(facts: Facts) -> Facts:
