@@ -44,7 +44,7 @@ def test_every_format_has_a_sample():
     """The tests generate a secret for every token format."""
     tried = {rule for rule, *_ in PREFIXED} | {rule for rule, *_ in INSIDE}
     tried |= {make(Random(0)).rule for make in MAKERS}
-    assert {rule for rule, *_ in formats._FORMATS} <= tried
+    assert {rule for rule, *_ in formats.FORMATS} <= tried
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,11 @@ def test_every_format_has_a_sample():
         "id 550e8400-e29b-41d4-a716-446655440000", "private_key_path = key.pem", "ssh-rsa AAAAB3NzaC1yc2E me@host",
         "-----BEGIN PUB" + "LIC KEY-----\nMIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8A\n-----END PUB" + "LIC KEY-----",
         "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk",
-        "test_that_the_password_is_not_shown_in_the_log_file", "[redacted:token]", "token: [redacted:token]",
+        "test_that_the_password_is_not_shown_in_the_log_file", "    --- PASS: TestName1/sub_2 (0.00s)", "PASS: test-bit1",
+        "that would pass: `make check2`", "tokens: input=1234 output=99", "pass `allow_nan1=True` to get them",
+        "PublicKey: 0123abcd4567ef890123abcd4567ef89", 'longopt_pat = r"--[a-zA-Z0-9]{1,20}x"', "docker run -p 8080:80 mysql",
+        "mysql -u root -p shop2", "A | SyntaxKind.AtToken | SyntaxKind.NewLineTrivia2 | B", "mkdir -p src/a1b2c3",
+        "credentials=get_credentials()", "PASSWORD=<your password>", "token: authenticationserviceprovider", "[redacted:token]", "token: [redacted:token]",
     ],
 )  # fmt: skip
 def test_ordinary_text_is_not_masked(text):

@@ -88,10 +88,10 @@ def find(
         _find_formats(data, credentials, hits, meter, depth)
     folded = fold(data)
     for literal, pattern, look in _PLACES:
-        if literal not in folded:
+        done = folded.find(literal)
+        if done < 0:
             continue
-        done = 0
-        for found in pattern.finditer(folded):
+        for found in pattern.finditer(folded, done):
             if (at := found.start()) >= done:
                 meter.spend(_ATTEMPT)
                 done = look(data, at, hits)
@@ -104,7 +104,7 @@ def find(
 
 # ---- formats
 
-_WORD_CHARACTERS: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-%"
+_WORD_CHARACTERS: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-%+"
 _IS_WORD: Final = bytes(ord("w" if code in _WORD_CHARACTERS else " ") for code in range(256))
 _IDENTIFIER_CHARACTERS: Final = b"abcdefghijklmnopqrstuvwxyz_-"
 _RUN: Final = b"w" * formats.RUN
@@ -136,22 +136,25 @@ def _find_formats(data: bytes, credentials: Sequence[bytes], hits: list[Hit], me
 def _find_prefixes(data: bytes, runs: list[tuple[int, int]], hits: list[Hit], meter: Meter) -> None:
     """Search all runs at once, each with the few bytes before it, for prefixes of token formats."""
     starts = [max(start - formats.LOOK_BEHIND, 0) for start, _ in runs]
-    joined = b"\n".join([data[start:end] for start, (_, end) in zip(starts, runs, strict=True)])
-    found = formats.PREFIX.search(joined)
-    if found is None:
-        return
-    offsets = list(accumulate((end - start + 1 for start, (_, end) in zip(starts, runs, strict=True)), initial=0))
-    done = 0
-    while found is not None:
-        meter.spend(_ATTEMPT // 2)
-        run = bisect_right(offsets, found.start()) - 1
-        at = starts[run] + found.start() - offsets[run]
-        next_start = found.start() + 1
-        if at >= done and (hit := formats.format_at(data, at)) is not None:
-            hits.append(hit)
-            done = hit[1]
-            next_start = max(next_start, min(offsets[run + 1], next_start + done - at - 1))
-        found = formats.PREFIX.search(joined, next_start)
+    joined = b"\n" + b"\n".join([data[start:end] for start, (_, end) in zip(starts, runs, strict=True)])
+    offsets: list[int] = []
+    for pattern in formats.PREFIX:
+        done = 0
+        found = pattern.search(joined)
+        while found is not None:
+            meter.spend(_ATTEMPT // 2)
+            offsets = offsets or list(
+                accumulate((end - start + 1 for start, (_, end) in zip(starts, runs, strict=True)), initial=1)
+            )
+            prefix = found.start("prefix")
+            run = bisect_right(offsets, prefix) - 1
+            at = starts[run] + prefix - offsets[run]
+            next_start = prefix
+            if at >= done and (hit := formats.format_at(data, at)) is not None:
+                hits.append(hit)
+                done = hit[1]
+                next_start = max(prefix, min(offsets[run + 1] - 1, prefix + done - at - 1))
+            found = pattern.search(joined, max(next_start, found.start() + 1))
 
 
 def _look_inside_base64(
@@ -183,16 +186,47 @@ _KEY_LIKE_BACKWARDS: Final = lazy.pattern(rb"(?:[A-Za-z0-9+/=\s\\:,>|#]|\x92\x86
 _URL: Final = lazy.pattern(
     rb"""://(?:[^\s:/?#@"'<>`\\]{0,128}:(?P<password>[^\s/?#"'<>`\\]{1,256}|(?![0-9]{1,5}/)[^\s@"'<>`\\]{1,256})|(?P<user>[\w-]{20,256}))@"""
 )
-_USER: Final = lazy.pattern(rb""" -u ["']?[^\s:"']{1,64}:(?P<password>[^\s"'\\]++)""")
+_OPTION: Final = lazy.pattern(
+    rb"""[ ]-(?:
+        (?:u[ ]|-user[ =])["']?[^\s:"']{0,64}:(?P<user>[^\s"'\\]{1,256})
+      | p["']?(?P<attached>[^\s"'\\-][^\s"'\\]{2,128})
+      | p[ ]{1,4}["']?(?P<spaced>[^\s"'\\-][^\s"'\\]{2,128})
+      | P[ ]{0,4}["']?(?P<capital>[^\s"'\\-][^\s"'\\]{2,128})
+      | a[ ]{1,4}["']?(?P<redis>[^\s"'\\-][^\s"'\\]{2,128})
+    )""",
+    re.VERBOSE,
+)
+# The commands for which such an option is a password.
+_COMMANDS: Final = {
+    "user": lazy.pattern(rb"\bcurl\b"),
+    "attached": lazy.pattern(rb"\b(?:mysql|mariadb)(?:dump|admin|import|show|check|-\w+)?\b|\bsshpass\b"),
+    "spaced": lazy.pattern(
+        rb"\bsshpass\b|\b(?:docker|podman|nerdctl|buildah|oras|crane|skopeo|helm|az|oc|cf)\b.* login\b"
+    ),
+    "capital": lazy.pattern(rb"\b(?:sqlcmd|bcp|zip|unzip)\b"),
+    "redis": lazy.pattern(rb"\bredis-cli\b"),
+}
+_SQL: Final = lazy.pattern(
+    rb"""identified[ ](?:with[ ][\w"'`]{1,40}[ ])?(?:by|as)[ ](?:password[ ])?
+    \\{0,3}["'](?P<password>[^"'\\\r\n]{3,256})""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_JWK_MEMBER: Final = lazy.pattern(
+    rb"""\\{0,3}"(?:d|p|q|dp|dq|qi|k)\\{0,3}"\s{0,8}:\s{0,8}\\{0,3}"(?P<value>[\w-]{16,}+)"""
+)
+_JWK_MAX: Final = 4_096  # bytes of a key before and after its "kty"
 _WEBHOOK: Final = lazy.pattern(
     rb"hooks\.slack(?:-gov)?\.com\\?/(?:services|workflows|triggers)(?P<slack>[\w/\\-]{20,}+)"
-    rb"|hooks\\?/[0-9]{15,22}\\?/(?P<discord>[\w-]{50,}+)",
+    rb"|hooks\\?/[0-9]{15,22}\\?/(?P<discord>[\w-]{50,}+)"
+    rb"|hookb2\\?/(?P<teams>[\w@/\\-]{60,}+)",
     re.IGNORECASE,
 )
 
 
 def _look_at_key(data: bytes, at: int, hits: list[Hit]) -> int:
     """`key` ends a name, or the first or the last line of a private key."""
+    if data.startswith(b"Key-File-", at):
+        return _look_at_putty_key(data, at, hits)
     if not data.startswith((b"KEY-----", b"KEY BLOCK-----"), at):
         joint = data[at - 1 : at]
         if joint in {b" ", b"."}:
@@ -235,13 +269,47 @@ def _look_at_url(data: bytes, at: int, hits: list[Hit]) -> int:
     return found.end()
 
 
-def _look_at_user(data: bytes, at: int, hits: list[Hit]) -> int:
-    """The password in `curl -u user:password`."""
-    found = _USER.match(data, at)
-    if found is None or b"curl" not in data[max(0, at - 300) : at] or names.is_template(found["password"]):
-        return at + 1
-    hits.append((*found.span("password"), "basic-auth"))
+def _look_at_putty_key(data: bytes, at: int, hits: list[Hit]) -> int:
+    """The private lines of a key file of PuTTY."""
+    lines = data.find(b"Private-Lines:", at, at + _PRIVATE_KEY_MAX)
+    body = _KEY_LIKE.match(data, lines + 14) if lines >= 0 else None
+    if body is None or len(body[0]) < _BASE64_MIN:
+        return at + 9
+    hits.append((*body.span(), "private-key"))
+    return body.end()
+
+
+def _look_at_jwk(data: bytes, at: int, hits: list[Hit]) -> int:
+    """The private members of a JSON web key, before and after its `kty`."""
+    start = max(data.rfind(b"{", max(0, at - _JWK_MAX), at), data.rfind(b"}", max(0, at - _JWK_MAX), at), at - _JWK_MAX)
+    end = data.find(b"}", at, at + _JWK_MAX)
+    end = end if end >= 0 else min(at + _JWK_MAX, len(data))
+    hits += ((*found.span("value"), "private-key") for found in _JWK_MEMBER.finditer(data, max(start, 0), end))
+    return end
+
+
+def _look_at_sql(data: bytes, at: int, hits: list[Hit]) -> int:
+    """The password in `CREATE USER … IDENTIFIED BY '…'`."""
+    found = _SQL.match(data, at)
+    if found is None or names.is_placeholder(found["password"]):
+        return at + 10
+    hits.append((*found.span("password"), "password"))
     return found.end()
+
+
+def _look_at_option(data: bytes, at: int, hits: list[Hit]) -> int:
+    """Passwords after one-letter options: `curl -u user:…`, `mysql -p…`, `sshpass -p …`, `redis-cli -a …`."""
+    option = _OPTION.match(data, at - 1)
+    if option is None or option.lastgroup is None:
+        return at + 2
+    kind = option.lastgroup
+    command = data[max(0, at - 300) : at]
+    if kind != "user":  # curl is often written over several lines
+        command = command[max(command.rfind(b"\n"), command.rfind(b"\\n")) + 1 :]
+    if _COMMANDS[kind].search(command) is None or names.is_template(option[kind]):
+        return at + 2
+    hits.append((*option.span(kind), "basic-auth" if kind == "user" else "password"))
+    return option.end()
 
 
 def _look_at_webhook(data: bytes, at: int, hits: list[Hit]) -> int:
@@ -264,40 +332,60 @@ def fold(text: bytes) -> bytes:
 
 # What follows a word that is the end of a name: a suffix, a quote, then an operator, a comma, a bracket or a tag.
 _AS_NAME: Final = (
-    rb"""(?:[_-]?[a-z]{1,10}+|[_-]?[0-9]{1,3}+)?+(?:\\{0,3}["'`])?+\]?+"""
-    rb"""(?:[ \t]{0,8}+(?:[:=!]|[,(][ \t]?[\\"'`])|[\s,]{1,24}+[\\"']{0,4}+value|>|[ ]is[ :])"""
+    rb"""(?:[_-]?[a-z]{1,10}+|[_-]?[0-9]{1,3}+)?+(?:\\{0,3}["'`])?+\]?+(?:\*\*)?+"""
+    rb"""(?:[ \t]{0,40}+(?:[:=!|]|[?+.]{1,2}=|\?:|n?["'`]|[,(][ \t]?[\\"'`])"""
+    rb"""|[\s,]{1,24}+[\\"']{0,4}+value|</key>|>|[ ]is[ :])"""
 )
 
 
 def _look_at_key_token_cookie_or_hook(data: bytes, at: int, hits: list[Hit]) -> int:
+    run = _FOLDED_RUN.match(data, at)  # privat[eKey], kub[eKey]: letters that fold alike may precede the word
+    if run is not None and (key := run[0].lower().rfind(b"key")) >= 0:
+        return _look_at_key(data, at + key, hits)
     word = data[max(0, at - 1) : at + 5].lower()
     if word[:5] == b"token":
         return names.look_at_name(data, at - 1, hits)
-    if data[at : at + 3].lower() == b"key":
-        return _look_at_key(data, at, hits)
     if word == b"cookie":
         return names.look_at_cookie(data, at - 1, hits)
-    return _look_at_webhook(data, at - 1, hits) if word[:5] == b"hooks" else at + 1
+    return _look_at_webhook(data, at - 1, hits) if word[:5] in {b"hooks", b"hookb"} else at + 1
 
 
-def _place(literal: bytes, follows: bytes, look: Look) -> tuple[bytes, re.Pattern[bytes], Look]:
-    return fold(literal), lazy.pattern(fold(literal + b"(?=" + follows + b")")), look
+_FOLDED_RUN: Final = lazy.pattern(rb"[eoykEOYK]++")
 
 
+def _look_at_secret_or_credentials(data: bytes, at: int, hits: list[Hit]) -> int:
+    is_secret = data[max(0, at - 2) : at].lower() == b"se"
+    return max(names.look_at_name(data, at - 2 if is_secret else at, hits), at + 3)
+
+
+def _place(literal: bytes, follows: bytes, look: Look, *, repeats: bytes = b"") -> _Place:
+    return fold(literal), lazy.pattern(fold(literal + repeats + b"(?=" + follows + b")")), look
+
+
+_Place: TypeAlias = "tuple[bytes, re.Pattern[bytes], Look]"
 # A literal, what must follow it (a lookbehind includes the literal itself), and the function that decides.
 _PLACES: Final = (
     _place(
-        b"pass",
-        rb"(?:word|wd|phrase|code)?" + _AS_NAME + rb"|(?<=[ -]pass)(?:word|phrase)? [^ -]",
+        b"pa",
+        rb"ss(?:word|wd|phrase|code)?" + _AS_NAME + rb"|ss(?<=[a-z _-]pass)(?:word|wd|phrase|code)? [^ -]"
+        rb"""|ts?(?:\\{0,3}["'`])?+[ ]?[:=]""",
         names.look_at_name,
     ),
-    _place(b"pwd", _AS_NAME, names.look_at_name),
-    _place(b"secret", _AS_NAME + rb"|(?<=-secret) [^ -]", names.look_at_name),
+    _place(b"pwd", _AS_NAME + rb"|(?<=[a-z_-]pwd) [^ -]", names.look_at_name),
+    _place(
+        b"cre",  # secret, credentials
+        rb"t" + _AS_NAME + rb"|t(?<=[a-z_-]secret) [^ -]|d(?:ential)?s?" + _AS_NAME,
+        _look_at_secret_or_credentials,
+    ),
     _place(
         b"key",  # also the middle of token, cookie and hooks
-        rb"n?" + _AS_NAME + rb"|(?<=[_-]key) [^ -]|(?<=-toke)n [^ -]|ie|s[./\\]|(?: block)?-----",
+        rb"n?" + _AS_NAME + rb"|(?<=[a-z_-]key) [^ -]|(?<=[a-z_-]toke)n [^ -]"
+        rb"|ie|s[./\\]|b2/|(?: block)?-----|-file-[0-9]",
         _look_at_key_token_cookie_or_hook,
+        repeats=b"k*+",
     ),
+    _place(b"identified", rb" (?:with|by)", _look_at_sql),
+    _place(b'"kty', rb"""\\{0,3}":?""", _look_at_jwk),
     _place(b"auth", rb"ori|" + _AS_NAME, names.look_at_authorization),
-    _place(b" -u ", rb"[^ ]{1,64}:", _look_at_user),
+    _place(b"-", rb"(?<= -)(?:u [^ ]{0,64}:|-user[ =]|p[^-]|a [^-])", _look_at_option),
 )
