@@ -173,6 +173,14 @@ BAD = {
     "no space": "Aa1" * 333_333,
     "prefixes": "-eyJ" * 100_000,
     "quotes": 'password="' * 30_000,
+    "web keys": '"kty"}' * 60_000,
+    "web keys without an end": '"kty":' * 60_000,
+    "PuTTY keys": "Key-File-2:Private-Lines:" * 20_000,
+    "options": " -pa1b2 --apikey x" * 20_000,
+    "cells": "| password | a1 " * 30_000,
+    "letters that fold alike": "eKey" * 100_000 + "=",
+    "SQL": "identified by 'a" * 30_000,
+    "tags": "password>  " * 30_000,
 }
 
 

@@ -37,7 +37,7 @@ FORMATS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("google-api-key", "AIza", r"[\w-]{35}", ""),
     ("google-oauth", r"ya29\. GOCSPX- 1//0", r"[\w-]{20,}+", _LEFT),
     ("github-token", "gh[pousr]_ github_pat_", r"\w{30,}+", ""),
-    ("gitlab-token", "_gitlab_session=", r"[0-9a-z]{32}", ""),
+    ("gitlab-token", "session=", r"[0-9a-z]{32}", "(?<=_gitlab_)"),
     ("gitlab-token", "GR1348941", r"[\w-]{20,}+", _LEFT),
     ("gitlab-token", "gl(?:pat|dt|rt|rtr|ptt|ft|cbt|imt|agent|oas|soat|ffct|wt)-", r"[\w.-]{18,}+", ""),
     ("bitbucket-token", "ATBB", r"[A-Za-z0-9]{28,}+", _LEFT),
@@ -93,7 +93,7 @@ FORMATS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("1password-token", "A3-[A-Z0-9]{6}-", r"[A-Z0-9]{5,11}-[A-Z0-9-]{17,}+", _LEFT),
     ("adafruit-key", "aio_[A-Za-z]{4}", r"[A-Za-z0-9]{24}", _LEFT),
     ("adobe-secret", "p8e-", r"[A-Za-z0-9_-]{32,}+", _LEFT),
-    ("airtable-token", r"pat[A-Za-z0-9]{14}\.", r"[0-9a-f]{64}", _LEFT),
+    ("airtable-token", r"\.[0-9a-f]{8}", r"[0-9a-f]{56}", "(?<=pat[A-Za-z0-9]{14})"),
     ("artifactory-token", "AKCp cmVmd", r"[A-Za-z0-9]{56,}+", _LEFT),
     ("bedrock-key", "ABSK bedrock-api-key-", r"[A-Za-z0-9+/=]{28,}+", _LEFT),
     ("buildkite-token", "bkua_ bkaj_ bkct_", r"[0-9a-f]{40,}+", _LEFT),
@@ -150,7 +150,7 @@ FORMATS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("tavily-key", "tvly-", r"[\w-]{30,}+", _LEFT),
     ("together-key", "tgp_v1_", r"[\w-]{40,}+", _LEFT),
     ("typeform-token", "tfp_", r"[\w.=-]{50,}+", _LEFT),
-    ("url-signature", "Signature=", r"[A-Za-z0-9%+/_=-]{26,}+", _LEFT),
+    ("url-signature", "nature=", r"[A-Za-z0-9%+/_=-]{26,}+", "(?<=[Ss]ig)"),
     ("vercel-token", "vc[aikpr]_", r"[A-Za-z0-9]{24,}+", _LEFT),
     ("voyage-key", "pa-", r"(?=[\w-]{0,20}[0-9])(?=[\w-]{0,20}[A-Z])[\w-]{43}(?![\w-])", _LEFT),
     ("yandex-key", "AQVN", r"[\w-]{35,38}+", _LEFT),
@@ -185,12 +185,12 @@ PREFIX: Final = (
     lazy.pattern(f"(?P<prefix>{_search_for(some for _, some, _, left in FORMATS if left != _LEFT)})".encode()),
     lazy.pattern(
         (
-            r"[^A-Za-z0-9](?:(?<=\\)[nrtbf]|(?<=%)[0-9A-Fa-f]{2}|(?<=[\[;])[0-9]{0,3}m)?"
+            r"(?:\\[nrtbf]|%[0-9A-Fa-f]{2}|[\[;][0-9]{0,3}m|[^A-Za-z0-9])"
             f"(?P<prefix>{_search_for(some for _, some, _, left in FORMATS if left == _LEFT)})"
         ).encode()
     ),
 )
-LOOK_BEHIND: Final = 20  # bytes; the longest prefix that ends before its run of word characters
+LOOK_BEHIND: Final = 9  # bytes; the longest prefix that ends before its run of word characters
 
 
 def format_at(data: bytes, at: int) -> tuple[int, int, str] | None:
@@ -211,8 +211,10 @@ def format_at(data: bytes, at: int) -> tuple[int, int, str] | None:
 
 
 # Characters of the prefix that are not masked, and the rules that also mask the characters before their prefix.
-_KEPT: Final = {"bearer": 7, "basic-auth": 6, "azure-sas": 4, "url-signature": 10}
-_EXTENDS_BACK: Final = frozenset({"azure-secret", "discord-token", "mailchimp-key", "maxmind-key", "telegram-token"})
+_KEPT: Final = {"bearer": 7, "basic-auth": 6, "azure-sas": 4, "url-signature": 7}
+_EXTENDS_BACK: Final = frozenset(
+    {"airtable-token", "azure-secret", "discord-token", "mailchimp-key", "maxmind-key", "telegram-token"}
+)
 _WORD_BACKWARDS: Final = lazy.pattern(rb"[\w-]{0,40}+")
 
 

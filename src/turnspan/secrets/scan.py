@@ -19,9 +19,10 @@ same three letters, and one search finds all four:
 
 Other words fold, too (`secret` to `skcrkt`), but never two of them to the same letters. The patterns below are written
 in plain words and folded by the same function as the text. What a search finds is only a candidate: each `look_at_…`
-reads the original text at that position and decides.
+reads the original text at that position and decides. Letters that fold alike can precede the word (`privat[eKey]`), so
+the pattern takes the entire run of them.
 
-**URLs** are searched by their `@`.
+**URLs** are searched by their `@`, JSON web keys by their `"kty"`.
 
 Cost: a candidate that is not a secret costs a few hundred bytes of reading; a secret is read once. So the scan is
 linear, and a `Meter` that counts steps bounds it.
@@ -86,6 +87,19 @@ def find(
         return hits
     if len(data) >= formats.RUN:
         _find_formats(data, credentials, hits, meter, depth)
+    _find_names(data, hits, meter)
+    at = data.find(b'"kty')
+    while at >= 0:
+        meter.spend(_ATTEMPT)
+        at = data.find(b'"kty', _look_at_jwk(data, at, hits))
+    at = data.find(b"@")
+    while at >= 0:
+        meter.spend(_ATTEMPT // 10)
+        at = data.find(b"@", _look_at_url(data, at, hits))
+    return hits
+
+
+def _find_names(data: bytes, hits: list[Hit], meter: Meter) -> None:
     folded = fold(data)
     for literal, pattern, look in _PLACES:
         done = folded.find(literal)
@@ -95,11 +109,6 @@ def find(
             if (at := found.start()) >= done:
                 meter.spend(_ATTEMPT)
                 done = look(data, at, hits)
-    at = data.find(b"@")
-    while at >= 0:
-        meter.spend(_ATTEMPT // 10)
-        at = data.find(b"@", _look_at_url(data, at, hits))
-    return hits
 
 
 # ---- formats
@@ -186,6 +195,7 @@ _KEY_LIKE_BACKWARDS: Final = lazy.pattern(rb"(?:[A-Za-z0-9+/=\s\\:,>|#]|\x92\x86
 _URL: Final = lazy.pattern(
     rb"""://(?:[^\s:/?#@"'<>`\\]{0,128}:(?P<password>[^\s/?#"'<>`\\]{1,256}|(?![0-9]{1,5}/)[^\s@"'<>`\\]{1,256})|(?P<user>[\w-]{20,256}))@"""
 )
+_FLAG: Final = lazy.pattern(rb"-{1,2}[a-z_-]{2,30}?(?P<word>token|key|pwd) ", re.IGNORECASE)  # --apikey ...
 _OPTION: Final = lazy.pattern(
     rb"""[ ]-(?:
         (?:u[ ]|-user[ =])["']?[^\s:"']{0,64}:(?P<user>[^\s"'\\]{1,256})
@@ -283,7 +293,7 @@ def _look_at_jwk(data: bytes, at: int, hits: list[Hit]) -> int:
     """The private members of a JSON web key, before and after its `kty`."""
     start = max(data.rfind(b"{", max(0, at - _JWK_MAX), at), data.rfind(b"}", max(0, at - _JWK_MAX), at), at - _JWK_MAX)
     end = data.find(b"}", at, at + _JWK_MAX)
-    end = end if end >= 0 else min(at + _JWK_MAX, len(data))
+    end = end if end >= 0 else min(at + _JWK_MAX, len(data))  # after `at`: the search continues here
     hits += ((*found.span("value"), "private-key") for found in _JWK_MEMBER.finditer(data, max(start, 0), end))
     return end
 
@@ -299,6 +309,9 @@ def _look_at_sql(data: bytes, at: int, hits: list[Hit]) -> int:
 
 def _look_at_option(data: bytes, at: int, hits: list[Hit]) -> int:
     """Passwords after one-letter options: `curl -u user:…`, `mysql -p…`, `sshpass -p …`, `redis-cli -a …`."""
+    flag = _FLAG.match(data, at)
+    if flag is not None:
+        return max(names.look_at_name(data, flag.start("word"), hits), at + 2)
     option = _OPTION.match(data, at - 1)
     if option is None or option.lastgroup is None:
         return at + 2
@@ -339,12 +352,12 @@ _AS_NAME: Final = (
 
 
 def _look_at_key_token_cookie_or_hook(data: bytes, at: int, hits: list[Hit]) -> int:
-    run = _FOLDED_RUN.match(data, at)  # privat[eKey], kub[eKey]: letters that fold alike may precede the word
-    if run is not None and (key := run[0].lower().rfind(b"key")) >= 0:
-        return _look_at_key(data, at + key, hits)
     word = data[max(0, at - 1) : at + 5].lower()
     if word[:5] == b"token":
         return names.look_at_name(data, at - 1, hits)
+    run = _FOLDED_RUN.match(data, at)  # privat[eKey], kub[eKey]: letters that fold alike may precede the word
+    if run is not None and (key := run[0].lower().rfind(b"key")) >= 0:
+        return _look_at_key(data, at + key, hits)
     if word == b"cookie":
         return names.look_at_cookie(data, at - 1, hits)
     return _look_at_webhook(data, at - 1, hits) if word[:5] in {b"hooks", b"hookb"} else at + 1
@@ -366,26 +379,25 @@ _Place: TypeAlias = "tuple[bytes, re.Pattern[bytes], Look]"
 # A literal, what must follow it (a lookbehind includes the literal itself), and the function that decides.
 _PLACES: Final = (
     _place(
-        b"pa",
-        rb"ss(?:word|wd|phrase|code)?" + _AS_NAME + rb"|ss(?<=[a-z _-]pass)(?:word|wd|phrase|code)? [^ -]"
-        rb"""|ts?(?:\\{0,3}["'`])?+[ ]?[:=]""",
+        b"p",  # password, pwd, PAT; one letter is searched faster than two or three
+        rb"ass(?:word|wd|phrase|code)?" + _AS_NAME + rb"|ass(?<=[a-z _-]pass)(?:word|wd|phrase|code)? [^ -]"
+        rb"|wd" + _AS_NAME + rb"|wd(?<=[a-z_-]pwd) [^ -]"
+        rb"""|ats?(?:\\{0,3}["'`])?+[ ]?[:=]""",
         names.look_at_name,
     ),
-    _place(b"pwd", _AS_NAME + rb"|(?<=[a-z_-]pwd) [^ -]", names.look_at_name),
     _place(
-        b"cre",  # secret, credentials
-        rb"t" + _AS_NAME + rb"|t(?<=[a-z_-]secret) [^ -]|d(?:ential)?s?" + _AS_NAME,
+        b"c",  # secret, credentials
+        rb"ret" + _AS_NAME + rb"|ret(?<=[a-z_-]secret) [^ -]|red(?:ential)?s?" + _AS_NAME,
         _look_at_secret_or_credentials,
     ),
     _place(
         b"key",  # also the middle of token, cookie and hooks
-        rb"n?" + _AS_NAME + rb"|(?<=[a-z_-]key) [^ -]|(?<=[a-z_-]toke)n [^ -]"
+        rb"n?" + _AS_NAME + rb"|(?<=[_-]key) [^ -]|(?<=-toke)n [^ -]"
         rb"|ie|s[./\\]|b2/|(?: block)?-----|-file-[0-9]",
         _look_at_key_token_cookie_or_hook,
         repeats=b"k*+",
     ),
     _place(b"identified", rb" (?:with|by)", _look_at_sql),
-    _place(b'"kty', rb"""\\{0,3}":?""", _look_at_jwk),
     _place(b"auth", rb"ori|" + _AS_NAME, names.look_at_authorization),
-    _place(b"-", rb"(?<= -)(?:u [^ ]{0,64}:|-user[ =]|p[^-]|a [^-])", _look_at_option),
+    _place(b"-", rb"(?<= -)(?:u [^ ]{0,64}:|-user[ =]|p[^-]|a [^-]|-?[a-z_-]{2,40}+(?<=[nyd]) [^ -])", _look_at_option),
 )
