@@ -2,6 +2,7 @@
 
     python -m benchmarks                       everything: about half an hour, and 3 GB of made transcripts
     python -m benchmarks --quick               the same with short sessions and a small archive: some minutes
+    python -m benchmarks secrets               which secrets masking misses, and what it masks wrongly
     … --data DIRECTORY --only event hook --json --write docs/performance.md
 
 - Each row stands next to its yardstick, in the same run, interleaved: ratios of minima, and of medians, which tell how
@@ -211,6 +212,8 @@ def write(path: Path, text: str) -> None:
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["secrets"]:
+        sys.exit(subprocess.run([sys.executable, str(HERE / "leaks.py"), *sys.argv[2:]], check=False).returncode)
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="short sessions, a small archive, fewer rounds")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="some of it")

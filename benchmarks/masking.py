@@ -1,11 +1,11 @@
-"""The cost of masking compared with encoding the same text, its false positives, and its worst cases.
+"""Measures the cost of masking next to encoding, its false positives, and the worst cases.
 
     python benchmarks/masking.py [DIRECTORY] [--rounds 7] [--megabytes 8] [--offenders 10]
 
-- DIRECTORY holds ordinary source code; by default the installed packages of this Python.
-- Cost: the same texts are masked and encoded in turns, so that load on the machine affects both equally; the minimum of
-  the CPU seconds counts. Then the same for complete traces of a generated session.
-- False positives: everything masked in the tree counts as one, also the example passwords in documentation.
+- DIRECTORY holds ordinary source code; default: the installed packages of this Python.
+- Cost: the same texts are masked and encoded in turn, round by round, so that a busy machine affects both; the minimum
+  of the CPU seconds counts. Then the same for traces of a generated session.
+- False positives: every masked place in the tree counts, example passwords in documentation included.
 """
 
 from __future__ import annotations
@@ -119,10 +119,10 @@ def cost_of_traces(rounds):
     return {"traces": len(traces), "spans": spans, **{name: seconds * 1e6 / spans for name, seconds in best.items()}}
 
 
-def print_cost_of_traces(found):
+def print_traces(found):
     print(f"\n{found['traces']} traces, {found['spans']} spans")
     for name in ("encode", "redact"):
-        print(f"  {name:24}{found[name]:8.1f} µs a span {found[name] / found['encode']:6.2f} x encode")
+        print(f"  {name:24}{found[name]:8.1f} µs per span {found[name] / found['encode']:6.2f} x encode")
 
 
 def false_positives(below, offenders):
@@ -156,10 +156,10 @@ def worst_cases():
     for name, text in cases.items():
         began = time.process_time()
         try:
-            result = f"{sum(mask(text, rules=RULES, meter=Meter(SCAN_BUDGET)).counts.values())} masked"
+            outcome = f"{sum(mask(text, rules=RULES, meter=Meter(SCAN_BUDGET)).counts.values())} masked"
         except OverBudget:
-            result = "withheld"
-        print(f"  {name:32}{time.process_time() - began:6.2f} s  {result}")
+            outcome = "withheld"
+        print(f"  {name:32}{time.process_time() - began:6.2f} s  {outcome}")
 
 
 def main():
@@ -168,13 +168,13 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--megabytes", type=float, default=8)
     parser.add_argument("--offenders", type=int, default=10)
-    parser.add_argument("--json", action="store_true", help="only the cost of complete traces, in µs a span")
+    parser.add_argument("--json", action="store_true", help="only redact and encode for traces, in µs per span")
     options = parser.parse_args()
     if options.json:
         print(json.dumps(cost_of_traces(options.rounds)))
         return
     cost_of_text(options.directory, options.megabytes, options.rounds)
-    print_cost_of_traces(cost_of_traces(options.rounds))
+    print_traces(cost_of_traces(options.rounds))
     worst_cases()
     false_positives(options.directory, options.offenders)
 

@@ -415,7 +415,7 @@ def test_a_dry_run_announces_what_a_backfill_sends(claude, tmp_path):
         data = path.read_bytes()
         backup.write_bytes(data[: data.index(b"question 20 ")].rpartition(b"\n")[0] + b"\n")
         path.write_bytes(data[: data.index(b"question 40 ")].rpartition(b"\n")[0] + b"\n")
-        ship(session_at(path), files, orders.config, Ending(is_stopped=True), time.time)
+        ship(session_at(path), files, Ending(is_stopped=True), time.time)
         path.write_bytes(data)
         ship(session_at(path), otlp, Ending(is_stopped=True), time.time)
         assert state.peek(home, path.stem).destinations[otlp.identity].arrived  # a part of a piece was acknowledged

@@ -1,4 +1,4 @@
-"""Secrets of every rule, made up when a test asks for them: none of them stands in a file."""
+"""Generates secrets for every rule. No file of the project contains one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ if TYPE_CHECKING:
 ALNUM = string.ascii_letters + string.digits
 UPPER = string.ascii_uppercase + string.digits
 HEX = "0123456789abcdef"
+BASE36 = string.ascii_lowercase + string.digits
 URL64 = ALNUM + "-_"
 B64 = ALNUM + "+/"
 
 
 class Sample(NamedTuple):
-    """A secret, and a text that holds it the way it turns up in practice."""
+    """A secret, and a text that contains it in a realistic form."""
 
     rule: str
     secret: str
@@ -26,7 +27,7 @@ class Sample(NamedTuple):
 
 
 def some(random: Random, alphabet: str, n: int) -> str:
-    """`n` characters, at least one a digit and one a letter where the alphabet has them, an alphanumeric one last."""
+    """Return `n` random characters: at least one digit if the alphabet has any, and a letter at the end."""
     made = [random.choice(alphabet) for _ in range(n)]
     made[n // 2] = random.choice([c for c in alphabet if c.isdigit()] or alphabet)
     made[-1] = random.choice([c for c in alphabet if c.isalpha()] or alphabet)
@@ -134,6 +135,38 @@ PREFIXED = (
     ("netlify-token", "nf" + "p_", ALNUM, 40), ("planetscale-token", "psc" + "ale_tkn_", URL64, 43),
     ("doppler-token", "dp" + ".pt.", ALNUM, 43), ("alibaba-key", "LT" + "AI", ALNUM, 20),
     ("age-key", "AGE-SECRET" + "-KEY-1", UPPER, 58),
+    ("1password-token", "ops" + "_eyJ", URL64, 200), ("adafruit-key", "aio_" + "abcd", ALNUM, 24),
+    ("adobe-secret", "p8" + "e-", ALNUM, 32), ("airtable-token", "patAbcdef" + "gh1234Z9.", HEX, 64),
+    ("artifactory-token", "AK" + "Cp", ALNUM, 69),
+    ("bedrock-key", "AB" + "SK", ALNUM, 120),
+    ("buildkite-token", "bk" + "ua_", HEX, 40), ("circleci-token", "CCIPAT_Abcde" + "fgh12345678_", HEX, 40),
+    ("clickhouse-key", "4b" + "1d", ALNUM, 38), ("clojars-token", "CLOJ" + "ARS_", HEX, 60),
+    ("cloudflare-key", "v1.0-0123456789" + "abcdef01234567-", HEX, 146),
+    ("contentful-token", "CFP" + "AT-", URL64, 43), ("crates-token", "c" + "io", ALNUM, 32),
+    ("dropbox-token", "s" + "l.", URL64, 135), ("duffel-token", "duffel" + "_live_", URL64, 43),
+    ("dynatrace-token", "dt0c01.ABCDEFGHI" + "JKLMNOPQRSTUV12.", UPPER, 64), ("e2b-key", "e2" + "b_", HEX, 40),
+    ("easypost-key", "EZ" + "AK", ALNUM, 54), ("facebook-token", "EA" + "AC", ALNUM, 120),
+    ("firecrawl-key", "f" + "c-", HEX, 32), ("fireworks-key", "f" + "w_", ALNUM, 24),
+    ("flutterwave-key", "FLWSEC" + "K_TEST-", HEX, 32), ("fly-token", "fo" + "1_", URL64, 43),
+    ("frameio-token", "fio" + "-u-", URL64, 64), ("gitlab-token", "GR13" + "48941", URL64, 20),
+    ("harness-key", "pat.Abcdefghijklmnopqrst12" + ".Abcdefghijklmnopqrstuv12.", ALNUM, 20),
+    ("huggingface-token", "api_" + "org_", ALNUM, 34), ("infracost-key", "ic" + "o-", ALNUM, 32),
+    ("intercom-token", "dG" + "9rO", ALNUM, 55), ("intra42-secret", "s-s4" + "t2ud-", HEX, 64),
+    ("jina-key", "ji" + "na_", URL64, 60), ("langsmith-key", "lsv2" + "_pt_", HEX, 32),
+    ("mapbox-token", "sk.eyJ1IjoiYWJjIiwiYSI6ImFiY2" + "RlZmdoaWprbG1ub3BxcnN0dXYifQ.", URL64, 22),
+    ("mongodb-secret", "mdb_s" + "a_sk_", URL64, 40), ("nuget-key", "o" + "y2", BASE36, 43),
+    ("nvidia-key", "nva" + "pi-", URL64, 64), ("octopus-key", "AP" + "I-", UPPER, 26),
+    ("openshift-token", "sha" + "256~", URL64, 43), ("pinecone-key", "pc" + "sk_", ALNUM, 64),
+    ("plaid-token", "access-sandbox-0123" + "4567-89ab-cdef-0123-", HEX, 12), ("posthog-key", "ph" + "x_", ALNUM, 43),
+    ("prefect-key", "pn" + "u_", ALNUM, 36), ("pulumi-token", "pu" + "l-", HEX, 40),
+    ("razorpay-key", "rzp_" + "live_", ALNUM, 14), ("readme-key", "rd" + "me_", BASE36, 70),
+    ("render-key", "rn" + "d_", ALNUM, 28), ("resend-key", "re_Abc" + "d1234_", ALNUM, 24),
+    ("scalingo-token", "tk-" + "us-", URL64, 48), ("settlemint-token", "sm_" + "pat_", ALNUM, 16),
+    ("shippo-token", "shippo" + "_live_", HEX, 40), ("sonarqube-token", "sq" + "u_", HEX, 40),
+    ("sourcegraph-token", "sg" + "p_", HEX, 40), ("supabase-token", "sb_se" + "cret_", URL64, 31),
+    ("tailscale-key", "tskey" + "-auth-", ALNUM, 30), ("tavily-key", "tv" + "ly-", ALNUM, 32),
+    ("together-key", "tgp" + "_v1_", URL64, 43), ("typeform-token", "tf" + "p_", URL64, 59),
+    ("vercel-token", "vc" + "p_", ALNUM, 56), ("yandex-key", "AQ" + "VN", URL64, 36),
 )  # fmt: skip
 
 INSIDE = (
@@ -183,6 +216,48 @@ INSIDE = (
     ("api-key", 'headers["X-API-Key"] = "{}"', ALNUM, 32),
     ("api-key", "const apiKey = '{}'", ALNUM, 32),
     ("key", "BRAINTREE_KEY={}", ALNUM, 32),
+    ("1password-token", "account A3-ABCDEF-{}-ABCDE-FGHIJ-KLMN1", UPPER, 11),
+    ("facebook-token", "123456789012345|{}", URL64, 27),
+    ("mailchimp-key", "mc.auth('{}-us12')", HEX, 32),
+    ("maxmind-key", "use Ab12Cd_{}_mmk here", ALNUM, 29),
+    ("sendinblue-key", "xkey" + "sib-{}-a1B2c3D4e5F6g7H8", HEX, 64),
+    ("voyage-key", "use p" + "a-A1{}", URL64, 41),
+    ("teams-webhook", "https://x.webhook.office.com/webhookb2/0123abcd-0123-4567-89ab-0123456789ab@{}/IncomingWebhook/1", ALNUM, 36),
+    ("url-signature", "https://b.s3.amazonaws.com/k?X-Amz-Expires=60&X-Amz-Signature={}&a=1", HEX, 64),
+    ("github-token", "https://x/?t=gh" + "p%5F{}", ALNUM, 36),
+    ("gitlab-token", "Cookie: a=1\n_gitlab_session={}", BASE36, 32),
+    *((rule, f'"{name}": "{{}}"', ALNUM, 32) for rule, name in (
+        ("api-key", "privateKey"), ("api-key", "service_key"), ("api-key", "licenseKey"), ("api-key", "storage-key"),
+        ("key", "stripeKey"), ("key", "STRIPE_KEY"), ("key", "oktakey"), ("key", "monkeyKey"),
+    )),
+    *(("token", template, alphabet, 32) for alphabet in (BASE36, string.ascii_lowercase + "234567", string.ascii_lowercase)
+      for template in ('{"token": "{}"}', "x:\n  token: {}\n", "https://x/?a=1&token={}&b=2")),
+    ("password", "<system-reminder>DB_PASSWORD={}</system-reminder>", ALNUM, 12),
+    ("token", "<td>TOKEN={}</td>", ALNUM, 32),
+    ("password", "tool --pwd {} run", ALNUM, 12),
+    ("password", "tool --passwd {} run", ALNUM, 12),
+    ("api-key", "tool --apikey {} run", ALNUM, 24),
+    ("password", "keytool -list -storepass {}", ALNUM, 12),
+    ("basic-auth", "curl --user 'me:{}' https://x", ALNUM, 12),
+    ("password", "mysql -u root -p{} shop", ALNUM, 12),
+    ("password", "docker login -u me -p {} x.example.com", ALNUM, 12),
+    ("password", "sshpass -p '{}' ssh me@x", ALNUM, 12),
+    ("password", "redis-cli -h x -a {} ping", ALNUM, 12),
+    ("password", "sqlcmd -S x -U sa -P {}", ALNUM, 12),
+    ("password", "ALTER LOGIN a WITH PASSWORD = N'{}'", ALNUM, 12),
+    ("password", "CREATE ROLE a WITH LOGIN PASSWORD '{}';", ALNUM, 12),
+    ("password", "CREATE USER a IDENTIFIED BY '{}';", ALNUM, 12),
+    ("password", 'const PASSWORD: &str = "{}";', ALNUM, 12),
+    ("password", "private password!: string = '{}';", ALNUM, 12),
+    ("credentials", "creds={}", ALNUM, 24),
+    ("credentials", "credentials: '{}'", ALNUM, 24),
+    ("credentials", "export GITHUB_PAT={}", ALNUM, 32),
+    ("password", "| Password | {} |", ALNUM, 12),
+    ("password", "- **Password:** {}\n", ALNUM, 12),
+    ("password", "<key>Password</key>\n\t<string>{}</string>", ALNUM, 12),
+    ("password", '#define WIFI_PASSWORD "{}"', ALNUM, 12),
+    ("private-key", '{"kty":"EC","crv":"P-256","x":"abc","d":"{}"}', URL64, 43),
+    ("private-key", "PuTTY-User-Key-File-3: ssh-rsa\nPublic-Lines: 1\nAAAA\nPrivate-Lines: 1\n{}\nPrivate-MAC: 00", B64, 64),
     ("github-token", '{"text": "\\u0067\\u0068\\u0070_{}"}', ALNUM, 36),
 )  # fmt: skip
 

@@ -33,7 +33,7 @@ TOKEN = "gh" + "p_" + some(Random(7), "abcXYZ0123", 36)
 
 
 def trace_of(text: str, *, document: str | None = None) -> Trace:
-    """A trace with `text` in every place that can hold a string."""
+    """Return a trace with `text` in every field that can hold a string."""
     document = json.dumps({"command": text, text: [text]}) if document is None else document
     everything = (
         Message(text, (Text(text), Reasoning(text), ToolCall(text, text, document), Text("and")), text),
@@ -55,12 +55,12 @@ def trace_of(text: str, *, document: str | None = None) -> Trace:
 
 
 def one_span(**values: object) -> Trace:
-    """A trace of one tool span."""
+    """Return a trace of one tool span."""
     span = {"span_id": b"s" * 8, "parent_id": None, "kind": Kind.TOOL, "name": "Bash", "start_ns": 1, "end_ns": 2}
     return Trace(trace_id=b"t" * 16, name="Turn 1", session_id="s", client_version="2", spans=(Span(**span | values),))
 
 
-def test_the_trace_of_these_tests_leaves_no_string_out():
+def test_the_sample_trace_fills_every_string_field():
     """Every field of the model that can hold a string holds one in `trace_of`."""
     filled: set[tuple[str, str]] = set()
 
@@ -82,13 +82,13 @@ def test_the_trace_of_these_tests_leaves_no_string_out():
         for name, hint in kind.__annotations__.items()
         if any(word in hint for word in ("str", "Facts", "Content", "Part", "Message", "Span"))
     }
-    assert wanted - {("Link", "relation")} == filled  # our own words
+    assert wanted - {("Link", "relation")} == filled  # a constant
 
 
 @pytest.mark.parametrize("policy", [REDACTED, METADATA], ids=["redacted", "metadata"])
 @pytest.mark.parametrize("seed", range(3))
-def test_no_secret_of_any_rule_leaves_from_any_field(seed, policy):
-    """Secrets of every kind, in every field: not one is in the bytes of what leaves."""
+def test_no_secret_is_exported_from_any_field(seed, policy):
+    """Secrets of every rule in every field: none is in the exported bytes."""
     random = Random(seed)
     for make in MAKERS:
         sample = make(random)
@@ -99,7 +99,7 @@ def test_no_secret_of_any_rule_leaves_from_any_field(seed, policy):
 
 
 def test_metadata_is_structure_only():
-    """Without content there are still times, tokens, cost, names and ids, and not a word of anybody."""
+    """Metadata mode exports times, tokens, cost, names and ids, and no free text."""
     trace = trace_of("somebody's very own words")
     facts = {"request_id": "req_1", "exit_code": 2, "file_path": "/a", "git_branch": "b", "stop_reason": "two words"}
     span = Span(
@@ -107,8 +107,9 @@ def test_metadata_is_structure_only():
         input=Json("{}"), output="out", usage=Usage(7), cost_usd=0.25, error="tool_error", error_message="no",
         facts=facts,
     )  # fmt: skip
-    trace = msgspec.structs.replace(trace, spans=(*trace.spans, span), session_id="s", client_version="2.1")
+    trace = msgspec.structs.replace(trace, spans=(*trace.spans, span))
     redacted = redact(trace, METADATA).trace
+    assert (redacted.session_id, redacted.client_version) == ("unknown", "unknown")
     kept = msgspec.structs.replace(
         span, input=None, output=None, error_message="", facts={"request_id": "req_1", "exit_code": 2}
     )
@@ -119,14 +120,14 @@ def test_metadata_is_structure_only():
     assert {span.kind for span in redacted.spans} == set(Kind)
 
 
-def test_a_fact_nobody_decided_about_is_content():
-    """Only facts that were named as harmless stay in `metadata`."""
+def test_an_unlisted_fact_is_content():
+    """Only listed facts are exported in metadata mode."""
     facts = dict.fromkeys(METADATA_FACTS, 1) | {"new_fact": 1}
     assert redact(one_span(facts=facts), METADATA).trace.spans[0].facts == dict.fromkeys(METADATA_FACTS, 1)
 
 
-def test_full_keeps_everything_but_our_own_credentials():
-    """Who allows everything gets everything, except the keys turnspan itself sends with."""
+def test_full_masks_only_own_credentials():
+    """Full mode exports everything except turnspan's own keys."""
     policy = Policy(capture=CaptureMode.FULL, rules=compile_rules(credentials=["our-own-value"]))
     assert redact(trace_of(TOKEN), policy) == (trace_of(TOKEN), {})
     redacted = redact(trace_of("x our-own-value y"), policy)
@@ -135,7 +136,7 @@ def test_full_keeps_everything_but_our_own_credentials():
 
 
 def test_switches():
-    """Thinking, tool inputs, tool outputs and images stay behind one by one."""
+    """Thinking, tool inputs, tool outputs and images can each be switched off."""
     parts = (
         Reasoning("thought"),
         ToolCall("c", "Bash", '{"a":"given"}'),
@@ -158,14 +159,14 @@ def test_switches():
 
 
 @pytest.mark.parametrize("event", ["late_result", "task_notification"])
-def test_what_a_tool_gave_back_later_is_an_output(event):
-    """A result that came late, or with the notification that a task has ended, stays behind with the others."""
+def test_a_late_result_is_a_tool_output(event):
+    """The switch for tool outputs also removes late results and the notification of a finished task."""
     trace = one_span(kind=Kind.EVENT, output="got", facts={"event": event})
     assert "got" not in msgspec.json.encode(redact(trace, Policy(tool_outputs=False)).trace).decode()
 
 
 def test_json_stays_json():
-    """Arguments of tools are masked inside their strings and keys, by the names of their values too."""
+    """Tool arguments are masked inside their strings and keys, and values also by their key."""
     document = json.dumps({
         "env": {"DB_PASSWORD": "hunter\n2", "pin_password": 123456}, "list": ["--token", TOKEN], "n": 1.5, TOKEN: None,
         "header": {"Authorization": "Custom abcdef"}, "text": f"say\n{TOKEN}", "passwords": ["swordfish"],
@@ -184,16 +185,16 @@ def test_json_stays_json():
     '{"a": "\\u0067hp_' + TOKEN[4:] + '"}', '{"a": "x\\n' + TOKEN + '"}', '{"a": "{\\"b\\": \\"' + TOKEN + '\\"}"}',
     '{"a": "\\ud800 ' + TOKEN + '"}', '["--password", "s3cretword"]', '{"name": "DB_PASSWORD", "value": "s3cretword"}',
 ])  # fmt: skip
-def test_escapes_and_structure_hide_nothing(hidden):
-    """A secret written with escapes, in JSON inside JSON, or next to its name in a list, is found; JSON stays JSON."""
+def test_encoded_secrets_are_found(hidden):
+    """A secret with escapes, in JSON inside JSON, or next to its name in a list is masked; JSON stays valid."""
     masked = redact(one_span(input=Json(hidden)), REDACTED).trace.spans[0].input.text
     json.loads(masked)
     for word in (TOKEN, TOKEN[4:], "s3cretword"):
         assert word not in masked
 
 
-def test_a_secret_cut_into_parts():
-    """A secret that begins in one part of a message and ends in the next is found; other parts stay apart."""
+def test_a_secret_split_over_parts():
+    """A secret that begins in one part of a message and ends in the next is masked; other parts stay separate."""
 
     def words(*texts: str) -> tuple[Message, ...]:
         return (Message("user", tuple(map(Text, texts))),)
@@ -206,15 +207,15 @@ def test_a_secret_cut_into_parts():
 
 
 def test_an_error_message_cut_inside_a_secret():
-    """The first words of an output are masked like the output itself, wherever they were cut."""
+    """An error message that is a truncated output is masked like the output."""
     output = "x" * 480 + f" {TOKEN} and more"
     span = redact(one_span(output=output, error_message=output[:500]), REDACTED).trace.spans[0]
     assert TOKEN[:8] not in span.error_message
     assert span.error_message == span.output[:500]
 
 
-def test_home_directories_go_if_asked():
-    """Who does not want to show the name of an account can have it masked."""
+def test_home_directories_can_be_masked():
+    """With the switch for paths, home directories are masked."""
     trace = one_span(output="/home/alice/src C:\\Users\\bob\\x /Users/carol /root/.ssh https://x.org/home/page")
     assert redact(trace, REDACTED).trace == trace
     masked = redact(trace, Policy(paths=True))
@@ -224,14 +225,14 @@ def test_home_directories_go_if_asked():
     assert masked.counts == {"home": 4}
 
 
-def test_what_is_clean_stays_the_same():
-    """A trace without secrets leaves as it was built."""
+def test_a_trace_without_secrets_is_unchanged():
+    """A trace without secrets is exported as it was built."""
     trace = trace_of("nothing to see")
     assert redact(trace, REDACTED) == (trace, {})
 
 
-def test_what_cannot_be_scanned_is_withheld():
-    """Past the budget content stays behind, names do not, and equal traces give equal results."""
+def test_content_beyond_the_budget_is_withheld():
+    """Beyond the budget content is withheld, names are not, and equal traces give equal results."""
     trace = one_span(input=Json('{"a": "' + "API_KEY=a1b2 " * 9_000 + '\\n"}'), output="token: a1b2 " * 30_000)
     redacted = redact(trace, REDACTED, budget=500_000)
     span = redacted.trace.spans[0]
@@ -241,8 +242,8 @@ def test_what_cannot_be_scanned_is_withheld():
     assert redact(trace, REDACTED, budget=500_000) == redacted
 
 
-def test_when_time_is_up_everything_is_withheld():
-    """The clock is a last resort: past it no text leaves raw."""
+def test_after_the_time_limit_everything_is_withheld():
+    """After the time limit no text is exported unmasked."""
     assert b"hello" not in msgspec.json.encode(redact(trace_of("hello"), REDACTED, is_late=lambda: True).trace)
 
 
@@ -250,21 +251,21 @@ def test_when_time_is_up_everything_is_withheld():
     "document", ["[" * 100_000 + f'"\\t{TOKEN}"' + "]" * 100_000, f'{{"x": 1e999, "a": "\\t{TOKEN}"}}']
 )
 def test_json_that_cannot_be_masked_is_withheld(document):
-    """JSON too deep or too strange to be written again stays behind."""
+    """JSON that is nested too deeply, or holds numbers that cannot be written, is withheld."""
     redacted = redact(one_span(input=Json(document)), REDACTED)
     assert redacted.trace.spans[0].input == Json('"[withheld: masking failed]"')
     assert redacted.counts == {"withheld": 1}
 
 
-def test_what_only_claims_to_be_json_is_masked_as_text():
-    """Half an object is a text like any other."""
+def test_invalid_json_is_masked_as_text():
+    """Truncated JSON is masked like any text."""
     assert redact(one_span(input=Json(f'{{"a": "{TOKEN}')), REDACTED).trace.spans[0].input == Json(
         '{"a": "[redacted:github-token]'
     )
 
 
 def test_the_documentation_names_every_rule_and_every_fact():
-    """docs/privacy.md is the list of what is masked and of what `metadata` keeps."""
+    """docs/privacy.md lists every rule and every fact of metadata mode."""
     said = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
     rules = {make(Random(0)).rule for make in MAKERS} | {"own-credential", "home"}
     assert [rule for rule in sorted(rules) if f"`{rule}`" not in said and f"[redacted:{rule}]" not in said] == []
@@ -287,8 +288,8 @@ trees = st.recursive(
 
 @given(texts, trees)
 @settings(max_examples=60, deadline=None)
-def test_what_was_redacted_is_clean(text, tree):
-    """Redacting again changes nothing, and what was JSON is JSON."""
+def test_redaction_is_idempotent(text, tree):
+    """Redacting a redacted trace changes nothing, and JSON stays valid."""
     document = json.dumps(tree)
     once = redact(trace_of(text, document=document), REDACTED).trace
     assert redact(once, REDACTED) == (once, {})

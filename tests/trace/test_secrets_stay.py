@@ -1,7 +1,7 @@
-"""No secret that stands anywhere in a transcript reaches a server or a file of ours.
+"""No secret in a transcript reaches a server or a file of turnspan.
 
-Secrets of every kind are put into every text of every type of line that the stories in `fixtures/` hold. Then the
-worker is called as for a real event, and the raw bytes that reached the server, and all that we wrote, are searched.
+Secrets of every rule are put into every string of every line of the transcripts in `fixtures/`. Then the worker handles
+a real event, and the bytes that the server received and all files that were written are searched for the secrets.
 """
 
 import json
@@ -22,14 +22,14 @@ STORIES = (
     "agents-background", "agents-nested", "api-errors", "command-custom", "compaction-inside", "interrupted-tool",
     "parallel-tools", "plan-carried-over", "queued-attachment", "recorded-requests", "surroundings",
 )  # fmt: skip
-# What a line needs to be what it is. Everything else may hold a secret, ids and names included.
+# Fields that decide how a line is read. All others can hold a secret, ids and names included.
 STRUCTURE = frozenset({
     "type", "subtype", "role", "timestamp", "sessionId", "version", "operation", "model", "stop_reason",
 })  # fmt: skip
 
 
 def with_secrets(value, next_text, key=""):
-    """Put a text with a secret into every string, and every key of a tool's input."""
+    """Return the value with a secret in every string."""
     if isinstance(value, str):
         return value if key in STRUCTURE else f"{value}\n{next_text()}\n"
     if isinstance(value, list):
@@ -40,12 +40,12 @@ def with_secrets(value, next_text, key=""):
 
 
 def linked(row):
-    """What ties lines together, so that the poisoned story still is a story."""
+    """Return the fields that link lines, so that the transcript stays readable."""
     return {key: row[key] for key in ("uuid", "parentUuid", "agentId", "promptId", "toolUseID") if key in row}
 
 
 def poisoned(story, target, samples, start, is_linked):
-    """A copy of a story in which the texts take the samples in turn, beginning with one of them."""
+    """Copy a transcript and put the samples into its strings in turn, beginning with number `start`."""
     shutil.copytree(FIXTURES / story / "projects", target, dirs_exist_ok=True)
     number = start
 
@@ -61,8 +61,8 @@ def poisoned(story, target, samples, start, is_linked):
 
 
 @pytest.mark.parametrize("capture", ["redacted", "metadata"])
-def test_no_secret_leaves(tmp_path, capture):
-    """Whatever a secret stands in, it is in none of the bytes that were sent, and in no file of ours."""
+def test_no_secret_is_exported(tmp_path, capture):
+    """A secret in any field is neither in the bytes that were sent nor in a file of turnspan."""
     random = Random(7)
     samples = [make(random) for make in MAKERS]
     sent = 0

@@ -1,1 +1,1 @@
-"""Finds and masks secrets in strings. Pure: it knows strings, not traces."""
+"""Finds and masks secrets in strings. No I/O; it does not know traces."""

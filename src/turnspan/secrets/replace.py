@@ -1,13 +1,13 @@
-"""Secrets in a text become `[redacted:<rule>]`.
+"""Replaces the secrets in a text by `[redacted:<rule>]`.
 
 Rules:
 
-- The same text and the same rules give the same masked text; masking what is masked changes nothing.
-- Where secrets are is `secret_scan`'s to say; here they are replaced, until there are none left.
-- What a text may cost is bounded: a `Meter` counts steps, not seconds, so that equal traces stay equal. Who runs out
-  gets `OverBudget` and withholds the text.
-- Our own credentials are masked in every spelling, whatever else is allowed.
-- A person's own patterns see pieces of a few thousand characters, cut at line ends, and none may nest repetitions.
+- The same text and rules give the same masked text; masking a masked text changes nothing.
+- `scan` finds secrets; this module replaces them and scans again until none is left.
+- The cost is bounded: a `Meter` counts steps, not seconds, so that the result does not depend on the machine. When the
+  budget is used up, `OverBudget` is raised and the caller withholds the text.
+- turnspan's own credentials are masked in every spelling and in every capture mode.
+- The user's patterns run on pieces of a few thousand characters, cut at line ends, and may not nest repetitions.
 """
 
 from __future__ import annotations
@@ -30,43 +30,43 @@ if TYPE_CHECKING:
 
     from turnspan.secrets.names import Hit
 
-_SHORTEST_CREDENTIAL: Final = 4  # less than this is in every text
-_PASSES: Final = 4  # a mask may bring two halves together, once; more means that rules feed each other
-_PIECE, _OVERLAP = 4_000, 500  # characters of a text, for a person's own patterns
+_SHORTEST_CREDENTIAL: Final = 4  # anything shorter occurs in every text
+_PASSES: Final = 4  # masking can join two halves of a secret, once; more passes mean that rules trigger each other
+_PIECE, _OVERLAP = 4_000, 500  # characters, for the user's patterns
 _ESCAPE: Final = lazy.pattern(rb"\\u00([2-7][0-9a-fA-F])")
-# Between texts that are scanned together: a line ends, and nothing that a rule lets pass stands before the next begins.
+# Separates texts that are scanned together: no rule matches across it.
 _BETWEEN: Final = b"\n\0\n"
 _MARKER: Final = lazy.pattern(r"\[redacted:[a-z0-9_-]{1,40}\]")
 
 
 class Masked(NamedTuple):
-    """A text without its secrets, and how many there were of each rule."""
+    """A masked text, and the number of secrets by rule."""
 
     text: str
     counts: Mapping[str, int]
 
 
 class RuleSet(msgspec.Struct, frozen=True):
-    """What is masked: the built-in rules, a person's own patterns, and our own credentials in every spelling."""
+    """The built-in rules, the user's patterns, and turnspan's own credentials in every spelling."""
 
     patterns: tuple[tuple[str, re.Pattern[str]], ...] = ()
     credentials: tuple[bytes, ...] = ()
     has_builtin: bool = True
 
     def __repr__(self) -> str:
-        return f"RuleSet({len(self.patterns)} patterns, {len(self.credentials)} credentials)"  # never what they are
+        return f"RuleSet({len(self.patterns)} patterns, {len(self.credentials)} credentials)"  # never their values
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is masked: everything may leave, and there are no credentials."""
+        """Whether nothing is masked."""
         return not (self.has_builtin or self.patterns or self.credentials)
 
     def credentials_only(self) -> RuleSet:
-        """The rules that hold even where everything may leave."""
+        """Return the rules of capture mode `full`."""
         return msgspec.structs.replace(self, patterns=(), has_builtin=False)
 
     def with_pattern(self, name: str, pattern: re.Pattern[str]) -> RuleSet:
-        """These rules and one more pattern."""
+        """Return these rules with one more pattern."""
         return msgspec.structs.replace(self, patterns=(*self.patterns, (name, pattern)))
 
 
@@ -75,24 +75,24 @@ def compile_rules(
     credentials: Iterable[str] = (),
     basic: Iterable[tuple[str, str]] = (),
 ) -> RuleSet:
-    """The built-in rules with a person's own patterns (name → regex), our own credentials, and user-password pairs."""
+    """Return the built-in rules with the user's patterns (name → regex), own credentials, and user-password pairs."""
     own = {text for text in credentials if len(text) >= _SHORTEST_CREDENTIAL}
     for user, password in basic:
         own |= {text for text in (user, password) if len(text) >= _SHORTEST_CREDENTIAL}
         own.add(base64.b64encode(f"{user}:{password}".encode()).decode())
     if own:
-        import json  # noqa: PLC0415  most destinations on this machine need no credentials
+        import json  # noqa: PLC0415  local files need no credentials
         from urllib.parse import quote  # noqa: PLC0415
     spelled = {spelling for text in own for spelling in (text, quote(text, safe=""), json.dumps(text)[1:-1])}
     return RuleSet(
         tuple((name, _compiled(name, source)) for name, source in sorted((patterns or {}).items())),
-        # The longest first: a public key may be the beginning of something longer.
+        # The longest first: a public key can be the beginning of a longer credential.
         tuple(sorted((text.encode("utf-8", "surrogatepass") for text in spelled), key=lambda text: (-len(text), text))),
     )
 
 
 def mask(text: str, *, rules: RuleSet, meter: Meter | None = None) -> Masked:
-    """The text with every secret replaced by a marker that names its rule."""
+    """Replace every secret in a text by a marker that names its rule."""
     meter = meter or Meter(1 << 62)
     counts: dict[str, int] = {}
     masked = text
@@ -101,7 +101,7 @@ def mask(text: str, *, rules: RuleSet, meter: Meter | None = None) -> Masked:
     data = masked.encode("utf-8", "surrogatepass")
     data = _mask_bytes(data, rules, counts, meter)
     if rules.has_builtin and b"\\u00" in data:
-        # JSON may spell any character as an escape: what hides there is masked in plain letters.
+        # JSON can write any character as an escape; a secret with escapes is masked in the unescaped text.
         plain = _ESCAPE.sub(lambda escape: bytes([int(escape[1], 16)]), data)
         inside: dict[str, int] = {}
         plain = _mask_bytes(plain, rules, inside, meter)
@@ -113,7 +113,7 @@ def mask(text: str, *, rules: RuleSet, meter: Meter | None = None) -> Masked:
 
 
 def mask_named(name: str, value: str, *, rules: RuleSet, meter: Meter | None = None) -> Masked:
-    """The value of something that has a name: masked as a text, and as a whole when the name says it is a secret."""
+    """Mask a value like any text, or all of it if its name says that it is a secret."""
     masked = mask(value, rules=rules, meter=meter)
     if masked.counts or not rules.has_builtin:
         return masked
@@ -124,7 +124,7 @@ def mask_named(name: str, value: str, *, rules: RuleSet, meter: Meter | None = N
 
 
 def suspects(texts: Sequence[str], *, rules: RuleSet, meter: Meter) -> set[str]:
-    """Those of the texts that `mask` would change, and perhaps a few more: one scan over all of them together."""
+    """Return the texts that `mask` would change, and possibly a few more, from one scan of all texts."""
     encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
     data = _BETWEEN.join(encoded)
     found: set[str] = set()
@@ -140,11 +140,11 @@ def suspects(texts: Sequence[str], *, rules: RuleSet, meter: Meter) -> set[str]:
 
 
 def marker(rule: str) -> str:
-    """What stands where a secret stood."""
+    """Return the replacement for a secret."""
     return f"[redacted:{rule}]"
 
 
-# ---- a person's own patterns
+# ---- the user's patterns
 
 
 def _compiled(name: str, source: str) -> re.Pattern[str]:
@@ -162,7 +162,7 @@ def _compiled(name: str, source: str) -> re.Pattern[str]:
         raise ConfigError(f"the pattern {name!r} matches an empty text", hint="make it more specific")
     if _nests_repetition(source):
         raise ConfigError(
-            f"the pattern {name!r} repeats a group that repeats or chooses inside, which can take for ever",
+            f"the pattern {name!r} repeats a group that holds a repetition or an alternative (exponential time)",
             hint="write the repetition with a possessive quantifier (`++`, `*+`) or without the group",
         )
     return pattern
@@ -172,9 +172,9 @@ _REPEAT: Final = lazy.pattern(r"[*+]|\{\d*,\d*\}")
 
 
 def _nests_repetition(source: str) -> bool:
-    """Whether a group that holds a repetition or a choice is itself repeated: the shape of a regex that never ends."""
+    """Return whether a repeated group holds a repetition or a choice: such a regex can take exponential time."""
     plain = re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", "a", source, flags=re.DOTALL)
-    is_loose = [False]  # for each open group: whether it repeats or chooses inside
+    is_loose = [False]  # for each open group: whether it holds a repetition or a choice
     at = 0
     while at < len(plain):
         if plain[at] == "(":
@@ -192,7 +192,7 @@ def _nests_repetition(source: str) -> bool:
 
 
 def _pieces(text: str, pattern: re.Pattern[str], meter: Meter) -> Iterator[re.Match[str]]:
-    """The matches of a pattern in pieces of a text, so that none can take the square of its length."""
+    """Yield the matches of a pattern in pieces of a text, so that the cost stays linear."""
     start = 0
     while start < len(text):
         end = min(start + _PIECE, len(text))
@@ -232,7 +232,7 @@ def _mask_bytes(data: bytes, rules: RuleSet, counts: dict[str, int], meter: Mete
 
 
 def _merged(hits: list[Hit]) -> list[Hit]:
-    """Hits in order; those that overlap are one, named by the one that begins first, of two the longer."""
+    """Return the hits in order, overlapping ones merged under the rule of the first (of two, the longer)."""
     merged: list[Hit] = []
     for start, end, rule in sorted(hits, key=lambda hit: (hit[0], -hit[1], hit[2])):
         if merged and start < merged[-1][1]:

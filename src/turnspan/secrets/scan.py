@@ -1,12 +1,33 @@
-"""Where the secrets are in a text, without looking at most of it.
+"""Finds the positions of secrets in a text, and reads only a small part of it in Python.
 
-Rules:
+Hand-written because a scanner that runs about a hundred regular expressions one after the other costs a hundred times
+as much as encoding the text; `benchmarks/masking.py` measures both.
 
-- Formats with a prefix are looked for only in rows of `RUN` word characters; names, headers and URLs only where one of
-  a few literals stands. Both are found by searches that run in C.
-- What is tried at one place and fails looks at a few hundred bytes; what succeeds is not looked at again. So the scan
-  is linear, and a `Meter` that counts its steps bounds it.
-- Positions are bytes of UTF-8. Every hit begins and ends next to an ASCII character, so no character is torn.
+**Token formats** (`formats`) have a prefix and many word characters. The text is reduced to "word character or not"
+(one `bytes.translate`), and prefixes are searched only in runs of at least `formats.RUN` word characters.
+
+**Names, headers and flags** (`names`) are searched by a few literals (`_PLACES`). `re` finds a pattern that begins with
+a literal as fast as `bytes.find`, but not if it ignores case, and not if it begins with a choice. So the text is folded
+first (`fold`): capitals become small letters, and `e`, `o` and `y` become `k`. Then the middles of four words are the
+same three letters, and one search finds all four:
+
+    word            folded
+    [key]           kkk
+    t[oke]n         tkkkn
+    c[ook]ie        ckkkik
+    h[ook]s         hkkks
+
+Other words fold, too (`secret` to `skcrkt`), but never two of them to the same letters. The patterns below are written
+in plain words and folded by the same function as the text. What a search finds is only a candidate: each `look_at_…`
+reads the original text at that position and decides. Letters that fold alike can precede the word (`privat[eKey]`), so
+the pattern takes the entire run of them.
+
+**URLs** are searched by their `@`, JSON web keys by their `"kty"`.
+
+Cost: a candidate that is not a secret costs a few hundred bytes of reading; a secret is read once. So the scan is
+linear, and a `Meter` that counts steps bounds it.
+
+Positions are bytes of UTF-8. Every hit begins and ends next to an ASCII character, so no character is torn.
 """
 
 from __future__ import annotations
@@ -25,27 +46,27 @@ if TYPE_CHECKING:
     from turnspan.secrets.names import Hit
 
 OWN_CREDENTIAL: Final = "own-credential"
-_ATTEMPT: Final = 400  # what trying a rule at one place costs, in characters scanned
-_BASE64_MIN, _BASE64_MAX = 40, 350_000  # characters of base64 worth a look inside
+_ATTEMPT: Final = 400  # steps for one candidate; a step is one character of plain text
+_BASE64_MIN, _BASE64_MAX = 40, 350_000  # characters of base64 that are decoded and scanned
 _BASE64_DEPTH: Final = 2
-_PRIVATE_KEY_MAX: Final = 16_384  # from BEGIN to END
+_PRIVATE_KEY_MAX: Final = 16_384  # bytes between BEGIN and END
 
-Look: TypeAlias = "Callable[[bytes, int, list[Hit]], int]"  # adds the hits at a place, answers where to go on
+Look: TypeAlias = "Callable[[bytes, int, list[Hit]], int]"  # appends the hits at a position; returns where to continue
 
 
-class OverBudget(Exception):  # noqa: N818 - it is not an error but the end of an allowance
-    """A text costs more to scan than is allowed."""
+class OverBudget(Exception):  # noqa: N818  expected: the caller withholds the text
+    """Scanning the text would exceed the budget."""
 
 
 class Meter:
-    """Counts the steps of a scan down; the clock, where there is one, only stops what steps cannot foresee."""
+    """A budget of steps for a scan; `is_late`, if given, also ends it when its time is up."""
 
     def __init__(self, steps: int, is_late: Callable[[], bool] | None = None) -> None:
         self._left = steps
         self._is_late = is_late
 
     def spend(self, steps: int) -> None:
-        """Take `steps` off the allowance."""
+        """Use `steps` of the budget; raise `OverBudget` when it is used up."""
         self._left -= steps
         if self._left < 0 or (self._is_late is not None and self._is_late()):
             raise OverBudget
@@ -54,7 +75,7 @@ class Meter:
 def find(
     data: bytes, credentials: Sequence[bytes], meter: Meter, *, has_builtin: bool = True, depth: int = 0
 ) -> list[Hit]:
-    """Every secret in `data`, in no order, possibly overlapping."""
+    """Return every secret in `data`, in any order, possibly overlapping."""
     meter.spend(len(data) + 50)
     hits: list[Hit] = []
     for credential in credentials:
@@ -66,15 +87,11 @@ def find(
         return hits
     if len(data) >= formats.RUN:
         _find_formats(data, credentials, hits, meter, depth)
-    folded = data.translate(_FOLD)
-    for literal, place, look in _PLACES:
-        if literal not in folded:
-            continue
-        done = 0
-        for found in place.finditer(folded):
-            if (at := found.start()) >= done:
-                meter.spend(_ATTEMPT)
-                done = look(data, at, hits)
+    _find_names(data, hits, meter)
+    at = data.find(b'"kty')
+    while at >= 0:
+        meter.spend(_ATTEMPT)
+        at = data.find(b'"kty', _look_at_jwk(data, at, hits))
     at = data.find(b"@")
     while at >= 0:
         meter.spend(_ATTEMPT // 10)
@@ -82,11 +99,23 @@ def find(
     return hits
 
 
+def _find_names(data: bytes, hits: list[Hit], meter: Meter) -> None:
+    folded = fold(data)
+    for literal, pattern, look in _PLACES:
+        done = folded.find(literal)
+        if done < 0:
+            continue
+        for found in pattern.finditer(folded, done):
+            if (at := found.start()) >= done:
+                meter.spend(_ATTEMPT)
+                done = look(data, at, hits)
+
+
 # ---- formats
 
-_WORD_CHARACTERS: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-%"
+_WORD_CHARACTERS: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-%+"
 _IS_WORD: Final = bytes(ord("w" if code in _WORD_CHARACTERS else " ") for code in range(256))
-_SMALL: Final = b"abcdefghijklmnopqrstuvwxyz_-"
+_IDENTIFIER_CHARACTERS: Final = b"abcdefghijklmnopqrstuvwxyz_-"
 _RUN: Final = b"w" * formats.RUN
 _BASE64: Final = lazy.pattern(
     rb"[A-Za-z0-9+/_-]{40,}+(?:\r?\n[A-Za-z0-9+/]{40,}+)*+(?:\r?\n[A-Za-z0-9+/]{1,80}+(?![A-Za-z0-9+/]))?={0,2}"
@@ -96,48 +125,51 @@ _BASE64_BACKWARDS: Final = lazy.pattern(rb"[A-Za-z0-9+/]*+")
 
 def _find_formats(data: bytes, credentials: Sequence[bytes], hits: list[Hit], meter: Meter, depth: int) -> None:
     shape = data.translate(_IS_WORD)
-    rows: list[tuple[int, int]] = []
+    runs: list[tuple[int, int]] = []
     at = shape.find(_RUN)
     while at >= 0:
         end = shape.find(b" ", at)
         if end < 0:
             end = len(data)
-        rows.append((at, end))
+        runs.append((at, end))
         at = shape.find(_RUN, end)
-    # A row of small letters is a name in somebody's code: what is random has digits or capitals.
-    rows = [(start, end) for start, end in rows if data[start:end].translate(None, _SMALL)]
-    _find_prefixes(data, rows, hits, meter)
+    # Only small letters: an identifier in code. Tokens have digits or capitals.
+    runs = [(start, end) for start, end in runs if data[start:end].translate(None, _IDENTIFIER_CHARACTERS)]
+    _find_prefixes(data, runs, hits, meter)
     done = 0
-    for start, end in rows:
+    for start, end in runs:
         if end - start >= _BASE64_MIN and start >= done and depth < _BASE64_DEPTH:
             done = _look_inside_base64(data, start, hits, meter, credentials=credentials, depth=depth)
 
 
-def _find_prefixes(data: bytes, rows: list[tuple[int, int]], hits: list[Hit], meter: Meter) -> None:
-    """Looks for prefixes in all rows at once, each with the few bytes before it."""
-    starts = [max(start - formats.LOOK_BEHIND, 0) for start, _ in rows]
-    joined = b"\n".join([data[start:end] for start, (_, end) in zip(starts, rows, strict=True)])
-    found = formats.PREFIX.search(joined)
-    if found is None:
-        return
-    places = list(accumulate((end - start + 1 for start, (_, end) in zip(starts, rows, strict=True)), initial=0))
-    done = 0
-    while found is not None:
-        meter.spend(_ATTEMPT // 2)
-        row = bisect_right(places, found.start()) - 1
-        at = starts[row] + found.start() - places[row]
-        go_on = found.start() + 1
-        if at >= done and (hit := formats.format_at(data, at)) is not None:
-            hits.append(hit)
-            done = hit[1]
-            go_on = max(go_on, min(places[row + 1], go_on + done - at - 1))
-        found = formats.PREFIX.search(joined, go_on)
+def _find_prefixes(data: bytes, runs: list[tuple[int, int]], hits: list[Hit], meter: Meter) -> None:
+    """Search all runs at once, each with the few bytes before it, for prefixes of token formats."""
+    starts = [max(start - formats.LOOK_BEHIND, 0) for start, _ in runs]
+    joined = b"\n" + b"\n".join([data[start:end] for start, (_, end) in zip(starts, runs, strict=True)])
+    offsets: list[int] = []
+    for pattern in formats.PREFIX:
+        done = 0
+        found = pattern.search(joined)
+        while found is not None:
+            meter.spend(_ATTEMPT // 2)
+            offsets = offsets or list(
+                accumulate((end - start + 1 for start, (_, end) in zip(starts, runs, strict=True)), initial=1)
+            )
+            prefix = found.start("prefix")
+            run = bisect_right(offsets, prefix) - 1
+            at = starts[run] + prefix - offsets[run]
+            next_start = prefix
+            if at >= done and (hit := formats.format_at(data, at)) is not None:
+                hits.append(hit)
+                done = hit[1]
+                next_start = max(prefix, min(offsets[run + 1] - 1, prefix + done - at - 1))
+            found = pattern.search(joined, max(next_start, found.start() + 1))
 
 
 def _look_inside_base64(
     data: bytes, at: int, hits: list[Hit], meter: Meter, *, credentials: Sequence[bytes], depth: int
 ) -> int:
-    """Base64 of text that holds a secret is masked as a whole."""
+    """Decode base64 and scan the result; with a secret inside, all of the base64 is a hit."""
     before = _BASE64_BACKWARDS.match(data[max(0, at - 256) : at][::-1])
     start = at - (before.end() if before is not None else 0)
     found = _BASE64.match(data, start)
@@ -157,29 +189,61 @@ _PRINTABLE: Final = bytes([*range(0x20, 0x7F), 9, 10, 13])
 
 # ---- private keys, URLs, webhooks
 
-# What may stand in a key that was cut: its letters, escapes, headers, and the line numbers Claude Code writes (1→).
+# Characters of a truncated key: base64, escapes, headers, and the line numbers that Claude Code writes (1→).
 _KEY_LIKE: Final = lazy.pattern(rb"(?:[A-Za-z0-9+/=\s\\:,>|#]|\xe2\x86\x92)*+")
 _KEY_LIKE_BACKWARDS: Final = lazy.pattern(rb"(?:[A-Za-z0-9+/=\s\\:,>|#]|\x92\x86\xe2)*+")
 _URL: Final = lazy.pattern(
     rb"""://(?:[^\s:/?#@"'<>`\\]{0,128}:(?P<password>[^\s/?#"'<>`\\]{1,256}|(?![0-9]{1,5}/)[^\s@"'<>`\\]{1,256})|(?P<user>[\w-]{20,256}))@"""
 )
-_USER: Final = lazy.pattern(rb""" -u ["']?[^\s:"']{1,64}:(?P<password>[^\s"'\\]++)""")
+_FLAG: Final = lazy.pattern(rb"-{1,2}[a-z_-]{2,30}?(?P<word>token|key|pwd) ", re.IGNORECASE)  # --apikey ...
+_OPTION: Final = lazy.pattern(
+    rb"""[ ]-(?:
+        (?:u[ ]|-user[ =])["']?[^\s:"']{0,64}:(?P<user>[^\s"'\\]{1,256})
+      | p["']?(?P<attached>[^\s"'\\-][^\s"'\\]{2,128})
+      | p[ ]{1,4}["']?(?P<spaced>[^\s"'\\-][^\s"'\\]{2,128})
+      | P[ ]{0,4}["']?(?P<capital>[^\s"'\\-][^\s"'\\]{2,128})
+      | a[ ]{1,4}["']?(?P<redis>[^\s"'\\-][^\s"'\\]{2,128})
+    )""",
+    re.VERBOSE,
+)
+# The commands for which such an option is a password.
+_COMMANDS: Final = {
+    "user": lazy.pattern(rb"\bcurl\b"),
+    "attached": lazy.pattern(rb"\b(?:mysql|mariadb)(?:dump|admin|import|show|check|-\w+)?\b|\bsshpass\b"),
+    "spaced": lazy.pattern(
+        rb"\bsshpass\b|\b(?:docker|podman|nerdctl|buildah|oras|crane|skopeo|helm|az|oc|cf)\b.* login\b"
+    ),
+    "capital": lazy.pattern(rb"\b(?:sqlcmd|bcp|zip|unzip)\b"),
+    "redis": lazy.pattern(rb"\bredis-cli\b"),
+}
+_SQL: Final = lazy.pattern(
+    rb"""identified[ ](?:with[ ][\w"'`]{1,40}[ ])?(?:by|as)[ ](?:password[ ])?
+    \\{0,3}["'](?P<password>[^"'\\\r\n]{3,256})""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_JWK_MEMBER: Final = lazy.pattern(
+    rb"""\\{0,3}"(?:d|p|q|dp|dq|qi|k)\\{0,3}"\s{0,8}:\s{0,8}\\{0,3}"(?P<value>[\w-]{16,}+)"""
+)
+_JWK_MAX: Final = 4_096  # bytes of a key before and after its "kty"
 _WEBHOOK: Final = lazy.pattern(
     rb"hooks\.slack(?:-gov)?\.com\\?/(?:services|workflows|triggers)(?P<slack>[\w/\\-]{20,}+)"
-    rb"|hooks\\?/[0-9]{15,22}\\?/(?P<discord>[\w-]{50,}+)",
+    rb"|hooks\\?/[0-9]{15,22}\\?/(?P<discord>[\w-]{50,}+)"
+    rb"|hookb2\\?/(?P<teams>[\w@/\\-]{60,}+)",
     re.IGNORECASE,
 )
 
 
 def _look_at_key(data: bytes, at: int, hits: list[Hit]) -> int:
-    """The word `key` ends the line that begins or ends a private key, or a name."""
+    """`key` ends a name, or the first or the last line of a private key."""
+    if data.startswith(b"Key-File-", at):
+        return _look_at_putty_key(data, at, hits)
     if not data.startswith((b"KEY-----", b"KEY BLOCK-----"), at):
         joint = data[at - 1 : at]
         if joint in {b" ", b"."}:
             is_owned = data[max(0, at - 14) : at - 1].lower().endswith(names.KEY_OWNERS)
         else:
             is_owned = joint.isalnum() or joint in {b"_", b"-"}
-        return names.look_at_name(data, at, hits) if is_owned else at + 3  # most keys are nobody's: `for key in …`
+        return names.look_at_name(data, at, hits) if is_owned else at + 3  # `for key in …`: not part of a name
     head = data.index(b"-----", at) + 5
     begin = data.rfind(b"-----", max(0, at - 64), at)
     if begin < 0 or not data.startswith(b"PRIVATE ", at - 8):
@@ -189,7 +253,7 @@ def _look_at_key(data: bytes, at: int, hits: list[Hit]) -> int:
         if tail >= 0 and data.startswith(b"-----END", tail):
             close = data.find(b"-----", tail + 8, tail + 80)
             end = close + 5 if close >= 0 else tail + 8
-        else:  # it never ends, or not before the next one begins: all that looks like a key goes
+        else:  # truncated: everything that looks like a key
             body = _KEY_LIKE.match(data, head)
             end = body.end() if body is not None else head
         hits.append((begin, end, "private-key"))
@@ -202,7 +266,7 @@ def _look_at_key(data: bytes, at: int, hits: list[Hit]) -> int:
 
 
 def _look_at_url(data: bytes, at: int, hits: list[Hit]) -> int:
-    """An `@` may end the user and the password of a URL; only the password goes."""
+    """`@` may end the user and the password of a URL; only the password is a hit."""
     if data[at + 1 : at + 2] in {b"@", b" ", b"\n", b""}:
         return at + 1
     start = data.rfind(b"://", max(0, at - 400), at)
@@ -215,13 +279,50 @@ def _look_at_url(data: bytes, at: int, hits: list[Hit]) -> int:
     return found.end()
 
 
-def _look_at_user(data: bytes, at: int, hits: list[Hit]) -> int:
-    """The user and the password that curl takes after `-u`."""
-    found = _USER.match(data, at)
-    if found is None or b"curl" not in data[max(0, at - 300) : at] or names.is_template(found["password"]):
-        return at + 1
-    hits.append((*found.span("password"), "basic-auth"))
+def _look_at_putty_key(data: bytes, at: int, hits: list[Hit]) -> int:
+    """The private lines of a key file of PuTTY."""
+    lines = data.find(b"Private-Lines:", at, at + _PRIVATE_KEY_MAX)
+    body = _KEY_LIKE.match(data, lines + 14) if lines >= 0 else None
+    if body is None or len(body[0]) < _BASE64_MIN:
+        return at + 9
+    hits.append((*body.span(), "private-key"))
+    return body.end()
+
+
+def _look_at_jwk(data: bytes, at: int, hits: list[Hit]) -> int:
+    """The private members of a JSON web key, before and after its `kty`."""
+    start = max(data.rfind(b"{", max(0, at - _JWK_MAX), at), data.rfind(b"}", max(0, at - _JWK_MAX), at), at - _JWK_MAX)
+    end = data.find(b"}", at, at + _JWK_MAX)
+    end = end if end >= 0 else min(at + _JWK_MAX, len(data))  # after `at`: the search continues here
+    hits += ((*found.span("value"), "private-key") for found in _JWK_MEMBER.finditer(data, max(start, 0), end))
+    return end
+
+
+def _look_at_sql(data: bytes, at: int, hits: list[Hit]) -> int:
+    """The password in `CREATE USER … IDENTIFIED BY '…'`."""
+    found = _SQL.match(data, at)
+    if found is None or names.is_placeholder(found["password"]):
+        return at + 10
+    hits.append((*found.span("password"), "password"))
     return found.end()
+
+
+def _look_at_option(data: bytes, at: int, hits: list[Hit]) -> int:
+    """Passwords after one-letter options: `curl -u user:…`, `mysql -p…`, `sshpass -p …`, `redis-cli -a …`."""
+    flag = _FLAG.match(data, at)
+    if flag is not None:
+        return max(names.look_at_name(data, flag.start("word"), hits), at + 2)
+    option = _OPTION.match(data, at - 1)
+    if option is None or option.lastgroup is None:
+        return at + 2
+    kind = option.lastgroup
+    command = data[max(0, at - 300) : at]
+    if kind != "user":  # curl is often written over several lines
+        command = command[max(command.rfind(b"\n"), command.rfind(b"\\n")) + 1 :]
+    if _COMMANDS[kind].search(command) is None or names.is_template(option[kind]):
+        return at + 2
+    hits.append((*option.span(kind), "basic-auth" if kind == "user" else "password"))
+    return option.end()
 
 
 def _look_at_webhook(data: bytes, at: int, hits: list[Hit]) -> int:
@@ -232,46 +333,71 @@ def _look_at_webhook(data: bytes, at: int, hits: list[Hit]) -> int:
     return found.end()
 
 
-# ---- places worth a look
-#
-# A pattern that begins with a literal is searched for as fast as bytes.find does it, but not if it ignores case. So the
-# text is folded: capitals become small, and e, k, o and y become one letter. Then t[oke]n, [key], c[ook]ie and h[ook]s
-# share their middle, and one search finds the four of them. What follows tells a name from a mere word.
+# ---- candidates
 
 _FOLD: Final = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZeoy", b"abcdkfghijklmnkpqrstuvwxkzkkk")
+
+
+def fold(text: bytes) -> bytes:
+    """Return a text in the reduced alphabet of the search; also for patterns without capital escapes."""
+    return text.translate(_FOLD)
+
+
+# What follows a word that is the end of a name: a suffix, a quote, then an operator, a comma, a bracket or a tag.
 _AS_NAME: Final = (
-    rb"""(?:[_-]?[a-z]{1,10}+|[_-]?[0-9]{1,3}+)?+(?:\\{0,3}["'`])?+\]?+"""
-    rb"""(?:[ \t]{0,8}+(?:[:=!]|[,(][ \t]?[\\"'`])|[\s,]{1,24}+[\\"']{0,4}+valuk|>|[ ]is[ :])"""
+    rb"""(?:[_-]?[a-z]{1,10}+|[_-]?[0-9]{1,3}+)?+(?:\\{0,3}["'`])?+\]?+(?:\*\*)?+"""
+    rb"""(?:[ \t]{0,40}+(?:[:=!|]|[?+.]{1,2}=|\?:|n?["'`]|[,(][ \t]?[\\"'`])"""
+    rb"""|[\s,]{1,24}+[\\"']{0,4}+value|</key>|>|[ ]is[ :])"""
 )
 
 
-def _look_at_middle(data: bytes, at: int, hits: list[Hit]) -> int:
+def _look_at_key_token_cookie_or_hook(data: bytes, at: int, hits: list[Hit]) -> int:
     word = data[max(0, at - 1) : at + 5].lower()
     if word[:5] == b"token":
         return names.look_at_name(data, at - 1, hits)
-    if data[at : at + 3].lower() == b"key":
-        return _look_at_key(data, at, hits)
+    run = _FOLDED_RUN.match(data, at)  # privat[eKey], kub[eKey]: letters that fold alike may precede the word
+    if run is not None and (key := run[0].lower().rfind(b"key")) >= 0:
+        return _look_at_key(data, at + key, hits)
     if word == b"cookie":
         return names.look_at_cookie(data, at - 1, hits)
-    return _look_at_webhook(data, at - 1, hits) if word[:5] == b"hooks" else at + 1
+    return _look_at_webhook(data, at - 1, hits) if word[:5] in {b"hooks", b"hookb"} else at + 1
 
 
-_PLACES: Final[tuple[tuple[bytes, re.Pattern[bytes], Look], ...]] = tuple(
-    (literal, lazy.pattern(literal + rb"(?=" + follows + rb")"), look)
-    for literal, follows, look in (
-        (
-            b"pass",
-            rb"(?:wkrd|wd|phrask|ckdk)?" + _AS_NAME + rb"|(?<=[ -]pass)(?:wkrd|phrask)? [^ -]",
-            names.look_at_name,
-        ),
-        (b"pwd", _AS_NAME, names.look_at_name),
-        (b"skcrkt", _AS_NAME + rb"|(?<=-skcrkt) [^ -]", names.look_at_name),
-        (
-            b"kkk",
-            rb"n?" + _AS_NAME + rb"|(?<=[_-]kkk) [^ -]|(?<=-tkkk)n [^ -]|ik|s[./\\]|(?: blkck)?-----",
-            _look_at_middle,
-        ),
-        (b"auth", rb"kri|" + _AS_NAME, names.look_at_authorization),
-        (b" -u ", rb"[^ ]{1,64}:", _look_at_user),
-    )
+_FOLDED_RUN: Final = lazy.pattern(rb"[eoykEOYK]++")
+
+
+def _look_at_secret_or_credentials(data: bytes, at: int, hits: list[Hit]) -> int:
+    is_secret = data[max(0, at - 2) : at].lower() == b"se"
+    return max(names.look_at_name(data, at - 2 if is_secret else at, hits), at + 3)
+
+
+def _place(literal: bytes, follows: bytes, look: Look, *, repeats: bytes = b"") -> _Place:
+    return fold(literal), lazy.pattern(fold(literal + repeats + b"(?=" + follows + b")")), look
+
+
+_Place: TypeAlias = "tuple[bytes, re.Pattern[bytes], Look]"
+# A literal, what must follow it (a lookbehind includes the literal itself), and the function that decides.
+_PLACES: Final = (
+    _place(
+        b"p",  # password, pwd, PAT; one letter is searched faster than two or three
+        rb"ass(?:word|wd|phrase|code)?" + _AS_NAME + rb"|ass(?<=[a-z _-]pass)(?:word|wd|phrase|code)? [^ -]"
+        rb"|wd" + _AS_NAME + rb"|wd(?<=[a-z_-]pwd) [^ -]"
+        rb"""|ats?(?:\\{0,3}["'`])?+[ ]?[:=]""",
+        names.look_at_name,
+    ),
+    _place(
+        b"c",  # secret, credentials
+        rb"ret" + _AS_NAME + rb"|ret(?<=[a-z_-]secret) [^ -]|red(?:ential)?s?" + _AS_NAME,
+        _look_at_secret_or_credentials,
+    ),
+    _place(
+        b"key",  # also the middle of token, cookie and hooks
+        rb"n?" + _AS_NAME + rb"|(?<=[_-]key) [^ -]|(?<=-toke)n [^ -]"
+        rb"|ie|s[./\\]|b2/|(?: block)?-----|-file-[0-9]",
+        _look_at_key_token_cookie_or_hook,
+        repeats=b"k*+",
+    ),
+    _place(b"identified", rb" (?:with|by)", _look_at_sql),
+    _place(b"auth", rb"ori|" + _AS_NAME, names.look_at_authorization),
+    _place(b"-", rb"(?<= -)(?:u [^ ]{0,64}:|-user[ =]|p[^-]|a [^-]|-?[a-z_-]{2,40}+(?<=[nyd]) [^ -])", _look_at_option),
 )

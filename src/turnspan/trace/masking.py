@@ -1,11 +1,12 @@
-"""Every string of a trace, without its secrets.
+"""Masks the secrets in every string of a trace.
 
 Rules:
 
 - A first walk over the trace (`strings`) collects its strings, a second one replaces them.
-- The distinct strings are scanned together in long batches; only those that a rule touched are masked one by one.
-- JSON stays JSON: its strings and keys are masked decoded, because an escape may hide a secret, and with their names.
-- What cannot be masked, because it costs too much or fails, is withheld: `[withheld: …]`, never the text itself.
+- The distinct strings are scanned in long batches; only strings with a hit are masked one by one.
+- JSON stays JSON: its strings and keys are decoded before they are masked, because an escape can hide a secret, and a
+  value is masked by its key, too.
+- A text that cannot be masked, because it costs too much or fails, is withheld: `[withheld: …]`.
 """
 
 from __future__ import annotations
@@ -36,25 +37,25 @@ _FAILURES: Final = (ValueError, RecursionError, OverflowError, MemoryError)
 
 
 def withheld(what: str, *, is_json: bool = False) -> str:
-    """What stands where a text was held back."""
+    """Return the replacement for a text that is not exported."""
     return f'"[withheld: {what}]"' if is_json else f"[withheld: {what}]"
 
 
 def masked_trace(trace: Trace, rules: RuleSet, meter: Meter) -> tuple[Trace, dict[str, int]]:
-    """The trace without its secrets, how many there were of each rule, and how many texts had to be withheld."""
+    """Return the masked trace, and the number of secrets by rule (`withheld`: texts that were not exported)."""
     if rules.is_empty:
         return trace, {}
-    seen = _Seen()
-    walk(trace, seen)
-    suspects, unread = seen.scan(rules, meter)
-    if not suspects and not unread:
+    collector = _Collector()
+    walk(trace, collector)
+    suspects, over_budget = collector.scan(rules, meter)
+    if not suspects and not over_budget:
         return trace, {}
-    masks = _Masks(rules, meter, suspects, unread)
-    return walk(trace, masks), masks.counts
+    masker = _Masker(rules, meter, suspects, over_budget)
+    return walk(trace, masker), masker.counts
 
 
-class _Seen:
-    """Collects the distinct strings of a trace, and finds those that need masking with few, long scans."""
+class _Collector:
+    """Collects the distinct strings of a trace and finds those that may hold a secret."""
 
     def __init__(self) -> None:
         self._texts: dict[str, None] = {}
@@ -77,7 +78,7 @@ class _Seen:
             if isinstance(value, str | tuple):
                 values = (value,) if isinstance(value, str) else value
                 self._texts.update(dict.fromkeys(values))
-                if _is_telling(name):
+                if _names_secret(name):
                     self._suspects.update(values)
         return facts
 
@@ -86,26 +87,26 @@ class _Seen:
         return None
 
     def scan(self, rules: RuleSet, meter: Meter) -> tuple[set[str], set[str]]:
-        """The strings that need masking, or may; and those that the meter did not last for."""
+        """Return the strings that may hold a secret, and those that exceeded the budget."""
         holders: dict[str, list[str]] = {}
         for document in self._documents:
             for leaf in self._leaves(document):
                 holders.setdefault(leaf, []).append(document)
-        suspects, unread = self._suspects, set[str]()
+        suspects, over_budget = self._suspects, set[str]()
         for batch in _batches({**self._texts, **dict.fromkeys(holders)}):
             try:
                 suspects.update(replace.suspects(batch, rules=rules, meter=meter))
             except (OverBudget, *_FAILURES):
-                unread.update(batch)
+                over_budget.update(batch)
         for leaf, documents in holders.items():
-            if leaf in unread:
-                unread.update(documents)
+            if leaf in over_budget:
+                over_budget.update(documents)
             elif leaf in suspects:
                 suspects.update(documents)
-        return suspects, unread
+        return suspects, over_budget
 
     def _leaves(self, document: str) -> list[str]:
-        """The strings in a JSON text, keys included."""
+        """Return the strings in a JSON text, keys included."""
         leaves: list[str] = []
         try:
             pending = [_decoded(document)]
@@ -118,21 +119,21 @@ class _Seen:
                 elif isinstance(tree, dict):
                     pending += tree.keys()
                     pending += tree.values()
-                    if any(map(_is_telling, tree)):
+                    if any(map(_names_secret, tree)):
                         self._suspects.add(document)
         except _FAILURES:
             self._suspects.add(document)
         return leaves
 
 
-class _Masks:
-    """Replaces the strings that need masking."""
+class _Masker:
+    """Replaces the strings that may hold a secret."""
 
-    def __init__(self, rules: RuleSet, meter: Meter, suspects: set[str], unread: set[str]) -> None:
+    def __init__(self, rules: RuleSet, meter: Meter, suspects: set[str], over_budget: set[str]) -> None:
         self._rules = rules
         self._meter = meter
         self._suspects = suspects
-        self._unread = unread
+        self._over_budget = over_budget
         self._known: dict[tuple[str, str, bool], Masked] = {}
         self.counts: dict[str, int] = {}
 
@@ -143,7 +144,7 @@ class _Masks:
         return self._replace(text, is_json=True)
 
     def facts(self, facts: Facts) -> Facts:
-        masked = {self._replace(name): self._fact(name if _is_telling(name) else "", facts[name]) for name in facts}
+        masked = {self._replace(name): self._fact(name if _names_secret(name) else "", facts[name]) for name in facts}
         return facts if masked == facts else masked
 
     def _fact(self, name: str, value: Scalar) -> Scalar:
@@ -152,14 +153,14 @@ class _Masks:
         return tuple([self._replace(item, name) for item in value]) if isinstance(value, tuple) else value
 
     def joined(self, parts: list[str]) -> str | None:
-        """Each part was masked already: what is found now stands across a seam."""
+        """Mask the joined texts. Each was masked before: a hit now spans two of them."""
         masked = self._masked("".join(parts), "", is_json=False)
         self._count(masked.counts)
         return masked.text if masked.counts else None
 
     def _replace(self, text: str, name: str = "", *, is_json: bool = False) -> str:
-        if text in self._unread:
-            masked = _held_back("scan budget", is_json=is_json)
+        if text in self._over_budget:
+            masked = _withheld("scan budget", is_json=is_json)
         elif text in self._suspects:
             key = text, name, is_json
             if key not in self._known:
@@ -174,9 +175,9 @@ class _Masks:
         try:
             return self._masked_document(text) if is_json else self._masked_value(name, text)
         except OverBudget:
-            return _held_back("scan budget", is_json=is_json)
+            return _withheld("scan budget", is_json=is_json)
         except _FAILURES:
-            return _held_back("masking failed", is_json=is_json)
+            return _withheld("masking failed", is_json=is_json)
 
     def _masked_value(self, name: str, value: str) -> Masked:
         if name:
@@ -187,11 +188,11 @@ class _Masks:
         try:
             tree = _decoded(document)
         except ValueError:
-            return self._masked_value("", document)  # it only claims to be JSON
+            return self._masked_value("", document)  # not valid JSON
         counts: dict[str, int] = {}
         tree = self._masked_tree(tree, "", counts)
         text = _encoded(tree) if counts else document
-        # Some secrets show only in how values stand together: ["--password", "…"].
+        # Some secrets are recognised by their neighbour only: ["--password", "…"].
         again = self._masked_value("", text)
         if again.counts:
             _decoded(again.text)
@@ -217,7 +218,7 @@ class _Masks:
             self.counts = _sum(self.counts, counts)
 
 
-def _held_back(why: str, *, is_json: bool) -> Masked:
+def _withheld(why: str, *, is_json: bool) -> Masked:
     return Masked(withheld(why, is_json=is_json), {"withheld": 1})
 
 
@@ -226,7 +227,7 @@ def _sum(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """The texts in batches, names and ids first, so that structure survives a budget that does not last."""
+    """Yield the texts in batches, names and ids first, so that they are masked even if the budget runs out."""
     short: list[str] = []
     long: list[str] = []
     for text in texts:
@@ -248,8 +249,8 @@ def _rule(name: str) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def _is_telling(name: str) -> bool:
-    """Whether a name says that its value is a secret."""
+def _names_secret(name: str) -> bool:
+    """Return whether a name says that its value is a secret."""
     return _rule(name) is not None
 
 
@@ -257,14 +258,14 @@ def _decoded(document: str) -> Tree:
     try:
         tree: Tree = msgspec.json.decode(document)
     except (msgspec.DecodeError, UnicodeEncodeError):
-        import json  # noqa: PLC0415  which takes lone surrogates; few texts hold one
+        import json  # noqa: PLC0415  for lone surrogates, which are rare
 
         tree = json.loads(document)
     return tree
 
 
 def _encoded(tree: Tree) -> str:
-    import json  # noqa: PLC0415  few texts hold a secret
+    import json  # noqa: PLC0415  rarely needed
 
     text = json.dumps(tree, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text if text.isascii() or not _has_surrogates(text) else json.dumps(tree, separators=(",", ":"))

@@ -1,11 +1,10 @@
-"""A trace becomes what may leave: as much as its owner allows, without secrets.
+"""Reduces a trace to what may be exported: as much as the policy allows, without secrets.
 
 Rules:
 
-- What a capture mode or a switch holds back is gone before anything is looked at.
-- Then every string is masked (see `masking`).
-- `full` masks our own credentials only, `redacted` also what the rules know, `metadata` holds no content at all: of the
-  facts only those in `METADATA_FACTS` stay.
+- Content that the capture mode or a switch excludes is removed first; then every string is masked (`masking`).
+- `full` masks only turnspan's own credentials, `redacted` every secret that the rules recognise; `metadata` has no
+  content at all, and of the facts only `METADATA_FACTS`.
 - The same trace and policy give the same result: the budget counts steps of the scan, not seconds.
 """
 
@@ -22,13 +21,16 @@ from turnspan.secrets.replace import RuleSet
 from turnspan.secrets.scan import Meter
 from turnspan.trace.masking import masked_trace, withheld
 from turnspan.trace.model import Json, Kind, Media, Reasoning, Text, ToolCall, ToolResult
+from turnspan.trace.strings import map_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from turnspan.trace.model import Content, Facts, Message, Part, Span, Trace
+    from turnspan.trace.model import Facts, Message, Part, Span, Trace
 
-SCAN_BUDGET: Final = 60_000_000  # steps: one a character of ordinary text, a second or two of the worst there is
+SCAN_BUDGET: Final = (
+    60_000_000  # steps: one per character of ordinary text; one or two seconds of CPU in the worst case
+)
 
 METADATA_FACTS: Final = frozenset({
     "aborted", "agent_id", "answers_call", "attempt", "background", "client_version", "denial", "depth", "duration_ms",
@@ -37,11 +39,11 @@ METADATA_FACTS: Final = frozenset({
     "request_model", "response_id", "retry_in_ms", "service_tier", "speed", "stop_reason", "time.inferred",
     "tokens_after", "tokens_before", "tool_call_id", "trigger", "turn_number",
 })  # fmt: skip
-"""Facts that say how something ran, not what it was about. A fact that is not here is content."""
+"""Facts about how something ran. Every other fact is content."""
 
-_OUTPUT_EVENTS: Final = frozenset({"late_result", "task_notification"})  # what a tool or an agent gave back later
+_OUTPUT_EVENTS: Final = frozenset({"late_result", "task_notification"})  # late results of a tool or a subagent
 
-# Homes as Linux, macOS and Windows have them, and as Claude Code writes them into the names of project directories.
+# Home directories of Linux, macOS and Windows, and in the names of Claude Code's project directories.
 _HOMES: Final = lazy.pattern(
     r"""(?<![\w.-])(?:
         (?:/home/|/Users/|[A-Za-z]:\\{1,2}Users\\{1,2})[^/\\\s"'`:;,<>()\[\]{}|]+
@@ -55,7 +57,7 @@ _NAME: Final = lazy.pattern(r"[\w.:/@+\[\]()-]{1,120}(?: \w{1,20}){0,2}")  # "Tu
 
 
 class CaptureMode(StrEnum):
-    """How much of a trace may leave."""
+    """How much of a trace is exported."""
 
     FULL = "full"
     REDACTED = "redacted"
@@ -63,7 +65,7 @@ class CaptureMode(StrEnum):
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """What of a trace may leave for one destination."""
+    """What is exported to one destination."""
 
     capture: CaptureMode = CaptureMode.REDACTED
     thinking: bool = True
@@ -75,7 +77,7 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 class Redacted(NamedTuple):
-    """What may leave, how often each rule masked something in it, and under `withheld` how many texts stayed behind."""
+    """A trace ready for export, and the number of secrets by rule (`withheld`: texts that were not exported)."""
 
     trace: Trace
     counts: dict[str, int]
@@ -84,7 +86,7 @@ class Redacted(NamedTuple):
 def redact(
     trace: Trace, policy: Policy, *, budget: int = SCAN_BUDGET, is_late: Callable[[], bool] | None = None
 ) -> Redacted:
-    """The trace as it may leave. `is_late` is asked now and then and ends the scan early: a last resort, not a pace."""
+    """Return the trace as it is exported. `is_late` ends the scan early; it is a last resort for a stuck scan."""
     trace = _allowed(trace, policy)
     rules = policy.rules.credentials_only() if policy.capture == CaptureMode.FULL else policy.rules
     if policy.paths:
@@ -92,14 +94,22 @@ def redact(
     return Redacted(*masked_trace(trace, rules, Meter(budget, is_late)))
 
 
-# ---- what may leave
+# ---- capture modes and switches
 
 
 def _allowed(trace: Trace, policy: Policy) -> Trace:
     if policy.capture == CaptureMode.METADATA:
         spans = tuple(_metadata(span) for span in trace.spans)
         name = _name_or(trace.name, "trace")
-        return msgspec.structs.replace(trace, name=name, tags=(), facts=_metadata_facts(trace.facts), spans=spans)
+        return msgspec.structs.replace(
+            trace,
+            name=name,
+            session_id=_identifier_or(trace.session_id, "unknown"),
+            client_version=_identifier_or(trace.client_version, "unknown"),
+            tags=(),
+            facts=_metadata_facts(trace.facts),
+            spans=spans,
+        )
     if policy.thinking and policy.tool_inputs and policy.tool_outputs and policy.images:
         return trace
     return msgspec.structs.replace(trace, spans=tuple(_switched(span, policy) for span in trace.spans))
@@ -119,12 +129,17 @@ def _metadata(span: Span) -> Span:
 
 
 def _name_or(name: str, otherwise: str) -> str:
-    """A name, unless it reads like somebody's words."""
+    """Return a name, or `otherwise` if it is free text."""
     return name if _NAME.fullmatch(name) else otherwise
 
 
+def _identifier_or(value: str, otherwise: str) -> str:
+    """Return an identifier, or `otherwise` if it is free text."""
+    return value if not value or _IDENTIFIER.fullmatch(value) else otherwise
+
+
 def _metadata_facts(facts: Facts) -> Facts:
-    """Facts about how it ran; where words stand in place of an identifier they are somebody's words."""
+    """Return the facts about how it ran, without values that are free text."""
     return {
         key: value
         for key, value in facts.items()
@@ -135,25 +150,23 @@ def _metadata_facts(facts: Facts) -> Facts:
 
 
 def _switched(span: Span, policy: Policy) -> Span:
-    """The span without what the switches hold back."""
+    """Return the span without the content that the switches exclude."""
+
+    def switched(message: Message) -> Message:
+        return msgspec.structs.replace(message, parts=tuple(_switched_parts(message, policy)))
+
     is_output = span.kind is Kind.TOOL or (span.kind is Kind.EVENT and span.facts.get("event") in _OUTPUT_EVENTS)
-    went_in, came_out, message, facts = span.input, span.output, span.error_message, span.facts
+    inputs, outputs, message, facts = span.input, span.output, span.error_message, span.facts
     if span.kind is Kind.TOOL and not policy.tool_inputs:
-        went_in = went_in and Json(withheld("tool inputs", is_json=True))
+        inputs = inputs and Json(withheld("tool inputs", is_json=True))
         facts = _metadata_facts(facts)
     if is_output and not policy.tool_outputs:
-        came_out = came_out and withheld("tool outputs")
+        outputs = outputs and withheld("tool outputs")
         message = message and withheld("tool outputs")
     return msgspec.structs.replace(
-        span, input=_switched_content(went_in, policy), output=_switched_content(came_out, policy),
+        span, input=inputs and map_messages(inputs, switched), output=outputs and map_messages(outputs, switched),
         error_message=message, facts=facts,
     )  # fmt: skip
-
-
-def _switched_content(content: Content | None, policy: Policy) -> Content | None:
-    if not isinstance(content, tuple):
-        return content
-    return tuple(msgspec.structs.replace(message, parts=tuple(_switched_parts(message, policy))) for message in content)
 
 
 def _switched_parts(message: Message, policy: Policy) -> Iterable[Part]:

@@ -1,14 +1,15 @@
-"""Every string of a trace, in one walk: to be looked at, or to be replaced.
+"""Walks over every string of a trace, to read or to replace it.
 
 Rules:
 
-- Who looks and who replaces walk the same way, so that no string is looked at but not replaced, or the other way round.
-- Words that stand next to each other in one message are also shown together: half a secret is no secret to any rule.
-- What does not change is not built again.
+- Reading and replacing use the same walk, so that every string that is scanned can be masked and the other way round.
+- Neighbouring texts of a message are also visited joined: no rule recognises half a secret.
+- A value without changes is returned itself, not a copy.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
@@ -16,7 +17,7 @@ import msgspec
 from turnspan.trace.model import Json, Media, Message, Reasoning, Text, ToolCall, ToolResult, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from turnspan.trace.model import Content, Facts, Part, Span
 
@@ -24,23 +25,23 @@ T = TypeVar("T")
 
 
 class Strings(Protocol):
-    """What is done with each string of a trace."""
+    """A visitor: gets each string of a trace and returns its replacement."""
 
     def text(self, text: str) -> str:
-        """Words, a name, an id."""
+        """Replace text, a name or an id."""
 
     def document(self, text: str) -> str:
-        """JSON."""
+        """Replace JSON text."""
 
     def facts(self, facts: Facts) -> Facts:
-        """Names and values of details."""
+        """Replace the names and values of facts."""
 
     def joined(self, parts: list[str]) -> str | None:
-        """Texts that stand next to each other; an answer replaces all of them."""
+        """Return one text that replaces these neighbouring texts, or None to keep them."""
 
 
 def walk(trace: Trace, strings: Strings) -> Trace:
-    """The trace with every string replaced by what `strings` makes of it."""
+    """Return the trace with every string replaced by `strings`."""
     text = strings.text
     return Trace(
         trace_id=trace.trace_id,
@@ -60,17 +61,17 @@ def _walk_span(span: Span, strings: Strings) -> Span:
     error = span.error and text(span.error)
     message = span.error_message and text(span.error_message)
     facts = strings.facts(span.facts)
-    went_in, came_out = _walk_content(span.input, strings), _walk_content(span.output, strings)
-    if came_out is not span.output and isinstance(span.output, str) and span.output.startswith(span.error_message):
-        # The message is the beginning of the output, cut somewhere: perhaps inside a secret.
-        message = str(came_out)[: len(span.error_message)]
+    inputs, outputs = _walk_content(span.input, strings), _walk_content(span.output, strings)
+    if outputs is not span.output and isinstance(span.output, str) and span.output.startswith(span.error_message):
+        # The message is the truncated output; the cut may be inside a secret.
+        message = str(outputs)[: len(span.error_message)]
     if (
-        went_in is span.input and came_out is span.output and facts is span.facts
+        inputs is span.input and outputs is span.output and facts is span.facts
         and name is span.name and model is span.model and error is span.error and message is span.error_message
     ):  # fmt: skip
         return span
     return msgspec.structs.replace(
-        span, name=name, model=model, error=error, error_message=message, facts=facts, input=went_in, output=came_out
+        span, name=name, model=model, error=error, error_message=message, facts=facts, input=inputs, output=outputs
     )
 
 
@@ -82,11 +83,16 @@ def _walk_content(content: Content | None, strings: Strings) -> Content | None:
     if isinstance(content, Json):
         text = strings.document(content.text)
         return content if text is content.text else Json(text)
-    return _same(content, tuple([_walk_message(message, strings) for message in content]))
+    return map_messages(content, partial(_walk_message, strings))
 
 
-def _walk_message(message: Message, strings: Strings) -> Message:
-    parts = _same(message.parts, tuple([_walk_part(part, strings) for part in message.parts]))
+def map_messages(content: Content, change: Callable[[Message], Message]) -> Content:
+    """Return the content with each message changed; text and JSON stay as they are."""
+    return content if isinstance(content, str | Json) else _same(content, tuple(map(change, content)))
+
+
+def _walk_message(strings: Strings, message: Message) -> Message:
+    parts = _same(message.parts, tuple([map_text(part, strings.text, strings.document) for part in message.parts]))
     if len(parts) > 1:
         parts = _same(parts, tuple(_walk_neighbours(parts, strings)))
     role = strings.text(message.role)
@@ -96,25 +102,25 @@ def _walk_message(message: Message, strings: Strings) -> Message:
     return Message(role, parts, reason)
 
 
-def _walk_part(part: Part, strings: Strings) -> Part:
-    text = strings.text
+def map_text(part: Part, text: Callable[[str], str], document: Callable[[str], str]) -> Part:
+    """Return a part with every string replaced: JSON by `document`, ids, names and all other text by `text`."""
     if isinstance(part, Text | Reasoning):
-        words = text(part.text)
-        return part if words is part.text else type(part)(words)
+        changed = text(part.text)
+        return part if changed is part.text else type(part)(changed)
     if isinstance(part, ToolResult):
         return _same(part, ToolResult(text(part.id), text(part.result)))
     if isinstance(part, ToolCall):
-        return _same(part, ToolCall(text(part.id), text(part.name), strings.document(part.arguments)))
+        return _same(part, ToolCall(text(part.id), text(part.name), document(part.arguments)))
     return _same(part, Media(text(part.mime), part.bytes))
 
 
 def _same(old: T, new: T) -> T:
-    """The old value if the new one is equal: what did not change is not built again."""
+    """Return the old value if the new one is equal, so that callers can compare by identity."""
     return old if new == old else new
 
 
 def _walk_neighbours(parts: tuple[Part, ...], strings: Strings) -> Iterable[Part]:
-    """Words that were cut into several parts, also together."""
+    """Yield the parts, with neighbouring texts merged where `strings.joined` returns a replacement."""
     at = 0
     while at < len(parts):
         end = at + 1
@@ -123,9 +129,9 @@ def _walk_neighbours(parts: tuple[Part, ...], strings: Strings) -> Iterable[Part
             while end < len(parts) and type(parts[end]) is type(first):
                 end += 1
         if end - at > 1:
-            whole = strings.joined([part.text for part in parts[at:end] if isinstance(part, Text | Reasoning)])
-            if whole is not None:
-                yield Text(whole) if isinstance(first, Text) else Reasoning(whole)
+            merged = strings.joined([part.text for part in parts[at:end] if isinstance(part, Text | Reasoning)])
+            if merged is not None:
+                yield Text(merged) if isinstance(first, Text) else Reasoning(merged)
                 at = end
                 continue
         yield from parts[at:end]
