@@ -1,4 +1,4 @@
-"""A session as it was lived: the same files, seen at many moments, with the events that told of them."""
+"""Replays a session: the same files at many moments, with the events of those moments."""
 
 import json
 
@@ -12,7 +12,7 @@ from turnspan.transcript.turns import Place
 
 
 class Life:
-    """The rows of a whole transcript tree in the order of their times, and the moments at which turns have ended."""
+    """The rows of a transcript tree in the order of their times, and the moments at which turns have ended."""
 
     def __init__(self, projects):
         self.files = {
@@ -38,7 +38,7 @@ class Life:
         self.answered = {name: answered_places(self.files[name]) for name in sessions}
 
     def sizes(self, count):
-        """Return how long each file is after the first rows."""
+        """Return the size of each file after the first rows."""
         return dict(self.steps[:count])
 
     def put(self, directory, sizes):
@@ -49,7 +49,7 @@ class Life:
             path.write_bytes(self.files[name][:size])
 
     def lived(self, directory, moments):
-        """Return the traces of reading at some moments, given as counts of rows, and once more when all is over."""
+        """Return the traces of reading at some moments, given as counts of rows, and once more at the end."""
         traces, progress = [], {}
         for count in [*sorted(moments), len(self.steps)]:
             sizes = self.sizes(count)
@@ -73,7 +73,7 @@ class Life:
 
 
 def answered_places(data):
-    """Return where a Stop can come: from the end of each turn, up to the next row of the conversation."""
+    """Return where a Stop can occur: from the end of each turn, up to the next row of the conversation."""
     grouper, anomalies, places, ends, at = Grouper("x"), Anomalies(), [], [], 0
     for number, line in enumerate(data.splitlines(keepends=True)):
         for entry in parse(line.rstrip(b"\r\n"), anomalies):

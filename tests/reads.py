@@ -1,4 +1,4 @@
-"""Reads transcripts in one pass, and shows what came of it."""
+"""Reads transcripts in one pass, and shows the result."""
 
 import msgspec
 
@@ -23,7 +23,7 @@ def read(path, progress=None, **ending):
 
 
 def one_pass(projects):
-    """Return the traces of a whole tree, each session read once, from its start to its end."""
+    """Return the traces of a tree, each session read once, from its start to its end."""
     return [
         trace
         for project in project_dirs(projects)
@@ -33,18 +33,18 @@ def one_pass(projects):
 
 
 def as_sent(trace, span):
-    """Return a span as bytes, with all that a backend writes on it."""
+    """Return a span as bytes, with everything that a backend writes on it."""
     around = (trace.trace_id, trace.name, trace.session_id, trace.client_version, trace.tags, trace.facts)
     return msgspec.json.encode((around, span))
 
 
 def sent(traces):
-    """Return (trace id, span id) → the span as bytes; no span may come twice."""
+    """Return (trace id, span id) → the span as bytes; no span may occur twice."""
     found = {}
     for trace in traces:
         for span in trace.spans:
             key = (trace.trace_id, span.span_id)
-            assert key not in found, f"{span.kind} {span.name!r} came twice"
+            assert key not in found, f"{span.kind} {span.name!r} occurs twice"
             found[key] = as_sent(trace, span)
     return found
 
@@ -55,7 +55,7 @@ def spans(traces, kind=None):
 
 
 def outline(traces):
-    """Return one line a span, indented below its parent; `…` stands for a parent that an earlier trace holds."""
+    """Return one line a span, indented below its parent; `…` marks a parent in an earlier trace."""
     lines = []
     for trace in traces:
         depths = {}

@@ -28,7 +28,7 @@ class Writer:
         return self.now.strftime("%Y-%m-%dT%H:%M:%S.") + f"{self.now.microsecond // 1000:03}Z"
 
     def bare(self, kind, **fields):
-        """Add a row that is no part of the conversation's chain: a title, a queue operation."""
+        """Add a row outside the conversation's chain: a title, a queue operation."""
         row = {"type": kind, **fields, "sessionId": self.session}
         self.rows.append(row)
         return row
@@ -48,11 +48,11 @@ class Writer:
         return row
 
     def prompt(self, content, **fields):
-        """Add what a person typed."""
+        """Add a prompt."""
         return self.row("user", message={"role": "user", "content": content}, **fields)
 
     def say(self, blocks, message=None, usage=None, stop="", model=MODEL, **fields):
-        """Add a line of a response: text, or blocks. Its stop reason is there where the client records it."""
+        """Add a line of a response: text, or blocks. It has a stop reason if the client records it."""
         blocks = [{"type": "text", "text": blocks}] if isinstance(blocks, str) else blocks
         if stop == "":
             reason = "tool_use" if any(block["type"] == "tool_use" for block in blocks) else "end_turn"
@@ -70,7 +70,7 @@ class Writer:
         return self.say([{"type": "tool_use", "id": tool, "name": name, "input": arguments}], **fields)
 
     def result(self, call, content, *, is_error=None, outcome=None, **fields):
-        """Add what a call gave back."""
+        """Add the result of a call."""
         block = {"tool_use_id": tool_id(call), "type": "tool_result", "content": content}
         if is_error is not None:
             block["is_error"] = is_error
@@ -79,11 +79,11 @@ class Writer:
         return self.row("user", message={"role": "user", "content": [block]}, **fields)
 
     def stopped(self):
-        """Add what the client notes after its Stop hooks."""
+        """Add what the client records after its Stop hooks."""
         return self.row("system", subtype="stop_hook_summary", hookCount=1, hookErrors=[], after=0.1)
 
     def turn(self, prompt, answer):
-        """Add a whole turn of two rows; return its prompt."""
+        """Add a complete turn of two rows; return its prompt."""
         asked = self.prompt(prompt)
         self.say(answer)
         return asked
@@ -114,7 +114,7 @@ def agent_writer(main, agent_id, **options):
 
 
 def save_agent(writer, directory, agent_id, meta=None, *, flat=False, below="subagents"):
-    """Write a subagent's transcript where its client puts it, next to the session or below it."""
+    """Write a subagent's transcript where the client puts it, next to the session or below it."""
     folder = directory if flat else directory / writer.session / below
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"agent-{agent_id}.jsonl"

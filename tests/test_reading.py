@@ -117,24 +117,27 @@ def test_any_cuts_of_any_session_equal_one_pass(steps, version, seed, tmp_path_f
         STEPS[step](writer, number)
     assume(writer.rows)
     directory = tmp_path_factory.mktemp("any", numbered=True)
-    writer.save(directory / "whole" / "-p")
-    life = Life(directory / "whole")
+    writer.save(directory / "complete" / "-p")
+    life = Life(directory / "complete")
     moments = random.Random(seed).sample(range(len(life.steps) + 1), min(6, len(life.steps)))
-    assert sent(life.lived(directory / "lived", moments)) == sent(one_pass(directory / "whole"))
+    assert sent(life.lived(directory / "lived", moments)) == sent(one_pass(directory / "complete"))
     shutil.rmtree(directory)
 
 
 @given(story=st.sampled_from(STORIES), at=st.floats(0, 1), lost=st.integers(0, 400))
 def test_a_span_once_final_never_changes(story, at, lost, tmp_path_factory):
-    """What leaves before a file has come to its end, or to the end of a line, is in it unchanged when it has."""
+    """A span exported from an incomplete file is the same when the file is complete."""
     life = LIVES[story]
-    sizes = life.sizes(int(at * len(life.steps)))
-    cut = {name: max(0, size - lost) if name in life.answered else size for name, size in sizes.items()}
+    count = int(at * len(life.steps))
+    cut = life.sizes(count)
+    writing = life.steps[count - 1][0]  # what it copied from another file was complete before
+    if writing in cut and writing in life.answered:
+        cut[writing] = max(0, cut[writing] - lost)
     directory = tmp_path_factory.mktemp("grows", numbered=True)
     life.put(directory, cut)
     early = sent([t for name in life.answered if name in cut for t in read(directory / name, is_stopped=False)[0]])
-    whole = sent(one_pass(life.projects))
-    assert early.items() <= whole.items()
+    complete = sent(one_pass(life.projects))
+    assert early.items() <= complete.items()
     shutil.rmtree(directory)
 
 
@@ -153,7 +156,7 @@ def test_only_content_makes_ids_and_times(story, seed, name, tmp_path_factory):
 
 
 @given(data=st.data())
-def test_no_transcript_can_hurt_us(data, tmp_path_factory):
+def test_any_transcript_is_handled(data, tmp_path_factory):
     """Lines that are torn, glued, doubled, swapped or lost raise nothing, repeat no span, and orphan none."""
     life = LIVES[data.draw(st.sampled_from(STORIES))]
     directory = tmp_path_factory.mktemp("hurt", numbered=True) / "projects"
@@ -180,8 +183,8 @@ def test_no_transcript_can_hurt_us(data, tmp_path_factory):
     shutil.rmtree(directory.parent)
 
 
-def test_an_agent_whose_file_comes_late_hangs_below_its_call(project):
-    """A background agent's file may be written a moment after the turn that launched it has left (2.1.152)."""
+def test_an_agent_whose_file_appears_late_is_below_its_call(project):
+    """A background agent's file may appear a moment after its turn was exported (2.1.152)."""
     writer = Writer(version="2.1.152")
     writer.prompt("Delegate.")
     call = writer.call("Agent", {"prompt": "Count.", "run_in_background": True})
@@ -197,11 +200,11 @@ def test_an_agent_whose_file_comes_late_hangs_below_its_call(project):
     assert outline(late) == ["… general-purpose", "  said One, two."]
 
 
-# ---- when a turn may leave
+# ---- when a turn is exported
 
 
-def test_a_turn_leaves_when_its_last_words_are_there(project):
-    """A Stop names the last words; as long as the file does not hold them, the turn waits and says so."""
+def test_a_turn_is_exported_when_its_last_message_is_there(project):
+    """A Stop names the last message; until the file contains it, the turn waits, and the answer is missing."""
     writer = Writer()
     writer.prompt("One.")
     path = writer.save(project)
@@ -218,8 +221,8 @@ def test_a_turn_leaves_when_its_last_words_are_there(project):
     assert not reading.has_unsealed
 
 
-def test_a_turn_that_waits_for_a_tool_stays(project):
-    """A turn whose call has no result yet does not leave with a Stop, but when the session is over."""
+def test_a_turn_that_waits_for_a_tool_is_not_exported(project):
+    """A turn with a pending call is not exported at a Stop, but when the session is over."""
     writer = Writer()
     writer.prompt("One.")
     writer.call("Bash", {})
@@ -231,8 +234,8 @@ def test_a_turn_that_waits_for_a_tool_stays(project):
 
 
 @pytest.mark.parametrize(("last", "patience"), [("say", IDLE_NS), ("call", IDLE_WHILE_PENDING_NS)])
-def test_an_idle_turn_leaves_by_the_clock(project, last, patience):
-    """Ten quiet minutes end a turn; a call that may still run has an hour. The transcript's own times count."""
+def test_an_idle_turn_is_exported(project, last, patience):
+    """Ten idle minutes end a turn, an hour if a call is pending, by the transcript's own times."""
     writer = Writer()
     writer.prompt("One.")
     row = writer.say("Done.") if last == "say" else writer.call("Bash", {})
@@ -242,8 +245,8 @@ def test_an_idle_turn_leaves_by_the_clock(project, last, patience):
     assert len(walk(path, now_ns=at + patience + 1)[1]) == 1
 
 
-def test_half_a_line_is_a_sign_of_life(project):
-    """A session that ends in half a row may be writing it: it is given as long as one that waits for a tool."""
+def test_a_session_with_an_incomplete_line_is_not_idle(project):
+    """The client may be writing the rest of the line: it has as much time as with a pending call."""
     writer = Writer()
     asked = writer.prompt("Anyone?")
     path = writer.save(project)
@@ -256,7 +259,7 @@ def test_half_a_line_is_a_sign_of_life(project):
 
 
 def test_an_answer_that_comes_after_all_starts_at_its_prompt(project):
-    """A turn that was given up as idle has left; what answers it later has the bytes that one reading gives it."""
+    """A response after an idle turn was exported has the same bytes as in one pass."""
     writer = Writer()
     asked = writer.prompt("Anyone?")
     path = writer.save(project)
@@ -290,7 +293,7 @@ def test_an_agent_that_still_works_keeps_its_turn_awake(project):
 
 
 def test_a_later_prompt_is_enough(project):
-    """A turn that is followed by another one has ended, whoever says so or not."""
+    """A turn that is followed by another one has ended, without any event."""
     writer = Writer()
     writer.turn("One.", "First.")
     writer.prompt("Two.")
@@ -300,7 +303,7 @@ def test_a_later_prompt_is_enough(project):
 
 
 def test_a_rewritten_file_is_read_again(project):
-    """A file that was cut or changed before the place we know is read from its beginning, and that is said."""
+    """A file that was cut or changed before the stored position is read from its beginning, and reported."""
     writer = Writer()
     writer.turn("One.", "First.")
     writer.turn("Two.", "Second.")
@@ -313,7 +316,7 @@ def test_a_rewritten_file_is_read_again(project):
     assert sent(pieces[0].traces).items() <= sent(before).items()
 
 
-def test_progress_survives_being_written_down():
+def test_progress_can_be_stored():
     """What is remembered between two readings can be stored and read back without loss."""
     for story in STORIES:
         for session in LIVES[story].answered:
@@ -327,8 +330,8 @@ def test_progress_survives_being_written_down():
 # ---- lines
 
 
-def test_a_line_of_a_hundred_megabytes_costs_only_itself(project):
-    """A line too long to hold is counted; the turns around it are told, in little memory."""
+def test_a_line_of_a_hundred_megabytes_is_skipped(project):
+    """A line that is too long is counted; the turns around it are exported, in little memory."""
     writer = Writer()
     writer.turn("One.", "First.")
     path = writer.save(project)
@@ -352,7 +355,7 @@ def test_a_line_of_a_hundred_megabytes_costs_only_itself(project):
 
 
 def test_a_turn_may_end_inside_a_line(project):
-    """A prompt that was glued to the answer before it is not lost when that answer has left."""
+    """A prompt that is glued to the answer before it is not lost when that answer was exported."""
     writer = Writer()
     writer.turn("One.", "First.")
     writer.turn("Two.", "Second.")
@@ -366,8 +369,8 @@ def test_a_turn_may_end_inside_a_line(project):
     assert sent(first + second) == sent(read(path)[0])
 
 
-def test_a_last_line_without_a_newline_is_told_when_it_is_whole(project):
-    """A restored file may end without a newline: its last row counts. Half a row does not, until it is whole."""
+def test_a_last_line_without_a_newline_counts_when_it_is_complete(project):
+    """A restored file may end without a newline: its last row counts. Half a row does not, until it is complete."""
     writer = Writer()
     writer.turn("One.", "First.")
     lines = writer.lines()
@@ -396,8 +399,8 @@ def background(writer, agent_id, prompt, **fields):
     return call, agent
 
 
-def test_a_background_agent_leaves_when_it_has_finished(project):
-    """The turn leaves at its Stop; the agent's spans join its trace when the client says that the agent has ended."""
+def test_a_background_agent_is_exported_when_it_has_finished(project):
+    """The turn is exported at its Stop; the agent's spans join its trace when the client says that it has finished."""
     writer = Writer()
     writer.prompt("Go.")
     _, agent = background(writer, "a1", "Go far.")
@@ -418,8 +421,8 @@ def test_a_background_agent_leaves_when_it_has_finished(project):
     assert sent(first + second) == sent(read(path)[0])
 
 
-def test_what_may_leave_together_leaves_together(project):
-    """A session of a few turns and an agent is one piece, one commit; a long one comes in several."""
+def test_a_short_session_is_one_piece(project):
+    """A session of a few turns and an agent is one piece, one commit; a long one is several."""
     writer = Writer()
     writer.prompt("Look far.")
     _, agent = background(writer, "a1", "Go far.")
@@ -439,7 +442,7 @@ def test_what_may_leave_together_leaves_together(project):
 
 
 @pytest.mark.parametrize("child", ["a0", "z9"])
-def test_what_a_background_agent_launches_hangs_below_it(project, child):
+def test_what_a_background_agent_launches_is_below_it(project, child):
     """An agent of a background agent belongs below the call that launched it, whatever their files are called."""
     writer = Writer()
     writer.prompt("Go.")
@@ -466,7 +469,7 @@ def test_what_a_background_agent_launches_hangs_below_it(project, child):
 
 
 def test_an_agent_that_is_sent_on_works_for_the_call_that_sent_it(project):
-    """Each run of an agent hangs below the call it was run for, in the background or not, live or in one pass."""
+    """Each run of an agent is below the call it was run for, in the background or not, live or in one pass."""
     writer = Writer(version="2.1.100")
     writer.prompt("Go.")
     _, agent = background(writer, "a1", "Go far.")
@@ -506,7 +509,7 @@ def test_an_agent_that_is_sent_on_works_for_the_call_that_sent_it(project):
 
 
 def test_an_agent_that_a_message_sent_on_belongs_to_the_message(project):
-    """SendMessage wakes an agent that had ended: what it does then, in the background, hangs below that call."""
+    """SendMessage resumes an agent that had finished: what it does then, in the background, is below that call."""
     writer = Writer(version="2.1.200")
     writer.prompt("Go.")
     _, agent = background(writer, "a1", "Go far.")
@@ -530,8 +533,8 @@ def test_an_agent_that_a_message_sent_on_belongs_to_the_message(project):
     assert sent(first + second) == sent(read(path)[0])
 
 
-def test_an_agent_with_a_label_that_a_call_launched_is_not_nobodys(project):
-    """A dash in an agent's id does not take it away from the call that its meta.json names."""
+def test_an_agent_with_a_label_can_be_launched_by_a_call(project):
+    """An agent with a dash in its id still belongs to the call that its meta.json names."""
     writer = Writer()
     writer.prompt("Go.")
     call = writer.call("Agent", {"prompt": "Review."})
@@ -565,8 +568,8 @@ def test_a_printed_agent_id_launches_nothing(project):
     assert outline(read(path, progress)[0]) == ["… Explore", "  said Been far."]
 
 
-def test_warm_ups_are_counted_and_not_told(project):
-    """2.0.x starts agents that nobody asked for: they are no traces; an agent that nobody claims is one."""
+def test_warm_ups_are_counted_and_not_exported(project):
+    """2.0.x starts agents by itself: they are not exported; an agent that no call claims is a trace of its own."""
     writer = Writer(version="2.0.50")
     writer.turn("One.", "First.")
     path = writer.save(project)
@@ -585,8 +588,8 @@ def test_warm_ups_are_counted_and_not_told(project):
 
 
 @pytest.mark.parametrize("is_before", [True, False])
-def test_a_warm_up_without_its_prompt_is_told_by_its_time(project, is_before):
-    """2.0.55 writes no agent's prompt down: what answered before any agent was called is nobody's; else it is told."""
+def test_a_warm_up_without_its_prompt_is_recognised_by_its_time(project, is_before):
+    """2.0.55 records no prompts of agents: one that answered before any agent was called is a warm-up."""
     writer = Writer(version="2.0.55")
     writer.prompt("Count.")
     early = agent_writer(writer, "w1")
@@ -603,8 +606,8 @@ def test_a_warm_up_without_its_prompt_is_told_by_its_time(project, is_before):
     )
 
 
-def test_each_run_of_an_agent_that_nobody_launched_is_a_trace_with_one_root(project):
-    """It is sent on by nobody we know, either: in one trace both runs would be the root."""
+def test_each_run_of_an_unclaimed_agent_is_a_trace_with_one_root(project):
+    """No call links its second run either: in one trace both runs would be the root."""
     writer = Writer()
     writer.turn("One.", "First.")
     agent = agent_writer(writer, "u1")
@@ -616,12 +619,12 @@ def test_each_run_of_an_agent_that_nobody_launched_is_a_trace_with_one_root(proj
     assert len({trace.trace_id for trace in traces}) == 3
 
 
-# ---- what is not a transcript
+# ---- files that are not transcripts
 
 
 @pytest.mark.parametrize("make", ["missing", "directory", "fifo", "device"])
-def test_what_is_no_file_is_said_in_one_sentence(tmp_path, make):
-    """A path that is missing, a directory, a pipe or a device gives one clear sentence."""
+def test_a_path_that_is_not_a_file_gives_a_clear_message(tmp_path, make):
+    """A path that is missing, a directory, a pipe or a device gives one clear message."""
     path = tmp_path / "session.jsonl"
     {
         "missing": lambda: None,
@@ -636,8 +639,8 @@ def test_what_is_no_file_is_said_in_one_sentence(tmp_path, make):
 @pytest.mark.parametrize(
     "content", [b"", b"\n\n", b"\x7fELF\x01\0\0\n" * 999, b"\xff\xfe\n" * 99, b"hello\nworld\n", b"[1]\n{}\n"]
 )
-def test_what_holds_no_turns_gives_nothing(tmp_path, content):
-    """An empty, a binary or a foreign file has no turns; nothing is raised, and what is odd is counted."""
+def test_a_file_without_turns_gives_nothing(tmp_path, content):
+    """An empty, a binary or a foreign file has no turns; nothing is raised, and anomalies are counted."""
     path = tmp_path / "session.jsonl"
     path.write_bytes(content)
     reading, pieces = walk(path, is_over=True)

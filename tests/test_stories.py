@@ -22,12 +22,12 @@ STORIES = sorted(path.parent.name for path in FIXTURES.glob("*/projects"))
 
 
 def moment(ns):
-    """Return a time as people read it, to the millisecond."""
+    """Return a readable time, to the millisecond."""
     return datetime.fromtimestamp(ns / 1e9, tz=UTC).isoformat(timespec="milliseconds")
 
 
 def words(content):
-    """Return content as something a person can compare."""
+    """Return content in a readable form."""
     if content is None or isinstance(content, str):
         return content
     if isinstance(content, Json):
@@ -46,7 +46,7 @@ def words(content):
 
 
 def render_span(span):
-    """Return all that a span says, without what is not there."""
+    """Return the fields of a span, without empty ones."""
     told = {
         "span": span.span_id.hex(),
         "parent": span.parent_id.hex() if span.parent_id is not None else None,
@@ -107,7 +107,7 @@ def render(projects):
 
 @pytest.mark.parametrize("story", STORIES)
 def test_a_story_gives_its_traces(story, request):
-    """Every way in which a client has told a story gives exactly the traces that were checked by hand."""
+    """Each story gives exactly the traces in its golden file, which were reviewed."""
     golden = FIXTURES / story / "golden.json"
     told = render(FIXTURES / story / "projects")
     if request.config.getoption("--update-golden"):
@@ -117,7 +117,7 @@ def test_a_story_gives_its_traces(story, request):
 
 @pytest.mark.parametrize("story", STORIES)
 def test_a_story_is_well_formed(story):
-    """Ids are unique, parents stand before their children, nothing ends before it starts, and no story is empty."""
+    """Ids are unique, parents precede their children, nothing ends before it starts, and no story is empty."""
     traces = one_pass(FIXTURES / story / "projects")
     assert traces
     seen = set()
@@ -131,8 +131,8 @@ def test_a_story_is_well_formed(story):
             seen.add((trace.trace_id, span.span_id))
 
 
-def test_each_response_of_a_story_is_told_once():
-    """No response of any story is told twice, also where the history was copied."""
+def test_each_response_of_a_story_is_exported_once():
+    """No response of any story is exported twice, even if the history was copied."""
     for story in STORIES:
         found = Counter(
             span.facts["response_id"] for span in spans(one_pass(FIXTURES / story / "projects"), "generation")
@@ -140,8 +140,8 @@ def test_each_response_of_a_story_is_told_once():
         assert found.most_common(1)[0][1] == 1, story
 
 
-def test_a_story_knows_every_line_but_in_the_damaged_one():
-    """Nothing that clients write is unknown to us, and nothing had to be repaired, but where that is the story."""
+def test_only_the_damaged_story_has_anomalies():
+    """No story has unknown or repaired lines, except the one about damaged files."""
     for story in STORIES:
         for session in json.loads((FIXTURES / story / "golden.json").read_text()).values():
             assert bool(session["noticed"]) == (story == "damaged"), story

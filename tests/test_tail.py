@@ -11,7 +11,7 @@ from turnspan.source.tail import Line, complete_lines, fingerprint, open_regular
 
 
 def lines_of(path, offset=0, number=0, **options):
-    """Return the complete lines of a file from a place on."""
+    """Return the complete lines of a file from an offset on."""
     descriptor = open_regular(path)
     try:
         return list(complete_lines(descriptor, offset, number, **options))
@@ -20,7 +20,7 @@ def lines_of(path, offset=0, number=0, **options):
 
 
 def test_every_line_has_its_place(tmp_path):
-    """A line comes with its number and the bytes it stands at; half a line stays for later."""
+    """A line has its number and its offset; an incomplete line is left for later."""
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"one\n\nthree\r\nhalf")
     assert lines_of(path) == [Line(b"one", 0, 0, 4), Line(b"", 1, 4, 5), Line(b"three\r", 2, 5, 12)]
@@ -31,7 +31,7 @@ def test_every_line_has_its_place(tmp_path):
 
 
 def test_an_empty_file_has_no_lines(tmp_path):
-    """Nothing is in an empty file, nor behind the end of one."""
+    """There are no lines in an empty file, nor after the end of a file."""
     path = tmp_path / "a.jsonl"
     path.touch()
     assert lines_of(path) == []
@@ -42,7 +42,7 @@ def test_an_empty_file_has_no_lines(tmp_path):
 
 @given(st.lists(st.binary(max_size=30).filter(lambda line: b"\n" not in line), max_size=12), st.data())
 def test_any_cuts_give_the_lines_of_one_pass(tmp_path_factory, lines, data):
-    """However a file grows, and wherever reading goes on, the lines and their places are those of one pass."""
+    """However a file grows, and wherever reading continues, the lines and their offsets are those of one pass."""
     whole = b"".join(line + b"\n" for line in lines)
     path = tmp_path_factory.mktemp("cuts") / "a.jsonl"
     path.write_bytes(whole)
@@ -56,7 +56,7 @@ def test_any_cuts_give_the_lines_of_one_pass(tmp_path_factory, lines, data):
     assert b"".join(line.data + b"\n" for line in found) == whole
 
 
-def test_lines_that_cross_chunks_are_whole(tmp_path):
+def test_lines_that_cross_chunks_are_complete(tmp_path):
     """Lines of any length up to the limit come in one piece."""
     path = tmp_path / "a.jsonl"
     lengths = [tail._CHUNK_BYTES - 1, tail._CHUNK_BYTES, tail._CHUNK_BYTES + 1, 3 * tail._CHUNK_BYTES + 7, 0, 5]
@@ -64,8 +64,8 @@ def test_lines_that_cross_chunks_are_whole(tmp_path):
     assert [len(line.data) for line in lines_of(path)] == lengths
 
 
-def test_a_line_too_long_to_hold_is_passed_over(tmp_path):
-    """A line of 100 MB is reported without being held, and the lines around it are read."""
+def test_a_line_that_is_too_long_is_skipped(tmp_path):
+    """A line of 100 MB is reported without keeping it in memory, and the lines around it are read."""
     path = tmp_path / "a.jsonl"
     with path.open("wb") as file:
         file.write(b"before\n")
@@ -80,7 +80,7 @@ def test_a_line_too_long_to_hold_is_passed_over(tmp_path):
 @pytest.mark.parametrize("begin", [0, 1, 700_000, tail._CHUNK_BYTES - 1])
 @pytest.mark.parametrize(("length", "is_held"), [(tail.MAX_LINE_BYTES, True), (tail.MAX_LINE_BYTES + 1, False)])
 def test_what_is_too_long_does_not_depend_on_where_reading_began(tmp_path, begin, length, is_held):
-    """A line is held or not by its own length alone, so that any reading sees the same lines."""
+    """Only its own length decides whether a line is too long, so every reading sees the same lines."""
     path = tmp_path / "a.jsonl"
     with path.open("wb") as file:
         file.truncate(begin + length)
@@ -90,8 +90,8 @@ def test_what_is_too_long_does_not_depend_on_where_reading_began(tmp_path, begin
     assert (line.data is not None) == is_held
 
 
-def test_reading_stops_where_it_was_told(tmp_path):
-    """What is written meanwhile is for the next time."""
+def test_reading_stops_at_the_given_size(tmp_path):
+    """What is written during a reading is left for the next one."""
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"one\ntwo\nthree\n")
     assert [line.data for line in lines_of(path, until=8)] == [b"one", b"two"]
@@ -99,7 +99,7 @@ def test_reading_stops_where_it_was_told(tmp_path):
 
 
 def test_a_file_cut_short_while_it_is_read_ends_there(tmp_path):
-    """A file that is truncated under the reader is no error."""
+    """A file that is truncated while it is read is not an error."""
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"one\n" * 10)
     descriptor = open_regular(path)
@@ -108,8 +108,8 @@ def test_a_file_cut_short_while_it_is_read_ends_there(tmp_path):
     os.close(descriptor)
 
 
-def test_a_fingerprint_tells_growth_from_a_rewrite(tmp_path):
-    """Appending keeps the fingerprint of what stood before; changing it, near or at the beginning, does not."""
+def test_a_fingerprint_distinguishes_growth_from_a_rewrite(tmp_path):
+    """Appending keeps the fingerprint; changing the content before the offset, near or at the beginning, does not."""
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"a" * 10_000 + b"b" * 10_000)
 
@@ -135,11 +135,11 @@ def test_a_fingerprint_tells_growth_from_a_rewrite(tmp_path):
     assert mark() == before
 
 
-# ---- what is not a transcript
+# ---- files that are not transcripts
 
 
 def why_not(path):
-    """Return the sentence that says why a path cannot be read."""
+    """Return the message that says why a path cannot be read."""
     with pytest.raises(TranscriptError) as caught:
         open_regular(path)
     text = str(caught.value)
@@ -149,7 +149,7 @@ def why_not(path):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    """A path that leads nowhere gets one clear sentence."""
+    """A missing file gets one clear message."""
     assert "no such file" in why_not(tmp_path / "gone.jsonl")
     (tmp_path / "dangling.jsonl").symlink_to(tmp_path / "gone.jsonl")
     assert "no such file" in why_not(tmp_path / "dangling.jsonl")
@@ -162,7 +162,7 @@ def test_a_directory_is_named(tmp_path):
 
 
 def test_a_fifo_is_refused_without_waiting(tmp_path):
-    """A pipe that nobody writes to would keep us waiting for ever: it is refused at once."""
+    """A pipe without a writer would block forever: it is refused at once."""
     os.mkfifo(tmp_path / "pipe.jsonl")
     said = []
     thread = threading.Thread(target=lambda: said.append(why_not(tmp_path / "pipe.jsonl")), daemon=True)
@@ -173,20 +173,20 @@ def test_a_fifo_is_refused_without_waiting(tmp_path):
 
 
 def test_a_device_is_refused(tmp_path):
-    """A device, also behind a link, is refused."""
+    """A device is refused, also through a symlink."""
     (tmp_path / "zero.jsonl").symlink_to("/dev/zero")
     assert "not a regular file" in why_not(tmp_path / "zero.jsonl")
 
 
-def test_links_in_a_circle_are_named(tmp_path):
-    """Links that lead to each other are no endless way."""
+def test_a_symlink_loop_is_named(tmp_path):
+    """Symlinks that point to each other give a clear message."""
     (tmp_path / "a.jsonl").symlink_to(tmp_path / "b.jsonl")
     (tmp_path / "b.jsonl").symlink_to(tmp_path / "a.jsonl")
-    assert "circle" in why_not(tmp_path / "a.jsonl")
+    assert "symlink loop" in why_not(tmp_path / "a.jsonl")
 
 
 def test_an_impossible_name_is_named(tmp_path):
-    """A name no file can have is an answer, not a crash."""
+    """An impossible file name gives a clear message, not a crash."""
     assert "too long" in why_not(tmp_path / ("x" * 5000))
     assert why_not(tmp_path / "nul\0byte")
     (tmp_path / "two\nlines").mkdir()
@@ -194,13 +194,13 @@ def test_an_impossible_name_is_named(tmp_path):
 
 
 def test_an_unreadable_file_is_named(tmp_path):
-    """A file this user may not read is said to be so."""
+    """A file without read permission gives a clear message."""
     path = tmp_path / "secret.jsonl"
     path.touch(mode=0)
     user = os.geteuid()
     if user == 0:
         os.seteuid(65534)  # root may read everything, nobody may not
     try:
-        assert "may not read" in why_not(path)
+        assert "permission denied" in why_not(path)
     finally:
         os.seteuid(user)

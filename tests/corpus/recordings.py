@@ -1,4 +1,4 @@
-"""Recorded sessions of real clients, each with the truth about what was served, as the corpus tests read them."""
+"""Recorded sessions of real clients, each with the truth about what was served, for the corpus tests."""
 
 import json
 import os
@@ -51,7 +51,7 @@ class Recording:
 
     @cached_property
     def prompts(self):
-        """Prompt label → the words typed."""
+        """Prompt label → the prompt."""
         return {
             key: value["text"] for key, value in json.loads((self.path / "meta.json").read_text())["prompts"].items()
         }
@@ -73,7 +73,7 @@ class Recording:
 
 
 def recordings():
-    """Return all of them."""
+    """Return all recordings."""
     found = [
         Recording(f"{path.parent.parent.name}/{path.parent.name}", path.parent)
         for path in sorted(corpus().glob("*/*/truth.jsonl"))

@@ -13,7 +13,7 @@ from recordings import recordings
 from turnspan.source.sessions import sessions_in
 from turnspan.transcript.resume import words_digest
 
-# What the recordings themselves get wrong, or could not know. Nothing else is excused.
+# What the recordings themselves get wrong, or cannot know. There are no other exceptions.
 NOT_IN_ANY_TRANSCRIPT = {("2.1.29/tui_queue", 11)}  # the response was cut off by /exit before any row of it was written
 # The client was quitting: it stamped the row 424 ms after the last byte.
 STAMPED_LATE = {("2.1.325/tui_bg_quit", 2)}
@@ -32,12 +32,12 @@ ORIGINS = {
 
 
 def typed(root):
-    """Return the words that started a turn."""
+    """Return the prompt of a turn."""
     return " ".join(part.text for part in root.input[0].parts if hasattr(part, "text")) if root.input else ""
 
 
 class Told:
-    """The spans of one recording, found by what they stand for."""
+    """The spans of one recording, by what they represent."""
 
     def __init__(self, traces):
         self.traces = traces
@@ -61,13 +61,13 @@ class Told:
 
 @pytest.fixture(scope="module")
 def told():
-    """Every recording, with what one reading tells of it."""
+    """Every recording, with the spans of one reading."""
     return [(recording, Told(one_pass(recording.path / "projects"))) for recording in recordings()]
 
 
 @pytest.fixture
 def report(capsys):
-    """Print a line that one sees without asking for it."""
+    """Print a line that pytest does not capture."""
 
     def show(line):
         with capsys.disabled():
@@ -77,7 +77,7 @@ def report(capsys):
 
 
 def test_spans_are_well_formed(told, report):
-    """Ids are unique, every parent is there and stands before its children, nothing ends before it starts."""
+    """Ids are unique, every parent exists and precedes its children, nothing ends before it starts."""
     for recording, found in told:
         seen = set()
         for trace, span in found.spans:
@@ -90,8 +90,8 @@ def test_spans_are_well_formed(told, report):
     report(f"{len(told)} recordings give {sum(len(found.traces) for _, found in told)} traces with {kinds}")
 
 
-def test_each_response_is_told_once(told, report):
-    """Each response that was served is told once, in its session, with its exact usage; no other one is invented.
+def test_each_response_is_exported_once(told, report):
+    """Each response that was served is exported once, in its session, with its exact usage, and no other one.
 
     Where the client recorded a placeholder instead of the output tokens, that is said and not passed off as the count.
     """
@@ -121,7 +121,7 @@ def test_each_response_is_told_once(told, report):
 
 
 def test_responses_say_what_the_model_said(told):
-    """A generation holds the words and the calls of its response, in order."""
+    """A generation contains the text and the calls of its response, in order."""
     for recording, found in told:
         for row in recording.responses:
             for _, span in found.responses[row["message_id"]]:
@@ -132,8 +132,8 @@ def test_responses_say_what_the_model_said(told):
                 assert [part.id for part in said if type(part).__name__ == "ToolCall"] == calls, recording.name
 
 
-def test_each_tool_call_is_told_once(told, report):
-    """Each call is told once, below the response that asked for it, with the status and the output that came back."""
+def test_each_tool_call_is_exported_once(told, report):
+    """Each call is exported once, below the response that asked for it, with the status and the output that came back."""
     count = failed = 0
     for recording, found in told:
         for tool_use_id, (row, call) in recording.calls.items():
@@ -157,8 +157,8 @@ def test_each_tool_call_is_told_once(told, report):
     report(f"{count} tool calls once, {failed} of them failed")
 
 
-def test_each_agent_hangs_below_its_call(told, report):
-    """What a subagent was served stands below the call that launched it, at any depth, in the foreground or not."""
+def test_each_agent_is_below_its_call(told, report):
+    """The responses of a subagent are below the call that launched it, at any depth, in the foreground or not."""
     count = 0
     for recording, found in told:
         for row in recording.responses:
@@ -174,7 +174,7 @@ def test_each_agent_hangs_below_its_call(told, report):
 
 
 def test_turns_are_the_right_ones(told, report):
-    """One prompt is one trace: no turn is split, none is merged, each has its origin and the words that were typed."""
+    """One prompt is one trace: no turn is split, none is merged, each has its origin and its prompt."""
     turns = 0
     for recording, found in told:
         traces_of, prompts_of, kinds = defaultdict(set), defaultdict(set), defaultdict(set)
@@ -210,7 +210,7 @@ def test_turns_are_the_right_ones(told, report):
 
 
 def test_generations_are_timed_as_they_were_served(told, report):
-    """Where the client recorded its requests, start and end are the real ones; elsewhere the start says inferred."""
+    """Where the client recorded its requests, start and end are the real ones; elsewhere the start is marked as inferred."""
     recorded = defaultdict(list)
     for recording, found in told:
         for row in recording.responses:
@@ -237,11 +237,11 @@ def test_generations_are_timed_as_they_were_served(told, report):
     report(f"{len(recorded['start'])} recorded requests, off in ms, median (worst): {told_ms}")
 
 
-# ---- as it was lived
+# ---- live
 
 
 def ending_of(payload):
-    """Return what an event says about the end of what is open; it says when, never what."""
+    """Return the ending that an event gives: it decides when something is exported, never what."""
     event = payload["hook_event_name"]
     if event in {"Stop", "StopFailure"}:
         words = payload.get("last_assistant_message")
@@ -261,11 +261,11 @@ class Copies:
         self.data = {path.relative_to(origin): path.read_bytes() for path in origin.rglob("*") if path.is_file()}
 
     def grow(self, name, size):
-        """Bring a file to the size it had at a moment."""
+        """Grow a file to the size it had at a moment."""
         data, before = self.data.get(name, b""), self.sizes.get(name, 0)
         if size == before or name not in self.data:
             return
-        if name.name.endswith(".meta.json"):  # written anew when the agent ends: it had not, at a smaller size
+        if name.name.endswith(".meta.json"):  # rewritten when the agent ends
             data, before = data if size == len(data) else data.replace(b',"finished":true', b""), 0
             assert len(data) == size
         path = self.projects / name
@@ -305,7 +305,7 @@ def lived(recording, projects, *, is_curious):
 
 @pytest.mark.parametrize("is_curious", [False, True], ids=["its own events", "every event for all"])
 def test_live_equals_one_pass(told, is_curious, tmp_path, report):
-    """Events say when a turn leaves, never what is in it: read hook by hook, every span has the same bytes, once."""
+    """Events decide when a turn is exported, never what is in it: hook by hook, every span has the same bytes, once."""
     spans = hooks = 0
     for number, (recording, found) in enumerate(told):
         live = sent(lived(recording, tmp_path / str(number), is_curious=is_curious))

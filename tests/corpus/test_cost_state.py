@@ -1,4 +1,4 @@
-"""What sessions cost, next to what the client that recorded them said: `cost-state.totalCostUSD`."""
+"""The cost of sessions, compared with the client's own figure: `cost-state.totalCostUSD`."""
 
 import os
 from pathlib import Path
@@ -114,14 +114,14 @@ def recorded_costs(session):
                 last[row.message.id] = row
     ended = sorted(last.items(), key=lambda item: item[1].timestamp)
     return {
-        # The client prices the model it asked for, and a response it did not hear to the end not at all.
+        # The client prices the requested model, and an aborted response not at all.
         id_: 0.0 if row.is_aborted_mid_stream else cost(row.requested_model or row.message.model, row.message.usage)
         for id_, row in ended
     }
 
 
 def test_sessions_cost_what_the_client_says():
-    """Every session's total is the client's own, digit for digit, but for requests that left no trace in any file."""
+    """Every session's total is exactly the client's, except for requests that no file records."""
     compared, exact, unrecorded_usd, all_usd = 0, 0, [], []
     for recording in sorted(path.parent for path in corpus().glob("*/*/truth.jsonl")):
         responses = [truth for truth in rows(recording / "truth.jsonl", Truth) if truth.event == "response"]

@@ -1,4 +1,4 @@
-"""A case: a few files of a project in one string of bytes, so that a fuzzer can turn them over and a person can read them.
+"""A case: a few files of a project in one string of bytes, so that a fuzzer can change them and they stay readable.
 
     == 0f0e7a52-1111-4222-8333-944455556666.jsonl
     {"type":"user",…}
@@ -33,7 +33,7 @@ _BULKY = ("api-request-blob", "api-request-shape", "file-history-snapshot", "pro
 
 
 def split(data: bytes) -> dict[str, bytes]:
-    """The files of a case, by their names in the project."""
+    """Return the files of a case, by their names in the project."""
     pieces = _NAME.split(data)
     files = {FIRST: pieces[0]} if pieces[0] else {}
     for name, content in zip(pieces[1::2], pieces[2::2], strict=True):
@@ -43,7 +43,7 @@ def split(data: bytes) -> dict[str, bytes]:
 
 
 def joined(files: dict[str, bytes]) -> bytes:
-    """Some files as a case."""
+    """Return some files as a case."""
     return b"".join(
         b"== %s\n%s%s" % (name.encode(), content, b"" if content.endswith(b"\n") else b"\n")
         for name, content in files.items()
@@ -58,19 +58,19 @@ def put(files: dict[str, bytes], project: Path) -> None:
         path.write_bytes(content)
 
 
-# ---- what a fuzzer begins with
+# ---- seeds
 
 
 @cache
 def stories() -> tuple[bytes, ...]:
-    """The stories of `fixtures/`: the same on every machine."""
+    """Return the stories of `fixtures/`: the same on every machine."""
     found = [_project(path) for path in sorted(FIXTURES.glob("*/projects/*")) if path.is_dir()]
     return tuple(case for case in found if 0 < len(case) <= _SEED_BYTES)
 
 
 @cache
 def seeds() -> tuple[bytes, ...]:
-    """The stories, the recordings of real clients where there are some, and what once went wrong."""
+    """Return the stories, the recordings of real clients if there are some, and all crashes found so far."""
     corpus = _corpus()
     paths = sorted(corpus.glob("*/*/projects/*")) if corpus is not None else []
     recorded = [_project(path) for path in paths if path.is_dir()]
@@ -79,7 +79,7 @@ def seeds() -> tuple[bytes, ...]:
 
 
 def seed_lines() -> list[bytes]:
-    """Some rows at a time, of each kind a few."""
+    """Yield a few rows at a time, some of each kind."""
     rows: dict[object, list[bytes]] = {}
     for case in seeds():
         for row in case.splitlines(keepends=True):

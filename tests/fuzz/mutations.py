@@ -1,4 +1,4 @@
-"""What may become of transcripts: rows lost, doubled, swapped, of another session, torn, glued, with fields of other types.
+"""Mutations of transcripts: rows lost, doubled, swapped, of another session, torn, glued, with fields of other types.
 
 A fuzzer that turns over single bytes would spend its time on JSON that nobody can parse. This one changes rows and
 values, and only now and then bytes. `mutated` depends on nothing but its arguments.
@@ -98,7 +98,7 @@ def _splice(rows: list[bytes], at: int, chance: random.Random, others: Sequence[
 
 
 def _other_values(row: bytes, other: bytes, chance: random.Random) -> bytes:
-    """Change a value or a key of a row, somewhere; what is no JSON stays as it is."""
+    """Change a value or a key of a row, somewhere; what is not JSON stays as it is."""
     try:
         value, source = json.loads(row), _loaded(other)
     except (ValueError, RecursionError):
@@ -150,7 +150,7 @@ def _changed(value: Any, source: Any, chance: random.Random) -> Any:
 
 
 def _odd(chance: random.Random) -> Any:
-    return copy.deepcopy(chance.choice(ODD))  # what is put in may be changed in turn
+    return copy.deepcopy(chance.choice(ODD))  # a copy: it may be changed in turn
 
 
 def _another_link(value: Any, source: Any, chance: random.Random) -> None:
@@ -172,7 +172,7 @@ def _another_link(value: Any, source: Any, chance: random.Random) -> None:
 
 
 def _somewhere(value: Any, chance: random.Random) -> tuple[Any, Any]:
-    """A container inside a value and one of its keys; deeper ones as often as shallow ones."""
+    """Return a container inside a value and one of its keys; deeper ones as often as shallow ones."""
     places = []
     waiting = [value]
     while waiting and len(places) < 400:

@@ -1,4 +1,4 @@
-"""Start the fuzzer and read off what it did: a target and some seconds → figures, and the bytes of a crash if it met one."""
+"""Runs the fuzzer: a target and some seconds → figures, and the bytes of a crash if there was one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COVERED = re.compile(r" cov: (\d+) ft: (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Fuzzed:
-    """What a run has shown."""
+    """The result of a run."""
 
     target: str
     executions: int
@@ -32,18 +32,18 @@ class Fuzzed:
     log: Path
 
     def report(self) -> str:
-        """Tell a person."""
+        """Return a summary."""
         told = f"{self.target}: {self.executions} inputs, {self.edges} branches reached"
         return f"{told}; crash in {self.crash}" if self.crash else told
 
 
 def is_available() -> bool:
-    """Say whether the fuzzer is installed."""
+    """Whether the fuzzer is installed."""
     return importlib.util.find_spec("atheris") is not None
 
 
 def fuzz(target: str, seconds: int, place: Path, seed: int = 0, inputs: int = -1) -> Fuzzed:
-    """Fuzz a target for some seconds. What was interesting stays in `place`, and the next run begins with it.
+    """Fuzz a target for some seconds. Interesting inputs stay in `place`, and the next run begins with them.
 
     A `seed` other than 0 begins with the same inputs; `inputs` is how many, whatever the machine's speed.
     """

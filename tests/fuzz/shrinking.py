@@ -1,4 +1,4 @@
-"""A crash made small: rows and fields are taken away as long as it stays the same crash."""
+"""Shrinks a crash: rows and fields are removed as long as it stays the same crash."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def every_cut(content: bytes) -> Iterator[list[int]]:
-    """After each row; after each row alone; in the middle of each row."""
+    """Return cuts after each row, after a single row, and in the middle of a row."""
     ends = [at + 1 for at, byte in enumerate(content) if byte == 10]
     yield ends
     yield from ([end] for end in ends)
@@ -28,7 +28,7 @@ CHECKS: dict[str, Callable[[bytes], object]] = {
 
 
 def crash_of(target: str, case: bytes) -> str | None:
-    """Where a case crashes, if it does: the error and the last place in the code that it went through."""
+    """Return where a case crashes, if it does: the error and the last place in the code."""
     try:
         CHECKS[target](case)
     except Exception as error:  # noqa: BLE001  whatever it is, it is what was looked for
@@ -38,7 +38,7 @@ def crash_of(target: str, case: bytes) -> str | None:
 
 
 def shrunk(target: str, case: bytes) -> bytes:
-    """The smallest case that could be found with the same crash."""
+    """Return the smallest case found with the same crash."""
     wanted = crash_of(target, case)
     assert wanted is not None, "it does not crash"
 
@@ -54,7 +54,7 @@ def shrunk(target: str, case: bytes) -> bytes:
 
 
 def fewer_rows(case: bytes, is_same: Callable[[bytes], bool]) -> bytes:
-    """Take rows away, many at once and then one by one, as long as it stays the same."""
+    """Remove rows, many at once and then one by one, as long as it stays the same."""
     rows = case.splitlines(keepends=True)
     size = max(1, len(rows) // 2)
     while size:

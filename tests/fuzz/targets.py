@@ -1,4 +1,4 @@
-"""What must hold for any bytes: the line decoder, and the whole path from a project's files to what a backend would send.
+"""What must hold for any bytes: the line decoder, and the complete path from a project's files to what a backend would send.
 
 Rules:
 
@@ -54,7 +54,7 @@ _SIDECHAIN = re.compile(rb'"isSidechain": *true')
 
 
 def check_lines(data: bytes) -> None:
-    """Any bytes are lines; each line is some entries or none, whose text is Unicode, wherever the reading broke off."""
+    """Any bytes are lines; each line is some entries or none, whose text is Unicode, wherever the reading stopped."""
     descriptor = _in_memory(data)
     try:
         found = list(tail.complete_lines(descriptor, is_complete=lines.is_record))
@@ -72,7 +72,7 @@ def check_lines(data: bytes) -> None:
 
 
 def check_line(line: bytes) -> None:
-    """One line."""
+    """Check one line."""
     found = lines.parse(line, lines.Anomalies())
     assert msgspec.json.encode(found) == msgspec.json.encode(lines.parse(line, lines.Anomalies()))
     lines.is_record(line)
@@ -110,7 +110,7 @@ def _with_end(line: tail.Line, data: bytes) -> bytes:
 
 
 def _cuts(data: bytes, most: int) -> list[int]:
-    """Some places in the bytes, the ends of lines among them."""
+    """Return some offsets, ends of lines among them."""
     chance = random.Random(zlib.crc32(data))
     ends = [at + 1 for at, byte in enumerate(data) if byte == 10]
     places = [
@@ -119,7 +119,7 @@ def _cuts(data: bytes, most: int) -> list[int]:
     return sorted(set(places))
 
 
-# ---- the whole path
+# ---- the complete path
 
 
 def check_path(data: bytes, cuts: Callable[[bytes], Iterable[list[int]]] | None = None) -> int:
@@ -130,7 +130,7 @@ def check_path(data: bytes, cuts: Callable[[bytes], Iterable[list[int]]] | None 
     """
     files = split(data)
     place = Path(tempfile.gettempdir() if not _MEMORY.is_dir() else _MEMORY) / f"turnspan-fuzz-{os.getpid()}"
-    # A name of its own for each: what is remembered of a file is remembered by its name.
+    # A new name each time: caches are keyed by name.
     project = place / str(next(_numbers)) / "-p"
     try:
         put(files, project)
@@ -158,7 +158,7 @@ def _read(session: sessions.SessionFile) -> list[Trace]:
 
 
 def _share_ids(files: dict[str, bytes]) -> bool:
-    """Whether a response or a call stands in two conversations: then they are one span, which may come twice."""
+    """Whether a response or a call is in two conversations: then it is one span, which may occur twice."""
     owners: dict[bytes, object] = {}
     for name, content in files.items():
         for line in content.split(b"\n"):
@@ -187,7 +187,7 @@ def _check_pieces(
         assert key in one, f"only in pieces, cut at {places}: {pieces[key]}"
         assert key in pieces, f"only in one pass, cut at {places}: {one[key]}"
         assert pieces[key] == one[key], f"cut at {places}:\n{pieces[key]}\n{one[key]}"
-    # Over too early: no turn comes twice. (A response or a call that stands in two conversations may.)
+    # Over too early: no turn occurs twice. (A response or a call in two conversations may.)
     for size in places[:1]:
         early: list[Trace] = []
         path.write_bytes(files[name][:size])
@@ -200,7 +200,7 @@ def _check_pieces(
 def _go_on(session: sessions.SessionFile, progress: Progress, ending: Ending, traces: list[Trace]) -> Progress:
     for piece in Reading(session, progress, ending).pieces():
         traces += piece.traces
-        # As it is written down and read again.
+        # As it is stored and loaded again.
         progress = msgspec.json.decode(msgspec.json.encode(piece.progress), type=Progress)
     return progress
 
@@ -233,7 +233,7 @@ def check_shape(traces: list[Trace], once: Iterable[Kind] = tuple(Kind)) -> None
 
 
 def check_sent(traces: list[Trace], choice: int | None = None) -> None:
-    """What may leave has the same bones under every policy; its bytes are a request that says the same.
+    """What is exported has the same structure under every policy; its bytes are a request that says the same.
 
     A `choice` is one policy and one spelling; without it, all are tried.
     """
@@ -247,7 +247,7 @@ def check_sent(traces: list[Trace], choice: int | None = None) -> None:
         assert request.SerializeToString() == body
         arrived = [s for r in request.resource_spans for scope in r.scope_spans for s in scope.spans]
         assert all(len({attribute.key for attribute in s.attributes}) == len(s.attributes) for s in arrived)
-        # As lists: an id that stands in two conversations comes twice, and a request is in the order of its resources.
+        # As lists: an id in two conversations occurs twice, and a request is in the order of its resources.
         assert sorted(
             (s.trace_id, s.span_id, s.parent_span_id, s.start_time_unix_nano, s.end_time_unix_nano) for s in arrived
         ) == sorted(
@@ -260,7 +260,7 @@ def check_sent(traces: list[Trace], choice: int | None = None) -> None:
 
 
 def _bones(traces: list[Trace]) -> list[object]:
-    """What no policy changes; a session's id may be masked, should it look like a secret."""
+    """Return what no policy changes; a session's id may be masked if it looks like a secret."""
     return [
         (t.trace_id, [(s.span_id, s.parent_id, s.kind, s.start_ns, s.end_ns, s.usage) for s in t.spans]) for t in traces
     ]

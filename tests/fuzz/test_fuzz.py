@@ -1,4 +1,4 @@
-"""Any bytes: crashes that were found are replayed, and CI looks for new ones for some seconds."""
+"""Any bytes: known crashes are replayed, and CI looks for new ones for some seconds."""
 
 import figures
 import msgspec
@@ -18,32 +18,32 @@ FOUND = sorted(CRASHES.glob("*.case"))
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("case", FOUND, ids=lambda path: path.stem)
-def test_what_once_went_wrong_goes_well(case, target):
+def test_known_crashes_are_fixed(case, target):
     """Bytes that once broke the reading give the same traces in one pass and in pieces cut after any row."""
     CHECKS[target](case.read_bytes())
 
 
-def test_every_crash_is_there():
+def test_known_crashes_exist():
     """The replays above are not empty."""
     assert len(FOUND) >= 4
 
 
 def test_a_case_is_its_files():
-    """A case taken apart and put together is the same; a name that leads elsewhere is content."""
+    """A case taken apart and put together is the same; a name outside the project is content."""
     files = {"a.jsonl": b"{}\n", "a/subagents/agent-1.jsonl": b"[]\n", "a/subagents/agent-1.meta.json": b"{}\n"}
     assert split(joined(files)) == files
     assert list(split(b"== ../up.jsonl\n== /etc/passwd.jsonl\n")) == ["00000000-0000-4000-8000-000000000000.jsonl"]
 
 
-def test_stories_are_what_it_begins_with():
-    """The fuzzer starts from stories that give spans and hold all that is asked, in pieces cut after any row."""
+def test_the_seeds_are_the_stories():
+    """The fuzzer starts from stories that give spans and pass all checks, in pieces cut after any row."""
     smallest = sorted(seeds(), key=len)[20:22]
     assert all(check_path(case, every_cut) > 0 for case in smallest)
     assert len(seed_lines()) > 20
 
 
 def test_a_mutation_depends_on_its_seed_alone():
-    """The same seed changes a case in the same way, another one in another way, and most changes leave spans."""
+    """The same seed changes a case in the same way, another one in another way, and most changed cases still give spans."""
     case, *others = sorted(seeds(), key=len)[20:23]
     changed = [mutated(case, 10_000, seed, others) for seed in range(40)]
     assert changed == [mutated(case, 10_000, seed, others) for seed in range(40)]
@@ -52,7 +52,7 @@ def test_a_mutation_depends_on_its_seed_alone():
 
 
 def test_the_checks_can_fail():
-    """A span that comes twice, or before its parent, is found."""
+    """A span that occurs twice, or before its parent, is found."""
     check_shape([TRACE])
     with pytest.raises(AssertionError, match="twice"):
         check_shape([TRACE, TRACE])
@@ -60,15 +60,15 @@ def test_the_checks_can_fail():
         check_shape([msgspec.structs.replace(TRACE, spans=TRACE.spans[1:])])
 
 
-def test_a_crash_is_made_small():
-    """Rows that have no part in a crash are taken away."""
+def test_a_crash_is_shrunk():
+    """Rows that are irrelevant to a crash are removed."""
     rows = [b"%d\n" % number for number in range(100)]
     assert fewer_rows(b"".join(rows), lambda case: b"17\n" in case and b"64\n" in case) == b"17\n64\n"
 
 
 @pytest.mark.slow
-def test_changed_stories_hold():
-    """Stories that were turned over give the same in pieces as in one pass, and can be sent.
+def test_changed_stories_pass():
+    """Mutated stories give the same in pieces as in one pass, and can be sent.
 
     The same changes on every machine: what guides the fuzzer differs from run to run, and a change must not fail by
     chance. `python -m tests.fuzz path` looks further.
@@ -85,7 +85,7 @@ def test_changed_stories_hold():
 
 
 @pytest.mark.slow
-def test_no_line_hurts(tmp_path):
+def test_no_line_breaks_the_decoder(tmp_path):
     """For a while the fuzzer looks for bytes that break the line decoder, guided by the branches that it reaches."""
     if not is_available():
         pytest.skip("atheris is not installed: there are wheels for Linux on x86-64")

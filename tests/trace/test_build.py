@@ -42,7 +42,7 @@ def by_kind(trace, kind):
 
 
 def test_a_turn_becomes_a_tree():
-    """Turn, generation, tool: each hangs below what asked for it, and parents come first."""
+    """Turn, generation, tool: each is below what asked for it, and parents come first."""
     done = call(result=Result("ok", False, 102 * S + 5))
     trace = build_turn(turn(said("m1", done, at=102), said("m2", "Woven.", at=104)))
     root, first, tool, second = trace.spans
@@ -70,8 +70,8 @@ def test_only_the_first_generation_carries_the_prompt():
     assert (tool.input, tool.output) == (Json("{}"), "ok")
 
 
-def test_a_prompt_is_all_that_was_asked():
-    """Words, what the editor added, a command's expansion and images are parts of the prompt."""
+def test_a_prompt_has_all_its_parts():
+    """Text, what the editor added, a command's expansion and images are parts of the prompt."""
     prompt = Prompt("Why?", 100 * S, (("image/png", 9),), ("ide_selection: x",), "/why", "Explain why.")
     root = build_turn(turn(said("m", "So."), prompt=prompt)).spans[0]
     assert root.input[0].parts == (Text("ide_selection: x"), Text("Why?"), Text("Explain why."), Media("image/png", 9))
@@ -88,7 +88,7 @@ def test_turns_are_linked():
 
 
 def test_a_later_part_has_only_new_spans():
-    """What a turn did after it had left hangs below the root that was sent before."""
+    """What a turn did after it was exported is below the root that was sent before."""
     whole = turn(said("m1", "Woven."))
     part = turn(said("m2", "And hemmed."), part=1, prompt=None)
     (span,) = build_turn(part).spans
@@ -97,8 +97,8 @@ def test_a_later_part_has_only_new_spans():
     assert span.input is None
 
 
-def test_a_response_that_goes_on_after_it_has_left_is_not_counted_twice():
-    """Rows of a response that had left already make a span of their own, without its usage."""
+def test_a_response_that_continues_after_export_is_not_counted_twice():
+    """Further rows of an exported response are a span of their own, without its usage."""
     first = build_turn(turn(said("m1", "Wov"))).spans[1]
     (second,) = build_turn(turn(said("m1", "en.", is_repeat=True), part=1)).spans
     assert second.span_id != first.span_id
@@ -106,8 +106,8 @@ def test_a_response_that_goes_on_after_it_has_left_is_not_counted_twice():
     assert second.cost_usd is None
 
 
-def test_a_key_that_comes_twice_has_two_ids():
-    """A broken file may hold an id twice: no two spans of a trace share one."""
+def test_a_repeated_key_has_two_ids():
+    """A damaged file may contain an id twice: no two spans of a trace share one."""
     trace = build_turn(turn(said("m", call("t"), call("t")), said("m", "x")))
     assert len({span.span_id for span in trace.spans}) == len(trace.spans) == 5
 
@@ -116,7 +116,7 @@ def test_a_key_that_comes_twice_has_two_ids():
 
 
 def test_a_recorded_request_is_the_start():
-    """Where the client recorded its request, that is the start; else the row that triggered it, which is said."""
+    """A recorded request is the start; else the row that triggered it, marked as inferred."""
     recorded = build_turn(turn(said("m", "x", request_ns=101 * S))).spans[1]
     inferred = build_turn(turn(said("m", "x"))).spans[1]
     unknown = build_turn(turn(said("m", "x", trigger_ns=None))).spans[1]
@@ -127,13 +127,13 @@ def test_a_recorded_request_is_the_start():
 
 @pytest.mark.parametrize(("request_s", "trigger_s", "start_s", "end_s"), [(105, 100, 105, 105), (None, 104, 103, 103)])
 def test_an_impossible_order_is_clamped(request_s, trigger_s, start_s, end_s):
-    """Clocks that run backwards give no span that ends before it starts."""
+    """No span ends before it starts, even if clocks run backwards."""
     asked = request_s * S if request_s else None
     span = build_turn(turn(said("m", "x", request_ns=asked, trigger_ns=trigger_s * S))).spans[1]
     assert (span.start_ns, span.end_ns) == (start_s * S, end_s * S)
 
 
-def test_the_first_token_lies_before_its_block():
+def test_the_first_token_precedes_its_block():
     """The first token came as long before the end of its block as the client measured, within the response."""
     for ms, expected in ((None, 103.0), (700, 102.3), (9000, 101.0)):
         span = build_turn(turn(said("m", "x", request_ns=101 * S, first_block_ms=ms))).spans[1]
@@ -150,7 +150,7 @@ def test_a_tool_lasts_from_its_call_to_its_result():
 
 
 def test_a_turn_without_any_time_is_still_a_turn():
-    """No time at all is no reason to fail, nor to look at the clock."""
+    """A turn without any time is built, without using the clock."""
     nothing = turn(said("m", call("t"), first_ns=None, last_ns=None, trigger_ns=None), prompt=None, times=[])
     assert {(span.start_ns, span.end_ns) for span in build_turn(nothing).spans if span.kind is not Kind.TOOL} == {
         (0, 0)
@@ -173,7 +173,7 @@ def test_a_turn_without_any_time_is_still_a_turn():
     ],
 )
 def test_usage_is_what_the_api_counted(recorded, usage):
-    """Input never includes cached tokens; cache writes are split by lifetime; absurd counts are none."""
+    """Input never includes cached tokens; cache writes are split by lifetime; absurd counts are ignored."""
     assert build_turn(turn(said("m", "x", usage=recorded))).spans[1].usage == usage
 
 
@@ -189,15 +189,15 @@ def test_usage_is_what_the_api_counted(recorded, usage):
         ("", None, 400, "x", True),
     ],
 )
-def test_a_placeholder_is_not_passed_off_as_a_count(version, stop, output, text, is_incomplete):
-    """Output counts that the client wrote down before the stream had ended are marked as such."""
+def test_a_placeholder_is_marked_as_incomplete(version, stop, output, text, is_incomplete):
+    """Output counts that the client recorded before the stream had ended are marked as such."""
     response = said("m", text, stop_reason=stop, usage=e.Usage(1, output))
     response.version = version
     assert build_turn(turn(response)).spans[1].usage.is_incomplete is is_incomplete
 
 
 def test_totals_are_on_the_turn_and_nowhere_else():
-    """A turn knows the sum of what is below it, foreground agents included, background agents not."""
+    """A turn has the sum of what is below it, with foreground agents, without background agents."""
     launching = call("t", "Agent", result=Result("ok", False, 109 * S))
     inner = turn(said("i", "x", usage=e.Usage(1, 2)))
     agents = {"t": [Agent("a1", "Explore", (inner,)), Agent("a2", "Explore", (inner,), is_background=True)]}
@@ -209,7 +209,7 @@ def test_totals_are_on_the_turn_and_nowhere_else():
 
 
 def test_an_unknown_model_makes_the_total_unknown():
-    """A sum with a part that nobody knows is not a sum."""
+    """A sum with an unknown part is unknown."""
     stranger = said("m", "x")
     stranger.model = "gpt-99"
     root, first = build_turn(turn(stranger)).spans
@@ -218,7 +218,7 @@ def test_an_unknown_model_makes_the_total_unknown():
 
 
 def test_cost_follows_the_model_that_was_asked_for_and_its_advisors():
-    """The client pays for the model it asked for, an advisor's tokens on top; for a response it cut off, nothing."""
+    """The client counts the requested model, plus an advisor's tokens; for an aborted response, nothing."""
     asked = build_turn(turn(said("m", "x", requested_model="claude-haiku-4-5"))).spans[1]
     assert asked.cost_usd == pytest.approx(10 * 1e-6 + 5 * 5e-6)
     advice = e.Iteration("advisor_message", "claude-haiku-4-5", 1000, 100)
@@ -227,7 +227,7 @@ def test_cost_follows_the_model_that_was_asked_for_and_its_advisors():
     assert build_turn(turn(said("m", "x", is_aborted=True))).spans[1].cost_usd is None
 
 
-# ---- what went wrong
+# ---- errors
 
 
 def test_an_api_error_fails_the_turn():
@@ -284,20 +284,20 @@ def test_a_failed_tool_says_how(result, error):
     ],
 )
 def test_a_tool_knows_its_file_its_skill_and_its_server(name, arguments, facts):
-    """What a tool worked on is a fact; arguments that make no sense are none."""
+    """What a tool worked on is a fact; invalid arguments are ignored."""
     tool = build_turn(turn(said("m", call(name=name, arguments=arguments)))).spans[2]
     known = {key: value for key, value in tool.facts.items() if key not in {"tool_call_id", "incomplete"}}
     assert known == facts
 
 
 def test_an_exit_code_is_a_fact():
-    """The exit code that a failed command's result begins with is told."""
+    """The exit code that a failed command's result begins with is a fact."""
     tool = build_turn(turn(said("m", call(result=Result("Exit code 2\nno", True, None))))).spans[2]
     assert tool.facts["exit_code"] == 2
 
 
-def test_what_happened_is_an_event():
-    """Words typed meanwhile, compactions and retries are events below the turn; a late result below its call."""
+def test_happenings_are_events():
+    """Typed-ahead words, compactions and retries are events below the turn; a late result below its call."""
     happenings = [
         Happening("steering", "k1", 101 * S, "hurry"),
         Happening("compaction", "k2", 102 * S, "", {"trigger": "auto"}),
@@ -322,8 +322,8 @@ def test_what_happened_is_an_event():
 # ---- agents
 
 
-def test_agents_hang_below_their_calls_to_any_depth():
-    """An agent hangs below its call, and its own agents below theirs."""
+def test_agents_are_below_their_calls_at_any_depth():
+    """An agent is below its call, and its own agents below theirs."""
     inner = turn(said("i2", "Deep."))
     outer = turn(said("i1", call("t2", "Agent", result=Result("Deep.", False, 108 * S))), said("i3", "Done."))
     agents = {"t1": [Agent("a1", "Explore", (outer,), depth=1)], "t2": [Agent("a2", "Plan", (inner,), depth=2)]}
@@ -342,8 +342,8 @@ def test_agents_hang_below_their_calls_to_any_depth():
     ]
 
 
-def test_an_agent_that_holds_its_own_call_is_no_endless_way():
-    """In a broken file an agent may hold the call that launched it: it is told once."""
+def test_an_agent_that_contains_its_own_call_is_built_once():
+    """In a damaged file an agent may contain the call that launched it: it is built once."""
     own = turn(said("i", call("t", "Agent")))
     trace = build_turn(turn(said("m", call("t", "Agent"))), {"t": [Agent("a", "Explore", (own,))]})
     assert len(by_kind(trace, Kind.AGENT)) == 1
@@ -351,7 +351,7 @@ def test_an_agent_that_holds_its_own_call_is_no_endless_way():
 
 
 def test_inline_agents_are_found_by_their_prompt():
-    """Before 2.0.28 an agent stands in its parent's file and begins with the call's words. A stray one is kept."""
+    """Before 2.0.28 an agent is in its parent's file and begins with the call's prompt. A stray one is kept."""
     calls = [call("t1", "Task", '{"prompt":"A.","subagent_type":"Explore"}'), call("t2", "Task", '{"prompt":"B."}')]
     agents = [InlineAgent("r2", "B. ", [turn(said("b", "x"))]), InlineAgent("r1", "A.", [turn(said("a", "x"))]),
               InlineAgent("r3", "C.", [turn(said("c", "x"))])]  # fmt: skip
@@ -366,7 +366,7 @@ def test_inline_agents_are_found_by_their_prompt():
 
 
 def test_a_background_agent_joins_the_trace_of_its_turn():
-    """An agent that has finished later joins the trace that launched it; one that nobody launched is its own."""
+    """An agent that finishes later joins the trace that launched it; one without a call is a trace of its own."""
     launch = Launch(b"t" * 16, b"s" * 8, "Turn 4")
     agent = Agent("a1", "Explore", (), description="far", depth=1, is_background=True)
     joined = build_agent(agent, turn(said("i", "x")), launch)
@@ -382,14 +382,14 @@ def test_a_background_agent_joins_the_trace_of_its_turn():
 
 
 def test_a_call_says_what_agent_it_asks_for():
-    """The prompt and the kind of agent are in the call's arguments, where they make sense."""
+    """The prompt and the type of agent are read from the call's arguments, if they are valid."""
     asking = call(arguments='{"prompt":"Go.","subagent_type":"Explore"}')
     assert agent_arguments(asking) == ("Go.", "Explore", "")
     for arguments in ("[]", "rubbish", '{"prompt":5}', "[" * 5000):
         assert agent_arguments(call(arguments=arguments)) == ("", "", "")
 
 
-# ---- what surrounds it
+# ---- context
 
 
 def test_a_trace_knows_its_session():

@@ -18,7 +18,7 @@ A_MILLION = {
 
 
 def ns(year, month, day, hour=0):
-    """Return a moment as the spans have it."""
+    """Return a time as in spans."""
     return int(datetime(year, month, day, hour, tzinfo=UTC).timestamp()) * 10**9
 
 
@@ -48,7 +48,7 @@ BY_THE_CLIENT = {
 
 @pytest.mark.parametrize(("model", "usd"), BY_THE_CLIENT.items())
 def test_a_response_costs_what_the_client_says(model, usd):
-    """A response costs what Claude Code itself wrote down for it, to the last digit, in any spelling."""
+    """A response costs exactly what Claude Code itself recorded for it, in any spelling."""
     assert cost_usd(model, RESPONSE) == usd
 
 
@@ -94,7 +94,7 @@ def test_a_long_prompt_costs_more_from_its_first_token():
 
 
 def test_a_price_holds_from_its_day_on():
-    """An old response costs what was asked then, a new one what is asked now."""
+    """A response costs the price of its day."""
     long = Usage(input=300_000)
     assert cost_usd("claude-opus-4-6", long, at_ns=ns(2026, 3, 12, 23)) == 3.0
     assert cost_usd("claude-opus-4-6", long, at_ns=ns(2026, 3, 13)) == 1.5
@@ -121,8 +121,8 @@ def test_an_unknown_model_has_no_cost(model):
     assert cost_usd(model, RESPONSE) is None
 
 
-def test_an_unknown_price_is_no_cost():
-    """Tokens or speeds without a known price leave the whole cost unknown; numbers that are no counts do too."""
+def test_without_a_price_there_is_no_cost():
+    """Tokens or speeds without a known price make the cost unknown, and so do absurd counts."""
     assert cost_usd("claude-2", Usage(input=1_000_000)) == 8
     assert cost_usd("claude-2", Usage(input=1_000_000, cache_read=1)) is None
     assert cost_usd("claude-sonnet-5-5", RESPONSE, speed="fast") is None
@@ -175,7 +175,7 @@ def test_a_sum_with_an_unknown_part_is_unknown():
 
 
 def test_a_file_brings_newer_prices(tmp_path):
-    """A person's file adds models, replaces shipped ones, and may price one spelling alone; the rest stays."""
+    """A user's file adds models, replaces shipped ones, and can price a single spelling; the rest stays."""
     file = tmp_path / "prices.json"
     file.write_text("""{
         "claude-opus-9": {"input": 1, "output": 2, "fast": 3},
@@ -231,7 +231,7 @@ def test_a_wrong_file_is_named(tmp_path, text, said):
 
 @pytest.mark.parametrize("content", [None, b'{"claude-\xff": {}}'])
 def test_an_unreadable_file_is_named(tmp_path, content):
-    """A file that is missing or no text is the person's to mend."""
+    """A file that is missing or not text is a configuration error."""
     file = tmp_path / "prices.json"
     if content is not None:
         file.write_bytes(content)
@@ -300,7 +300,7 @@ def test_web_searches_equal_genai_prices(anthropic):
 
 
 def test_spellings_name_the_model_genai_prices_names(anthropic):
-    """Whatever spelling of a model we price, genai-prices takes for the same model."""
+    """Every spelling that has a price here names the same model in genai-prices."""
     names = {plain_name(model.id): model for model in anthropic.models} | {
         alias: next(model for model in anthropic.models if plain_name(model.id) == name)
         for alias, name in shipped_prices().aliases.items()

@@ -5,7 +5,7 @@ from turnspan.trace import ids
 
 
 def test_ids_are_what_they_have_always_been():
-    """The same turn has the same ids for ever: changing them would tell every turn of everybody a second time."""
+    """The same turn has the same ids forever: changing them would export every turn a second time."""
     trace = ids.trace_id("0badcafe-0000-4000-8000-000000000001", "0badcafe-0000-4000-8000-000000000002")
     assert trace.hex() == "e182e559755949d83f3f6efe0b32dca5"
     assert ids.span_id(trace, "turn", "").hex() == "af61c86b74cc399e"
@@ -37,5 +37,5 @@ def test_where_one_part_ends_matters():
 
 
 def test_broken_text_has_an_id_too():
-    """A lone surrogate in an id is no reason to fail."""
+    """A lone surrogate in an id is not an error."""
     assert len(ids.trace_id("\ud83d", "\ud83d")) == 16

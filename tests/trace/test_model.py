@@ -23,7 +23,7 @@ COUNTS = st.builds(Usage, *[st.integers(0, 2**40)] * 6, st.booleans())
 
 @given(COUNTS, COUNTS, COUNTS)
 def test_usage_adds_up_in_any_order(first, second, third):
-    """A sum is the same in any order; one incomplete count makes the whole sum incomplete."""
+    """A sum is the same in any order; one incomplete count makes the sum incomplete."""
     assert first + second == second + first
     assert (first + second) + third == first + (second + third)
     assert first + Usage() == first
@@ -34,7 +34,7 @@ def test_usage_adds_up_in_any_order(first, second, third):
 @pytest.mark.parametrize(
     "part", [Text("a"), Reasoning("b"), ToolCall("t", "Bash", "{}"), ToolResult("t", "ok"), Media("image/png", 5)]
 )
-def test_parts_are_told_apart_when_they_are_written_down(part):
+def test_encoded_parts_have_a_type(part):
     """Every part of a message says what it is, and can be read back."""
     assert msgspec.json.decode(msgspec.json.encode(part), type=Part) == part
 

@@ -15,7 +15,7 @@ from turnspan.transcript.times import parse_time
 
 
 def read(line):
-    """Return the entries of a line, and what was anomalies."""
+    """Return the entries of a line, and the anomalies."""
     anomalies = Anomalies()
     return parse(line if isinstance(line, bytes) else json.dumps(line).encode(), anomalies), anomalies
 
@@ -23,11 +23,11 @@ def read(line):
 PROMPT = {"type": "user", "uuid": "u1", "sessionId": "s1", "message": {"role": "user", "content": "Weave."}}
 
 
-# ---- lines as they should be
+# ---- valid lines
 
 
 def test_a_line_is_decoded_into_typed_fields():
-    """A line of any client becomes one entry with the fields we know; the others cost nothing."""
+    """A line of any client becomes one entry with the known fields; all others are ignored."""
     (entry,), anomalies = read({**PROMPT, "gitBranch": "main", "todos": [], "thinkingMetadata": {"level": "high"}})
     assert (entry.type, entry.uuid, entry.session_id, entry.git_branch) == ("user", "u1", "s1", "main")
     assert entry.message.content == "Weave."
@@ -36,13 +36,13 @@ def test_a_line_is_decoded_into_typed_fields():
 
 @pytest.mark.parametrize("kind", sorted(lines.SKIPPED))
 def test_lines_that_carry_nothing_are_skipped(kind):
-    """Snapshots, progress and recorded request bodies are passed over, wherever the type stands in the line."""
+    """Snapshots, progress and recorded request bodies are skipped, wherever the type is in the line."""
     assert read({"type": kind, "data": {"message": {"role": "user"}}}) == ((), Anomalies())
     assert read({"data": {"message": {"role": "user"}}, "type": kind}) == ((), Anomalies())
 
 
 def test_a_progress_line_is_known_by_its_own_type():
-    """A prompt that quotes a progress line is still a prompt; a progress line that embeds a message is none."""
+    """A prompt that quotes a progress line is still a prompt; a progress line that embeds a message is not."""
     quoting = {"parentUuid": None, "data": {"type": "progress"}, **PROMPT}
     assert len(read(json.dumps(quoting, separators=(",", ":")).encode())[0]) == 1
     embedding = {"parentUuid": "x", "data": {"type": "assistant", "message": {"usage": {}}}, "type": "progress"}
@@ -59,16 +59,16 @@ def test_an_unknown_type_is_counted_with_its_version():
 
 
 def test_early_lines_had_only_the_role():
-    """A line without a type, but with a message, is what its role says."""
+    """A line without a type, but with a message, gets the message's role as its type."""
     (entry,), _ = read({"message": {"role": "assistant", "content": []}})
     assert entry.type == "assistant"
 
 
-# ---- lines as they should not be
+# ---- damaged lines
 
 
 def test_two_objects_on_one_line_are_both_read():
-    """A restored file may have lost a newline: both records are there."""
+    """A restored file may have lost a newline: both records are read."""
     line = json.dumps(PROMPT).encode()
     found, anomalies = read(line + b" " + line.replace(b"u1", b"u2"))
     assert [entry.uuid for entry in found] == ["u1", "u2"]
@@ -86,7 +86,7 @@ def test_a_record_glued_to_one_that_is_skipped_is_read():
 
 
 def test_the_records_of_a_glued_line_have_places():
-    """Where one record ends and the next begins is known to the byte, also behind a torn one."""
+    """The offset at which each record ends is exact, also after a torn one."""
     first, second = json.dumps(PROMPT).encode(), json.dumps({**PROMPT, "uuid": '}{"', "x": "\xe9}"}).encode()
     for between in (b"", b"  ", b"\0\0"):
         line = first + between + second + between + first
@@ -98,8 +98,8 @@ def test_the_records_of_a_glued_line_have_places():
 
 
 @pytest.mark.parametrize("cut", [0, 1, 20, -2, -1])
-def test_a_whole_record_is_told_from_half_of_one(cut):
-    """A record without its newline is whole when its last brace is there, and only then."""
+def test_a_complete_record_is_recognised(cut):
+    """A record without its newline is complete when it ends with its last brace, and only then."""
     line = json.dumps(PROMPT).encode()
     assert lines.is_record(line)
     assert lines.is_record(b"\0" + line + b" ")
@@ -107,8 +107,8 @@ def test_a_whole_record_is_told_from_half_of_one(cut):
     assert not lines.is_record(b"[]")
 
 
-def test_a_torn_record_does_not_cost_the_next_one():
-    """Half a record, then a whole one on the same line: the whole one is read."""
+def test_a_torn_record_does_not_hide_the_next_one():
+    """Half a record, then a complete one on the same line: the complete one is read."""
     line = json.dumps(PROMPT).encode()
     for begin in (b'{"type": "user", "mess', b'{"parentUuid":"x","message":{"content":"a'):
         found, anomalies = read(begin + line)
@@ -117,7 +117,7 @@ def test_a_torn_record_does_not_cost_the_next_one():
 
 
 @pytest.mark.parametrize("noise", [b"\0" * 4096, b"\xef\xbb\xbf", b"\r", b"  "])
-def test_noise_around_a_record_is_taken_off(noise):
+def test_noise_around_a_record_is_ignored(noise):
     """NUL blocks of a crashed disk, byte order marks and carriage returns do not hide a record."""
     found, anomalies = read(noise + json.dumps(PROMPT).encode() + noise.replace(b"\xef\xbb\xbf", b""))
     assert [entry.uuid for entry in found] == ["u1"]
@@ -125,7 +125,7 @@ def test_noise_around_a_record_is_taken_off(noise):
 
 
 def test_bad_bytes_become_replacement_characters():
-    """Invalid UTF-8 and lone surrogates leave readable text that can be encoded again."""
+    """Invalid UTF-8 and lone surrogates become readable text that can be encoded again."""
     line = json.dumps(PROMPT).encode()
     for bad in (b"\xff\xfe", b"\\ud83d"):
         (entry,), _ = read(line.replace(b"Weave", b"We" + bad + b"ve"))
@@ -135,21 +135,21 @@ def test_bad_bytes_become_replacement_characters():
 
 @pytest.mark.parametrize("line", [b"", b"\0\0\0", b"   "])
 def test_an_empty_line_is_nothing(line):
-    """An empty line is neither a record nor a complaint."""
+    """An empty line is neither a record nor counted."""
     assert read(line) == ((), Anomalies())
 
 
 @pytest.mark.parametrize("line", [b"hello", b"{", b"]", b'{"type":', b"\xff" * 50, b"[" * 100_000, b'{"a":' * 100_000])
 def test_what_is_not_json_is_counted(line):
-    """What cannot be read is counted once, and costs nothing else."""
+    """A line that cannot be read is counted once, and affects nothing else."""
     found, anomalies = read(line)
     assert found == ()
     assert anomalies.unreadable == 1
 
 
 @pytest.mark.parametrize("line", [b"[]", b"1", b'"text"', b"null", b"NaN", b"1e999"])
-def test_json_that_is_no_record_is_counted(line):
-    """A value that is no object is counted."""
+def test_json_that_is_not_an_object_is_counted(line):
+    """A value that is not an object is counted."""
     found, anomalies = read(line)
     assert found == ()
     assert anomalies.misshapen == 1
@@ -173,7 +173,7 @@ def test_deep_nesting_is_survived(depth, bracket, inside):
 
 
 def test_a_field_of_the_wrong_type_is_dropped_alone():
-    """A field of the wrong type is as good as missing; the rest of its line is kept, and the loss is counted."""
+    """A field of the wrong type counts as missing; the rest of its line is kept, and the loss is counted."""
     row = {
         **PROMPT,
         "gitBranch": 7,
@@ -194,8 +194,8 @@ def test_a_field_of_the_wrong_type_is_dropped_alone():
 @pytest.mark.parametrize(
     "value", [10**30, -(10**30), 2**63, 1e308, float("nan"), float("inf"), -0.0, True, "5", None, [], {}]
 )
-def test_absurd_numbers_are_no_counts(value):
-    """Counts that are no counts are dropped, and the line is kept."""
+def test_absurd_counts_are_dropped(value):
+    """Counts out of range are dropped, and the line is kept."""
     row = Writer().say("Done.", usage={"input_tokens": value, "output_tokens": 3})
     (entry,), _ = read(row)
     assert entry.message.usage.output_tokens == 3
@@ -236,8 +236,8 @@ def places(value, path=()):
 
 
 @given(data=st.data())
-def test_no_line_can_hurt_us(data):
-    """Any value in any place of any line is survived, and what comes out can be encoded again."""
+def test_any_line_is_handled(data):
+    """Any value in any place of any line is handled, and the entries can be encoded again."""
     row = json.loads(json.dumps(data.draw(st.sampled_from(ROWS.rows))))
     for _ in range(data.draw(st.integers(1, 3))):
         path = data.draw(st.sampled_from([path for path in places(row) if path]))
@@ -259,14 +259,14 @@ def test_no_line_can_hurt_us(data):
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_can_hurt_us(line):
+def test_any_bytes_are_handled(line):
     """Any bytes at all are read or counted."""
     read(line)
     read(b'{"type":"user","message":' + line + b"}")
 
 
 def test_a_line_is_read_the_same_deep_in_the_stack():
-    """How much of the stack is used already makes no difference to what a line says."""
+    """The depth of the stack does not change the result."""
     line = json.dumps(PROMPT).encode()[:-1] + b',"toolUseResult":' + b"[" * 150 + b'"\\ud83d"' + b"]" * 150 + b"}"
 
     def deeper(left):
@@ -275,7 +275,7 @@ def test_a_line_is_read_the_same_deep_in_the_stack():
     assert deeper(sys.getrecursionlimit() // 3)[1] == read(line)[1]
 
 
-# ---- what an entry says
+# ---- reading entries
 
 
 @pytest.mark.parametrize(
@@ -296,20 +296,20 @@ def test_times_are_read_in_every_form(stamp, moment):
 @pytest.mark.parametrize(
     "stamp", ["", "soon", "2026-13-01", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59Z", -5, 0, 1e300, None]
 )
-def test_what_is_no_time_is_none(stamp):
-    """A time we cannot read, or that no span could have, is no time: never now, never 1970."""
+def test_an_invalid_time_is_none(stamp):
+    """A time that cannot be parsed, or that no span can have, is None: never now, never 1970."""
     assert parse_time(stamp) is None
 
 
 @given(st.one_of(st.text(), st.integers(), st.floats(), st.none()))
-def test_no_time_can_hurt_us(stamp):
-    """Whatever stands for a time, it gives a moment that fits 63 bits, or none."""
+def test_any_time_is_handled(stamp):
+    """Any value gives a time that fits 63 bits, or None."""
     found = parse_time(stamp)
     assert found is None or 0 < found < 2**63
 
 
 def test_a_command_has_a_name_and_arguments():
-    """A slash command is told from a person's words by its tags."""
+    """A slash command is recognised by its tags."""
     assert entries.command_of("<command-name>/weave</command-name>\n<command-args>two yards</command-args>") == (
         "/weave",
         "two yards",
@@ -318,14 +318,14 @@ def test_a_command_has_a_name_and_arguments():
     assert entries.command_of("tell me about commands") is None
 
 
-def test_ide_tags_are_told_from_the_words():
-    """What the editor adds is told apart from what the person typed."""
+def test_ide_tags_are_separated_from_the_prompt():
+    """What the editor adds is separated from what the user typed."""
     typed, added = entries.without_ide_tags("<ide_selection>lines 1 to 3</ide_selection>\nWhy?")
     assert (typed, added) == ("Why?", ("ide_selection: lines 1 to 3",))
     assert entries.without_ide_tags("I like <ide_tags") == ("I like <ide_tags", ())
 
 
-def test_a_result_is_words_with_markers_for_the_rest():
+def test_a_result_is_text_with_markers_for_the_rest():
     """Images and links in a result are described, not repeated."""
     image = Inner(type="image", source=Source("image/png", msgspec.Raw(b'"aGVsbG8h"')))
     assert entries.inner_text([Inner(type="text", text="two"), image, "ells"]) == "two\n[image/png, 6 bytes]\nells"
@@ -336,7 +336,7 @@ def test_a_result_is_words_with_markers_for_the_rest():
 
 
 def test_ids_in_texts_are_found():
-    """Agents, calls, sessions and exit codes are named in texts, too."""
+    """Agents, calls, sessions and exit codes are also found in texts."""
     assert entries.agent_named_in("Started.\nagentId: a1b2 (for later)") == "a1b2"
     assert entries.tool_notified("<tool-use-id>toolu_1</tool-use-id>") == "toolu_1"
     session = "0badcafe-0000-4000-8000-00000000000a"
@@ -347,7 +347,7 @@ def test_ids_in_texts_are_found():
 
 
 def test_the_outcome_is_read_only_as_far_as_needed():
-    """Of `toolUseResult` only what the message does not repeat is read; text and rubbish say nothing."""
+    """Of `toolUseResult` only what the message does not repeat is read; text and invalid values are ignored."""
 
     def outcome(raw):
         return entries.outcome(msgspec.json.decode(b'{"toolUseResult":' + raw + b"}", type=Entry))
@@ -360,8 +360,8 @@ def test_the_outcome_is_read_only_as_far_as_needed():
     assert entries.outcome(Entry()).agent_id is None
 
 
-def test_plain_text_leaves_out_what_is_no_text():
-    """Only text blocks are a person's words."""
+def test_plain_text_is_only_text_blocks():
+    """Blocks of other types add nothing to the text."""
     assert (
         entries.plain_text([Block(type="text", text="a"), Block(type="image"), Block(type="text", text="b")]) == "a\nb"
     )

@@ -20,7 +20,7 @@ def entries_of(writer):
 
 
 def grouped(writer, **options):
-    """Return the turns of a whole transcript."""
+    """Return the turns of a transcript."""
     data = b"".join(writer.lines())
 
     def recall(offset, length):
@@ -51,7 +51,7 @@ def shape(turns):
 
 
 def test_a_prompt_starts_a_turn_and_ends_the_one_before():
-    """One prompt and all that answered it is one turn."""
+    """One prompt and everything that answered it is one turn."""
     writer = Writer()
     writer.turn("One.", "First.")
     writer.turn([{"type": "text", "text": "Two."}], "Second.")
@@ -71,7 +71,7 @@ def test_a_prompt_starts_a_turn_and_ends_the_one_before():
     ],
 )
 def test_a_turn_says_who_asked_for_it(fields, text, origin):
-    """A person, a task that ended, a schedule, an SDK or a plan: the origin is told, in new clients and in old ones."""
+    """A user, a task that ended, a schedule, an SDK or a plan: the origin is known for new clients and for old ones."""
     writer = Writer()
     writer.prompt(text, **fields)
     writer.say("Done.")
@@ -96,8 +96,8 @@ def test_a_turn_says_who_asked_for_it(fields, text, origin):
         ([{"type": "text", "text": "[Request interrupted by user]"}], {}),
     ],
 )
-def test_what_nobody_answers_is_no_turn(content, fields):
-    """Local commands, their output, summaries and words for the model alone start no turn."""
+def test_rows_without_a_response_start_no_turn(content, fields):
+    """Local commands, their output, summaries and meta rows start no turn."""
     writer = Writer()
     writer.turn("One.", "First.")
     writer.prompt(content, **fields)
@@ -123,7 +123,7 @@ def test_a_command_that_got_a_reply_is_a_turn():
 
 
 def test_a_local_command_of_newer_clients_is_context_too():
-    """2.1.282 writes a local command and its output as system lines; the next turn knows of it all the same."""
+    """2.1.282 writes a local command and its output as system lines; the next turn records it all the same."""
     writer = Writer(version="2.1.282")
     writer.turn("One.", "First.")
     for said in ("<command-name>/model</command-name>\n<command-args>b</command-args>", "<local-command-stdout>set"):
@@ -133,7 +133,7 @@ def test_a_local_command_of_newer_clients_is_context_too():
 
 
 def test_a_prompt_that_quotes_a_command_is_a_prompt():
-    """Who asks about a transcript may paste a piece of one: their words are the prompt, all of them."""
+    """A user who asks about a transcript may paste a piece of one: all of it is the prompt."""
     words = "Why does it say <command-name>/weave</command-name> <command-args>a yard</command-args> there?"
     writer = Writer()
     writer.turn(words, "Because.")
@@ -142,8 +142,8 @@ def test_a_prompt_that_quotes_a_command_is_a_prompt():
 
 
 @pytest.mark.parametrize(("tool", "name"), [("Skill", "spin"), ("SlashCommand", "/spin")])
-def test_a_command_that_the_model_ran_is_no_turn(tool, name):
-    """2.0.36 writes a skill behind the call that ran it as if a person had typed it: the turn goes on."""
+def test_a_command_that_the_model_ran_starts_no_turn(tool, name):
+    """2.0.36 writes a skill after the call that ran it as if the user had typed it: the turn continues."""
     writer = Writer(version="2.0.36")
     writer.prompt("Use the skill.")
     writer.result(writer.call(tool, {"skill": "spin"}), "Launching skill: spin")
@@ -161,7 +161,7 @@ def test_a_command_that_the_model_ran_is_no_turn(tool, name):
 
 
 def test_a_tool_result_is_not_a_prompt():
-    """Results belong to the running turn; words that a person typed meanwhile are an event in it."""
+    """Results belong to the running turn; what the user typed while it ran is an event in it."""
     writer = Writer()
     writer.prompt("One.")
     call = writer.call("Bash", {"command": "ls"})
@@ -177,7 +177,7 @@ def test_a_tool_result_is_not_a_prompt():
 
 
 def test_a_response_is_merged_by_its_id():
-    """Lines of one response are one response, also when a result stands between them; its last usage counts."""
+    """Lines of one response are one response, also with a result between them; the last usage counts."""
     writer = Writer()
     writer.prompt("One.")
     first = writer.call("Read", {}, "t1", message="msg_1", usage={"output_tokens": 2})
@@ -193,7 +193,7 @@ def test_a_response_is_merged_by_its_id():
 
 
 def test_a_response_without_an_id_is_known_by_its_request_or_its_row():
-    """Where a message has no id, the request or the row tells it apart."""
+    """Without a message id, the request or the row identifies the response."""
     writer = Writer()
     writer.prompt("One.")
     for request in ("req_1", "req_1", None):
@@ -204,7 +204,7 @@ def test_a_response_without_an_id_is_known_by_its_request_or_its_row():
 
 
 def test_a_call_that_is_repeated_is_one_call():
-    """A call that stands in two lines of a response is one call."""
+    """A call in two lines of a response is one call."""
     writer = Writer()
     writer.prompt("One.")
     writer.call("Read", {}, "t1", message="msg_1")
@@ -213,8 +213,8 @@ def test_a_call_that_is_repeated_is_one_call():
     assert [call.id for call in turn.responses[0].calls] == ["t1"]
 
 
-def test_api_errors_and_retries_are_told():
-    """Retries are events; a request that failed for good is a response with an error; a placeholder is nothing."""
+def test_api_errors_and_retries_are_recorded():
+    """Retries are events; a request that failed for good is a response with an error; a placeholder is ignored."""
     writer = Writer()
     writer.prompt("One.")
     writer.row("system", subtype="api_error", error={"status": 529}, retryAttempt=1, retryInMs=500)
@@ -240,7 +240,7 @@ def test_an_interruption_ends_a_turn():
 
 
 def test_a_compaction_inside_a_turn_does_not_end_it():
-    """A turn goes on after its history was shortened; the response after it starts with the summary, not before."""
+    """A turn continues after a compaction; the next response starts at the summary, not before."""
     writer = Writer()
     writer.prompt("One.")
     writer.result(writer.call("Bash", {}), "done")
@@ -255,8 +255,8 @@ def test_a_compaction_inside_a_turn_does_not_end_it():
     assert summary["type"] == "user"
 
 
-def test_words_typed_meanwhile_are_an_event_of_newer_clients():
-    """Words from the queue are told once, whether a remove or an attachment, or both, record them."""
+def test_typed_ahead_words_are_an_event_in_newer_clients():
+    """Words from the queue are recorded once, whether by a remove, an attachment, or both."""
     writer = Writer(version="2.1.325")
     writer.prompt("One.")
     call = writer.call("Bash", {})
@@ -270,7 +270,7 @@ def test_words_typed_meanwhile_are_an_event_of_newer_clients():
 
 
 @pytest.mark.parametrize("version", ["2.0.76", "2.1.1", "2.1.12"])
-def test_words_typed_meanwhile_were_a_turn_of_older_clients(version):
+def test_typed_ahead_words_are_a_turn_in_older_clients(version):
     """Up to 2.1.12 they got an answer of their own: two final answers in a row are two turns."""
     writer = Writer(version=version)
     writer.turn("One.", "First.")
@@ -278,8 +278,8 @@ def test_words_typed_meanwhile_were_a_turn_of_older_clients(version):
     assert shape(grouped(writer)) == [(1, "human", "One.", ["First."]), (2, "queued", None, ["Second."])]
 
 
-def test_what_a_hook_adds_is_no_prompt():
-    """1.0.128 writes what hooks say as rows of their own, as if a person had: before, behind and within a turn."""
+def test_what_a_hook_adds_is_not_a_prompt():
+    """1.0.128 writes what hooks add as user rows: before, after and within a turn."""
     writer = Writer(version="1.0.128")
     writer.prompt("<session-start-hook>Mind the loom.</session-start-hook>")
     writer.prompt("One.")
@@ -293,7 +293,7 @@ def test_what_a_hook_adds_is_no_prompt():
 
 
 def test_a_title_that_came_after_a_turn_is_not_its_own():
-    """A client that resumes writes a title, then that nobody answered the last command: the turn had left long before."""
+    """A client that resumes writes a title and a placeholder: the turn may have been exported long before."""
     writer = Writer(version="2.0.76")
     writer.turn("One.", "First.")
     writer.prompt("<command-name>/exit</command-name>")
@@ -307,7 +307,7 @@ def test_a_title_that_came_after_a_turn_is_not_its_own():
 
 
 def test_an_old_notification_is_not_words():
-    """What a background task enqueues is no person's steering."""
+    """What a background task enqueues is not the user's steering."""
     writer = Writer(version="2.1.50")
     writer.prompt("One.")
     call = writer.call("Bash", {})
@@ -319,7 +319,7 @@ def test_an_old_notification_is_not_words():
 
 
 def test_a_task_that_ends_in_a_turn_is_an_event_of_it():
-    """A notification that reaches a running turn is told as such, with the call it answers: nobody typed it."""
+    """A notification during a turn is recorded as such, with the call it answers: the user did not type it."""
     writer = Writer(version="2.1.325")
     writer.prompt("One.")
     call = writer.call("Bash", {})
@@ -337,7 +337,7 @@ def test_a_task_that_ends_in_a_turn_is_an_event_of_it():
 
 
 def test_a_blocked_stop_gives_a_second_part():
-    """A Stop hook that sends the model on gives a further part of the same turn, with new responses only."""
+    """A Stop hook that blocks the stop gives a further part of the same turn, with new responses only."""
     writer = Writer()
     writer.turn("One.", "First.")
     writer.prompt("Stop hook feedback:\nnot yet", isMeta=True)
@@ -345,8 +345,8 @@ def test_a_blocked_stop_gives_a_second_part():
     assert shape(grouped(writer)) == [(1, "human", "One.", ["First."]), ("1+1", "continued", None, ["Now."])]
 
 
-def test_what_surrounds_a_turn_is_what_stood_before_its_last_row():
-    """Titles, tags and links hold from where they stand; one that comes after the last row is for the next turn."""
+def test_the_context_of_a_turn_is_what_precedes_its_last_row():
+    """Titles, tags and links apply from their row on; one after the last row applies to the next turn."""
     writer = Writer(slug="s", entrypoint="cli")
     writer.bare("ai-title", aiTitle="A name")
     writer.bare("permission-mode", permissionMode="plan")
@@ -366,7 +366,7 @@ def test_what_surrounds_a_turn_is_what_stood_before_its_last_row():
     )
 
 
-def test_a_summary_of_another_session_is_no_title():
+def test_a_summary_of_another_session_is_not_a_title():
     """Clients up to 2.0.x write the summaries of other sessions into a new one's file: they do not name it."""
     writer = Writer(version="2.0.0")
     writer.bare("summary", summary="Another session", leafUuid="0000000f-0000-4000-8000-000000000009")
@@ -380,7 +380,7 @@ def test_a_summary_of_another_session_is_no_title():
 
 @pytest.mark.parametrize("is_copied", [True, False])
 def test_a_summary_before_its_rows_is_a_title_from_there_on(is_copied):
-    """A copied summary stands before the rows it was made of; `--continue` (1.0.128) goes on behind them elsewhere."""
+    """A copied summary precedes the rows it was made of; `--continue` (1.0.128) continues them in another file."""
     writer = Writer(version="1.0.128")
     leaf = "0000000f-0000-4000-8000-000000000009"
     writer.bare("summary", summary="What was done", leafUuid=leaf)
@@ -399,7 +399,7 @@ def test_a_summary_before_its_rows_is_a_title_from_there_on(is_copied):
 
 
 def test_two_terminals_share_a_file():
-    """Rows of two conversations stand between each other; each goes to the turn it descends from, and follows it."""
+    """Rows of two conversations alternate; each belongs to the turn of its parent."""
     writer = Writer()
     writer.turn("Begin.", "Begun.")
     base = writer.parent
@@ -423,8 +423,8 @@ def test_two_terminals_share_a_file():
     assert [turn.previous.number for turn in turns if turn.previous is not None] == [1, 1, 3]
 
 
-def test_a_result_that_comes_after_its_turn_has_left_is_told():
-    """A result of a call that left without one is a late result of that turn, whoever speaks meanwhile."""
+def test_a_result_after_its_turn_was_exported_is_recorded():
+    """The result of a call that was exported without one is a late result of that turn, even during another one."""
     writer = Writer()
     writer.prompt("One.")
     call = writer.call("Bash", {}, "t1")
@@ -437,8 +437,8 @@ def test_a_result_that_comes_after_its_turn_has_left_is_told():
     assert told == [(1, 0, []), (2, 0, []), (1, 1, [("late_result", {"tool_call_id": "t1"})])]
 
 
-def test_what_stands_there_twice_is_told_once():
-    """A compaction, words from the queue and a call that a broken file repeats behind another turn come once."""
+def test_repeated_rows_are_taken_once():
+    """A compaction, queued words and a call that a damaged file repeats after another turn are recorded once."""
     writer = Writer(version="2.1.325")
     told = [
         {"kind": "system", "subtype": "compact_boundary", "uuid": "c0", "parentUuid": None},
@@ -466,8 +466,8 @@ def test_what_stands_there_twice_is_told_once():
     assert calls == [["t1"], [], []]
 
 
-def test_a_result_that_nobody_asked_for_is_told():
-    """A result whose call is nowhere stays with the running turn."""
+def test_a_result_without_a_call_is_recorded():
+    """A result without a known call belongs to the running turn."""
     writer = Writer()
     call = {"message": {"content": [{"type": "tool_use", "id": "t9"}]}}
     writer.prompt("One.")
@@ -491,7 +491,7 @@ def test_an_agent_is_named_by_agent_calls_alone():
 
 
 @pytest.mark.parametrize("is_split", [False, True])
-def test_an_agent_that_the_client_starts_by_itself_is_nobodys(is_split):
+def test_an_agent_that_the_client_starts_by_itself_is_in_no_turn(is_split):
     """2.0.25 writes its warm-ups into the session's file, between turns and across them: they are in no turn."""
     writer = Writer(version="2.0.25")
     writer.turn("One.", "First.")
@@ -513,14 +513,14 @@ def test_an_agent_that_the_client_starts_by_itself_is_nobodys(is_split):
 
 
 def test_a_file_that_begins_in_the_middle_is_read():
-    """A file whose beginning is lost still gives turns: the model's first words start one."""
+    """A file whose beginning is lost still gives turns: the first response starts one."""
     writer = Writer()
     writer.say("As I said.")
     writer.turn("Two.", "Second.")
     assert shape(grouped(writer)) == [(1, "unknown", None, ["As I said."]), (2, "human", "Two.", ["Second."])]
 
 
-def test_parents_in_a_circle_are_no_endless_way():
+def test_parents_in_a_cycle_end():
     """Rows that are each other's parents are read once, in the order of the file."""
     writer = Writer()
     writer.turn("One.", "First.")
@@ -556,8 +556,8 @@ def test_what_is_remembered_is_small_and_without_content():
     assert max(sizes) < max(sizes[:30]) + 20
 
 
-def test_a_grouper_goes_on_from_what_was_remembered():
-    """Begun anew after any sealed turn, with only what was remembered, the rest is the same."""
+def test_a_grouper_continues_from_what_was_remembered():
+    """A new grouper after any sealed turn, with only what was remembered, gives the same turns."""
     writer = Writer(version="2.1.100")
     writer.bare("ai-title", aiTitle="A name")
     writer.turn("One.", "First.")

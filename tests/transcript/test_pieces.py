@@ -1,4 +1,4 @@
-"""Rows that no client writes, in an order that no client keeps: in any pieces they give the turns of one pass."""
+"""Random rows in random order, read in any pieces, give the turns of one pass."""
 
 import json
 import random
@@ -32,7 +32,7 @@ RARE = {"isSidechain", "isMeta", "isApiErrorMessage", "requestRef"}
 
 
 def a_row(chance):
-    """Any row: it may lack an id, a parent and a time, or have those of another one."""
+    """Return a random row: it may lack an id, a parent and a time, or have those of another one."""
     if chance.random() < 0.3:
         row = dict(chance.choice(BETWEEN))
     else:
@@ -50,7 +50,7 @@ def a_row(chance):
 
 
 def read(rows, cuts, *, is_agent):
-    """Return the turns that somebody finds who looks after so many rows, goes on from what was remembered, and stays."""
+    """Return the turns of reading after each cut, each time from what was remembered, and to the end."""
     lines, at = [], 0
     for number, row in enumerate(rows):
         data = json.dumps(row).encode()
@@ -76,7 +76,7 @@ def read(rows, cuts, *, is_agent):
 
 
 def test_any_rows_in_any_pieces_are_the_turns_of_one_pass():
-    """What stands in a transcript decides what its turns are; when somebody looked at it does not."""
+    """The content of a transcript decides what its turns are, not when it was read."""
     for seed in range(CASES):
         chance = random.Random(seed)
         rows = [a_row(chance) for _ in range(chance.randint(4, 10))]
