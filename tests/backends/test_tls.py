@@ -233,7 +233,8 @@ def test_nothing_is_sent_unencrypted_when_the_deadline_cuts_an_upload(certificat
                         break
                     except ssl.SSLWantReadError:
                         connection.sendall(outgoing.read())
-                        incoming.write(connection.recv(65536))
+                        received.extend(data := connection.recv(65536))
+                        incoming.write(data)
                 connection.sendall(outgoing.read())
                 done.wait(10)  # it reads nothing until the client has given up
                 while data := connection.recv(1 << 20):
