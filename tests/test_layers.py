@@ -1,6 +1,7 @@
 """Imports point inwards: a table of what each room may import, checked against the code."""
 
 import ast
+import subprocess
 import sys
 from functools import cache
 from graphlib import TopologicalSorter
@@ -41,7 +42,7 @@ MAY_IMPORT = {
         "backends", "delivery", "errors", "hook", "hook_event", "log", "private_files", "settings",
         "ship", "source", "transcript", "unsent",
     },
-    # What people run.
+    # Commands.
     "bulk": {
         "backends", "claude", "delivery", "errors", "hook_event", "log", "private_files", "settings", "ship", "source",
         "terminal", "trace", "unsent", "worker",
@@ -182,6 +183,13 @@ def test_an_event_loads_nothing_heavy():
     for module in seen:
         assert not {name.split(".")[0] for name in loaded(module)[1]} & HEAVY, module
     assert {"ship", "transcript.grouping", "trace.build"} <= seen
+
+
+def test_a_worker_loads_nothing_heavy_through_a_library():
+    """The libraries that a worker imports do not load the heavy ones either."""
+    code = "import sys, turnspan.worker, turnspan.source.reader, turnspan.delivery.deliver; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+    assert not {name.split(".")[0] for name in done.stdout.split()} & (HEAVY | {"sqlite3"})
 
 
 def test_an_event_with_nothing_new_loads_nothing_that_reads_or_builds():

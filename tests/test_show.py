@@ -268,8 +268,8 @@ def test_full_shows_all_content():
         span(2, 1, Kind.TOOL, "Bash", input=Json('{"command":"ls"}'), output="a\tb\nc", error="tool_error",
              error_message="no"),
     )  # fmt: skip
-    whole = "\n".join(tree(shown, Layout(80, zone=UTC, is_full=True, is_wrapped=False)))
-    assert all(line in whole for line in long.split("\n"))
+    everything = "\n".join(tree(shown, Layout(80, zone=UTC, is_full=True, is_wrapped=False)))
+    assert all(line in everything for line in long.split("\n"))
     for words in (
         "prompt_id=p1",
         f"previous_turn={'0' * 32}/{'0' * 16}",
@@ -277,7 +277,7 @@ def test_full_shows_all_content():
         "out: a   b",
         "error: no",
     ):
-        assert words in whole
+        assert words in everything
     wrapped = tree(shown, Layout(80, zone=UTC, is_full=True))
     assert all(cells(line) <= 80 for line in wrapped)
     assert "".join(line.removeprefix("│ ").strip() for line in wrapped).count("x" * 100) >= 1
