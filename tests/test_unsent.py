@@ -46,6 +46,18 @@ def link_state(claude_home, session_id):
     (directory / f"{session_id}.json").symlink_to(claude_home / "elsewhere.json")
 
 
+def newer_state(claude_home, session_id):
+    """Write the state of a session as a newer turnspan would, which this one must not use."""
+    directory = claude_home / "turnspan" / "state"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    path = directory / f"{session_id}.json"
+    path.write_text(json.dumps({"session_id": session_id, "version": 99}))
+    path.chmod(0o600)
+
+
+UNUSABLE = pytest.mark.parametrize("make_unusable", [link_state, newer_state])
+
+
 def asked(command, *arguments):
     """Run a command with --json; return its exit code and its objects."""
     code, out, _ = command(*arguments, "--json")
@@ -75,12 +87,13 @@ def test_the_users_prices_count_in_every_command(claude_home, command):
 # ---- one bad session
 
 
+@UNUSABLE
 @pytest.mark.parametrize("options", [(), ("--dry-run",), ("--limit", "5")])
-def test_a_state_file_that_is_a_link_stops_no_other_session(claude_home, command, options):
+def test_an_unusable_state_file_stops_no_other_session(claude_home, command, options, make_unusable):
     """`backfill` names the session, sends or counts all others, and exits with 1."""
     session(claude_home, ONE)
     session(claude_home, TWO)
-    link_state(claude_home, ONE)
+    make_unusable(claude_home, ONE)
     code, [done] = asked(command, "backfill", "--jobs", "1", *options)
     assert code == 1
     if "--dry-run" in options:
@@ -89,35 +102,38 @@ def test_a_state_file_that_is_a_link_stops_no_other_session(claude_home, command
         assert (list(done["left"]), done["turns"], done["sessions"]) == ([ONE], 2, 1)
 
 
-def test_verify_names_a_session_whose_state_cannot_be_read(claude_home, command):
+@UNUSABLE
+def test_verify_names_a_session_whose_state_is_unusable(claude_home, command, make_unusable):
     """`verify` compares all others, and exits with 1."""
     session(claude_home, ONE)
     session(claude_home, TWO)
     command("backfill", "--jobs", "1", "--session", TWO)
-    link_state(claude_home, ONE)
+    make_unusable(claude_home, ONE)
     code, [done] = asked(command, "verify")
     assert (code, list(done["failed"]), done["differences"]) == (1, [ONE], [])
     assert done["destinations"]["local"]["sessions"] == 1
 
 
-def test_retention_names_a_session_whose_state_cannot_be_read(claude_home, command):
+@UNUSABLE
+def test_retention_names_a_session_whose_state_is_unusable(claude_home, command, make_unusable):
     """`retention` lists all others, and exits with 1."""
     session(claude_home, ONE)
     session(claude_home, TWO)
-    link_state(claude_home, ONE)
+    make_unusable(claude_home, ONE)
     code, [done] = asked(command, "retention")
     assert (code, list(done["failed"]), [one["session_id"] for one in done["expiring"]]) == (1, [ONE], [TWO])
 
 
-def test_sessions_lists_a_session_whose_state_cannot_be_read(claude_home, command):
+@UNUSABLE
+def test_sessions_lists_a_session_whose_state_is_unusable(claude_home, command, make_unusable):
     """`sessions` lists every session; what arrived of that one is unknown, it says why, and exits with 1."""
     session(claude_home, ONE)
     session(claude_home, TWO)
-    link_state(claude_home, ONE)
+    make_unusable(claude_home, ONE)
     code, out, err = command("sessions", "--json")
     assert code == 1
     assert {one["session_id"]: one["sent"] for one in map(json.loads, out.splitlines())} == {ONE: "?", TWO: "no"}
-    assert f"{ONE}.json" in err
+    assert ONE in err
 
 
 # ---- the same answer everywhere

@@ -23,7 +23,7 @@ from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
 from turnspan.source.scan import size_of
 from turnspan.trace.tally import Tally, tally_of
-from turnspan.unsent import known, read_unsent
+from turnspan.unsent import read_unsent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,7 +72,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
 def check(session: SessionFile, target: Target, config: Config, holdings: Holdings | None, now_ns: int) -> Checked:
     """Compare a session with what a destination acknowledged, and with what it holds."""
-    checkpoint = known(config.home, session.session_id)
+    checkpoint = state.known(config.home, session.session_id)
     cursor = checkpoint.destinations.get(target.identity, state.Cursor())
     rest = read_unsent(session, target, now_ns)
     left = rest.spans
