@@ -5,7 +5,7 @@ import os
 import time
 
 import pytest
-from rows import MODEL, Writer
+from rows import MODEL, Writer, agent_writer, save_agent
 
 from turnspan.delivery import state
 from turnspan.delivery.destinations import Target, since
@@ -14,6 +14,7 @@ from turnspan.ship import ship
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
 from turnspan.source.sessions import session_at
+from turnspan.unsent import may_have_more
 
 ONE = "5e55104a-0000-4000-8000-000000000001"
 TWO = "5e55104a-0000-4000-8000-000000000002"
@@ -222,3 +223,32 @@ def test_a_session_that_was_switched_off_has_nothing_unsent(claude_home, command
     path = session(claude_home)
     state.save(target.home, state.Checkpoint(session_id=ONE, transcript=str(path), is_off=True))
     assert answers(command) == (0, 0, 0)
+
+
+def test_an_agent_that_was_resumed_is_unsent_though_its_session_is_unchanged(claude_home, command):
+    """`status`, the dry run, `retention` and the worker's sweep look at the files of subagents, too."""
+    target = target_of(claude_home)
+    project = claude_home / "projects" / "-p"
+    writer = Writer(session=ONE)
+    writer.prompt("Go.")
+    call = writer.call("Agent", {"prompt": "Go far.", "run_in_background": True})
+    writer.result(call, "agentId: a1", outcome={"isAsync": True, "status": "async_launched", "agentId": "a1"})
+    writer.say("Started.")
+    agent = agent_writer(writer, "a1")
+    agent.turn("Go far.", "Been far.")
+    save_agent(agent, project, "a1")
+    path = writer.save(project)
+    then = time.time() - 29 * DAY_S
+    os.utime(path, (then, then))
+    command("backfill", "--jobs", "1")
+    checkpoint = state.known(target.home, ONE)
+    assert not may_have_more(session_at(path), checkpoint, target.identity)
+    agent.turn("Go on.", "Been on.")
+    save_agent(agent, project, "a1")
+    assert may_have_more(session_at(path), checkpoint, target.identity)
+    _, [status] = asked(command, "status")
+    _, [planned] = asked(command, "backfill", "--dry-run", "--jobs", "1")
+    _, [kept] = asked(command, "retention")
+    assert status["destinations"][0]["pending"]["sessions"] == 1
+    assert planned["destinations"]["local"]["total"]["generations"] == 1
+    assert [one["unsent"]["local"]["generations"] for one in kept["expiring"]] == [1]

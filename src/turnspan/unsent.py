@@ -2,8 +2,9 @@
 
 There are two ways to ask:
 
-- `may_have_more` compares the checkpoint with the sizes of the files: cheap, and never wrong when it says no.
-- `Rest` and `read_unsent` read the transcript from the checkpoint on: exact.
+- `may_have_more` compares the checkpoint with the sizes of the files: cheap. A yes may turn out to be nothing, because
+  some rows are never exported; a no is wrong only for a file that was rewritten at exactly the same size.
+- `Rest`, `read_unsent` and `has_unsent` read the transcript from the checkpoint on: exact.
 
 Rules, the same for the worker, backfill, the dry run, verify, status and retention:
 
