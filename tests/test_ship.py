@@ -27,7 +27,7 @@ from turnspan.delivery import backoff, state
 from turnspan.delivery.destinations import Target
 from turnspan.errors import StateError
 from turnspan.settings.config import load_config
-from turnspan.ship import ship
+from turnspan.ship import Shipped, ship
 from turnspan.source.progress import Ending
 from turnspan.source.reader import PIECE_SPANS
 from turnspan.source.sessions import session_at
@@ -521,3 +521,15 @@ def test_the_state_holds_no_content(place):
     assert b"Rumpel" not in raw
     assert b"straw" not in raw
     assert msgspec.json.decode(raw)["version"] == state.VERSION
+
+
+def test_two_rounds_add_up():
+    """Counts are added; whether it is complete, and what is open, is as after the later round."""
+    first = Shipped(
+        "otlp", turns=1, spans=2, cut=1, masked={"jwt": 1}, kept_as="x", is_rewritten=True, has_unsealed=True
+    )
+    later = Shipped("otlp", turns=2, spans=3, masked={"jwt": 2, "aws": 1}, held_until_s=5.0)
+    both = first + later
+    assert (both.turns, both.spans, both.cut, both.masked) == (3, 5, 1, {"jwt": 3, "aws": 1})
+    assert (both.kept_as, both.is_rewritten, both.has_unsealed, both.is_complete) == ("x", True, False, False)
+    assert (Shipped("otlp", stopped=LATER) + Shipped("otlp")).stopped == LATER

@@ -5,7 +5,7 @@ import os
 import time
 
 import pytest
-from rows import MODEL, Writer
+from rows import MODEL, Writer, agent_writer, save_agent
 
 from turnspan.delivery import state
 from turnspan.delivery.destinations import Target, since
@@ -14,6 +14,7 @@ from turnspan.ship import ship
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
 from turnspan.source.sessions import session_at
+from turnspan.unsent import may_have_more
 
 ONE = "5e55104a-0000-4000-8000-000000000001"
 TWO = "5e55104a-0000-4000-8000-000000000002"
@@ -46,6 +47,18 @@ def link_state(claude_home, session_id):
     (directory / f"{session_id}.json").symlink_to(claude_home / "elsewhere.json")
 
 
+def newer_state(claude_home, session_id):
+    """Write the state of a session as a newer turnspan would, which this one must not use."""
+    directory = claude_home / "turnspan" / "state"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    path = directory / f"{session_id}.json"
+    path.write_text(json.dumps({"session_id": session_id, "version": 99}))
+    path.chmod(0o600)
+
+
+UNUSABLE = pytest.mark.parametrize("make_unusable", [link_state, newer_state])
+
+
 def asked(command, *arguments):
     """Run a command with --json; return its exit code and its objects."""
     code, out, _ = command(*arguments, "--json")
@@ -75,12 +88,13 @@ def test_the_users_prices_count_in_every_command(claude_home, command):
 # ---- one bad session
 
 
+@UNUSABLE
 @pytest.mark.parametrize("options", [(), ("--dry-run",), ("--limit", "5")])
-def test_a_state_file_that_is_a_link_stops_no_other_session(claude_home, command, options):
+def test_an_unusable_state_file_stops_no_other_session(claude_home, command, options, make_unusable):
     """`backfill` names the session, sends or counts all others, and exits with 1."""
     session(claude_home, ONE)
     session(claude_home, TWO)
-    link_state(claude_home, ONE)
+    make_unusable(claude_home, ONE)
     code, [done] = asked(command, "backfill", "--jobs", "1", *options)
     assert code == 1
     if "--dry-run" in options:
@@ -89,35 +103,38 @@ def test_a_state_file_that_is_a_link_stops_no_other_session(claude_home, command
         assert (list(done["left"]), done["turns"], done["sessions"]) == ([ONE], 2, 1)
 
 
-def test_verify_names_a_session_whose_state_cannot_be_read(claude_home, command):
+@UNUSABLE
+def test_verify_names_a_session_whose_state_is_unusable(claude_home, command, make_unusable):
     """`verify` compares all others, and exits with 1."""
     session(claude_home, ONE)
     session(claude_home, TWO)
     command("backfill", "--jobs", "1", "--session", TWO)
-    link_state(claude_home, ONE)
+    make_unusable(claude_home, ONE)
     code, [done] = asked(command, "verify")
     assert (code, list(done["failed"]), done["differences"]) == (1, [ONE], [])
     assert done["destinations"]["local"]["sessions"] == 1
 
 
-def test_retention_names_a_session_whose_state_cannot_be_read(claude_home, command):
+@UNUSABLE
+def test_retention_names_a_session_whose_state_is_unusable(claude_home, command, make_unusable):
     """`retention` lists all others, and exits with 1."""
     session(claude_home, ONE)
     session(claude_home, TWO)
-    link_state(claude_home, ONE)
+    make_unusable(claude_home, ONE)
     code, [done] = asked(command, "retention")
     assert (code, list(done["failed"]), [one["session_id"] for one in done["expiring"]]) == (1, [ONE], [TWO])
 
 
-def test_sessions_lists_a_session_whose_state_cannot_be_read(claude_home, command):
+@UNUSABLE
+def test_sessions_lists_a_session_whose_state_is_unusable(claude_home, command, make_unusable):
     """`sessions` lists every session; what arrived of that one is unknown, it says why, and exits with 1."""
     session(claude_home, ONE)
     session(claude_home, TWO)
-    link_state(claude_home, ONE)
+    make_unusable(claude_home, ONE)
     code, out, err = command("sessions", "--json")
     assert code == 1
     assert {one["session_id"]: one["sent"] for one in map(json.loads, out.splitlines())} == {ONE: "?", TWO: "no"}
-    assert f"{ONE}.json" in err
+    assert ONE in err
 
 
 # ---- the same answer everywhere
@@ -206,3 +223,32 @@ def test_a_session_that_was_switched_off_has_nothing_unsent(claude_home, command
     path = session(claude_home)
     state.save(target.home, state.Checkpoint(session_id=ONE, transcript=str(path), is_off=True))
     assert answers(command) == (0, 0, 0)
+
+
+def test_an_agent_that_was_resumed_is_unsent_though_its_session_is_unchanged(claude_home, command):
+    """`status`, the dry run, `retention` and the worker's sweep look at the files of subagents, too."""
+    target = target_of(claude_home)
+    project = claude_home / "projects" / "-p"
+    writer = Writer(session=ONE)
+    writer.prompt("Go.")
+    call = writer.call("Agent", {"prompt": "Go far.", "run_in_background": True})
+    writer.result(call, "agentId: a1", outcome={"isAsync": True, "status": "async_launched", "agentId": "a1"})
+    writer.say("Started.")
+    agent = agent_writer(writer, "a1")
+    agent.turn("Go far.", "Been far.")
+    save_agent(agent, project, "a1")
+    path = writer.save(project)
+    then = time.time() - 29 * DAY_S
+    os.utime(path, (then, then))
+    command("backfill", "--jobs", "1")
+    checkpoint = state.known(target.home, ONE)
+    assert not may_have_more(session_at(path), checkpoint, target.identity)
+    agent.turn("Go on.", "Been on.")
+    save_agent(agent, project, "a1")
+    assert may_have_more(session_at(path), checkpoint, target.identity)
+    _, [status] = asked(command, "status")
+    _, [planned] = asked(command, "backfill", "--dry-run", "--jobs", "1")
+    _, [kept] = asked(command, "retention")
+    assert status["destinations"][0]["pending"]["sessions"] == 1
+    assert planned["destinations"]["local"]["total"]["generations"] == 1
+    assert [one["unsent"]["local"]["generations"] for one in kept["expiring"]] == [1]

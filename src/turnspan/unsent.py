@@ -2,8 +2,9 @@
 
 There are two ways to ask:
 
-- `may_have_more` compares the checkpoint with the sizes of the files: cheap, and never wrong when it says no.
-- `Rest` and `read_unsent` read the transcript from the checkpoint on: exact.
+- `may_have_more` compares the checkpoint with the sizes of the files: cheap. A yes may turn out to be nothing, because
+  some rows are never exported; a no is wrong only for a file that was rewritten at exactly the same size.
+- `Rest`, `read_unsent` and `has_unsent` read the transcript from the checkpoint on: exact.
 
 Rules, the same for the worker, backfill, the dry run, verify, status and retention:
 
@@ -11,8 +12,8 @@ Rules, the same for the worker, backfill, the dry run, verify, status and retent
 - Spans that arrived already, in a piece of which only a part was accepted, are not unsent.
 - A file that is only the beginning of a transcript that was acknowledged beyond its end has nothing unsent.
 - The user's own prices apply.
-- Nothing is written, not even a damaged checkpoint is set aside. One that cannot be read raises StateError: then
-  nothing is known, and the caller reports that session as failed.
+- Nothing is written: a corrupt checkpoint stays where it is, and counts as none. One that cannot be read, or that a
+  newer turnspan wrote, raises StateError: the caller reports that session as failed, as `ship` would.
 """
 
 from __future__ import annotations
@@ -40,11 +41,6 @@ if TYPE_CHECKING:
 
 
 # ---- without reading
-
-
-def known(home: Path, session_id: str) -> state.Checkpoint:
-    """Return the checkpoint of a session; an empty one if there is none that can be decoded. Raises StateError."""
-    return state.peek(home, session_id) or state.Checkpoint(session_id=session_id)
 
 
 def may_have_more(session: SessionFile, checkpoint: state.Checkpoint | None, identity: str) -> bool:
@@ -142,7 +138,7 @@ class Rest:
         from turnspan.source.reader import Reading  # noqa: PLC0415  an event with nothing new must not load it
 
         session, target = self._session, self._target
-        checkpoint = known(target.home, session.session_id)
+        checkpoint = state.known(target.home, session.session_id)
         if checkpoint.is_off:
             self.off = 1
             return

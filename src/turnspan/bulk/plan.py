@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.backends.settings import parse_url
+from turnspan.delivery import state
 from turnspan.delivery.destinations import Target
 from turnspan.errors import StateError, TranscriptError
 from turnspan.source import sessions, tail
 from turnspan.source.scan import first_time_ns, last_time_ns, modified_ns
-from turnspan.unsent import file_sizes, has_unsent, known, unread_bytes
+from turnspan.unsent import file_sizes, has_unsent, unread_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from turnspan.delivery import state
     from turnspan.settings.config import Config, Destination
     from turnspan.source.sessions import SessionFile
 
@@ -149,7 +149,7 @@ def _job(session: SessionFile, targets: Sequence[Target], *, is_resend: bool) ->
     cursors: dict[str, state.Cursor] = {}
     with suppress(StateError):  # `ship` will say so
         if targets and not is_resend:
-            cursors = known(targets[0].home, session.session_id).destinations
+            cursors = state.known(targets[0].home, session.session_id).destinations
     sizes = file_sizes(session)
     left = max((unread_bytes(sizes, cursors.get(target.identity)) for target in targets), default=0)
     return Job(session, began_ns(session.path), sum(sizes), left)

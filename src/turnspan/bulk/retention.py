@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.claude.cleanup import Period, shortest_period
+from turnspan.delivery import state
 from turnspan.delivery.destinations import Target
 from turnspan.errors import StateError, TranscriptError
 from turnspan.source import sessions
 from turnspan.source.scan import modified_ns
-from turnspan.unsent import known, may_have_more, read_unsent
+from turnspan.unsent import may_have_more, read_unsent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -83,11 +84,10 @@ def expiring(
 
 
 def _unsent(session: SessionFile, targets: Sequence[Target], now_ns: int) -> tuple[str, dict[str, Tally]]:
-    checkpoint = known(targets[0].home, session.session_id) if targets else None
     unsent: dict[str, Tally] = {}
     project = ""
     for target in targets:
-        if may_have_more(session, checkpoint, target.identity):
+        if may_have_more(session, state.known(target.home, session.session_id), target.identity):
             found = read_unsent(session, target, now_ns)
             project = project or found.cwd
             if found.spans:

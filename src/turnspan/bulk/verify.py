@@ -28,7 +28,7 @@ from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
 from turnspan.source.scan import size_of
 from turnspan.trace.tally import Tally, tally_of
-from turnspan.unsent import Rest, known
+from turnspan.unsent import Rest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -134,7 +134,7 @@ class _Stored(msgspec.Struct, frozen=True):
 def _sides(
     session: SessionFile, target: Target, config: Config, holdings: Holdings | None, now_ns: int
 ) -> tuple[_Expected, _Acknowledged, _Stored]:
-    checkpoint = known(config.home, session.session_id)
+    checkpoint = state.known(config.home, session.session_id)
     cursor = checkpoint.destinations.get(target.identity, state.Cursor())
     rest = Rest(session, target, now_ns)
     unsent = [(_outline(trace), _ids([left])) for trace, left in rest.traces()]

@@ -1,1 +1,1 @@
-"""Between a trace and a backend: destinations, export policy, verdicts and their consequences, checkpoints."""
+"""Between a trace and a backend: destinations, the export policy, verdicts, checkpoints, pending events and backoff."""

@@ -104,16 +104,38 @@ def load(home: Path, session_id: str) -> Loaded:
     """Return the checkpoint of a session, or a new one. Raises NewerStateError, or StateError if it is unreadable."""
     path = state_path(home, session_id)
     state_directory(home)
+    checkpoint, is_corrupt = _read(path, session_id)
+    kept_as = _set_aside(path) if is_corrupt else ""
+    return Loaded(checkpoint or Checkpoint(session_id=session_id), kept_as)
+
+
+def known(home: Path, session_id: str) -> Checkpoint:
+    """Like `load`, but without writing anything: a corrupt checkpoint stays where it is, and counts as none."""
+    return _read(state_path(home, session_id), session_id)[0] or Checkpoint(session_id=session_id)
+
+
+def peek(home: Path, session_id: str) -> Checkpoint | None:
+    """Return the checkpoint of a session without writing anything; None if there is none that can be used.
+
+    Raises StateError if it is unreadable.
+    """
+    with suppress(NewerStateError):
+        return _read(state_path(home, session_id), session_id)[0]
+    return None
+
+
+def _read(path: Path, session_id: str) -> tuple[Checkpoint | None, bool]:
+    """Return the checkpoint in a file, if there is one, and whether the file is corrupt."""
     raw = read_private(path, MAX_STATE_BYTES)
     if raw is None:
-        return Loaded(Checkpoint(session_id=session_id))
+        return None, False
     checkpoint, version = _decoded(raw)
     if version > VERSION:
         message = f"the state of session {session_id} is from a newer version ({version}; this one knows {VERSION})"
         raise NewerStateError(message, hint="update turnspan")
     if checkpoint is None or checkpoint.session_id != session_id or not _has_valid_positions(checkpoint):
-        return Loaded(Checkpoint(session_id=session_id), _set_aside(path))
-    return Loaded(checkpoint)
+        return None, True
+    return checkpoint, False
 
 
 def _decoded(raw: bytes) -> tuple[Checkpoint | None, int]:
@@ -124,18 +146,6 @@ def _decoded(raw: bytes) -> tuple[Checkpoint | None, int]:
     with suppress(ValueError, RecursionError):
         return None, _decode_version(raw).version
     return None, 0
-
-
-def peek(home: Path, session_id: str) -> Checkpoint | None:
-    """Return the checkpoint of a session without writing anything; None if there is none that can be decoded.
-
-    Raises StateError if it is unreadable.
-    """
-    raw = read_private(state_path(home, session_id), MAX_STATE_BYTES)
-    checkpoint, version = _decoded(raw) if raw is not None else (None, 0)
-    if checkpoint is None or version > VERSION or checkpoint.session_id != session_id:
-        return None
-    return checkpoint if _has_valid_positions(checkpoint) else None
 
 
 def checkpoints(home: Path) -> Iterator[tuple[str, Checkpoint | None]]:

@@ -79,7 +79,7 @@ class Newest(msgspec.Struct, frozen=True):
     link: str = ""
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class DestinationStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One destination."""
 
     name: str
@@ -113,7 +113,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     known: int  # sessions with a state
     off: int  # of these, switched off
     unreadable_states: int  # of these, with a state that cannot be used
-    destinations: tuple[Standing, ...]
+    destinations: tuple[DestinationStatus, ...]
     other_exporters: tuple[str, ...]  # destinations that have a state and are not configured
     hook: HookTimes | None
     masked: dict[str, int]
@@ -134,11 +134,11 @@ def take_status(
     since = _first_uses(config.home)
     deadline = time.monotonic() + _COUNTING_S
     targets = [Target(destination, config) for destination in config.destinations]
-    standings = []
+    destinations = []
     for target in targets:
         since_s = since.get(target.identity)
         pending = count_pending(files, known, target, since_s=since_s, now_s=now_s, deadline=deadline)
-        standings.append(_standing(target, checkpoints, config, pending, now_s, is_asking=is_asking))
+        destinations.append(_destination_status(target, checkpoints, config, pending, now_s, is_asking=is_asking))
     ours = {target.identity for target in targets}
     masked, masked_since, last_error = _from_log(read_log(config.home))
     return Status(
@@ -152,7 +152,7 @@ def take_status(
         known=len(known),
         off=sum(checkpoint.is_off for checkpoint in checkpoints),
         unreadable_states=sum(checkpoint is None for checkpoint in known.values()),
-        destinations=tuple(standings),
+        destinations=tuple(destinations),
         other_exporters=tuple(sorted({name for each in checkpoints for name in each.destinations} - ours)),
         hook=hook_times(projects),
         masked=masked,
@@ -227,7 +227,7 @@ def count_pending(
 # ---- one destination
 
 
-def _standing(
+def _destination_status(
     target: Target,
     checkpoints: Sequence[state.Checkpoint],
     config: Config,
@@ -235,14 +235,14 @@ def _standing(
     now_s: float,
     *,
     is_asking: bool,
-) -> Standing:
+) -> DestinationStatus:
     destination, identity = target.destination, target.identity
     cursors = [(each.session_id, each.destinations[identity]) for each in checkpoints if identity in each.destinations]
     held = _backoff(config.home, identity)
     answer, reason = ask(destination, config) if is_asking else (None, "")
     newest = max(cursors, key=lambda pair: pair[1].last_success_s, default=None)
     errors = [cursor.last_error for _, cursor in cursors if cursor.last_error]
-    return Standing(
+    return DestinationStatus(
         name=destination.name,
         type=destination.type,
         where=where_of(destination, config.home),

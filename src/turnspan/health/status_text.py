@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from turnspan.health.log_lines import Line
-    from turnspan.health.status import Standing, Status
+    from turnspan.health.status import DestinationStatus, Status
 
 _LABEL: Final = 9
 _NAMED: Final = 5  # reasons that are listed
@@ -77,7 +77,7 @@ def _row(label: str, text: str) -> str:
 # ---- one destination
 
 
-def _standing(it: Standing, now_s: float) -> Iterator[str]:
+def _standing(it: DestinationStatus, now_s: float) -> Iterator[str]:
     source = "" if it.source == "default" else f", from {one_line(it.source)}"
     yield f"{paint(one_line(it.name), is_bold=True)}  {one_line(it.where)} ({it.type}, {it.capture}{source})"
     if it.answer is not None:
@@ -107,7 +107,7 @@ def _standing(it: Standing, now_s: float) -> Iterator[str]:
         yield _below("newest", f"{turn}: {it.newest.link or it.newest.trace_id}")
 
 
-def _waiting(it: Standing) -> Iterator[str]:
+def _waiting(it: DestinationStatus) -> Iterator[str]:
     pending = it.pending
     if pending.sessions or pending.is_more:
         more = "at least " if pending.is_more else ""
@@ -153,7 +153,7 @@ def status_record(status: Status) -> dict[str, object]:
     }
 
 
-def _standing_record(it: Standing) -> dict[str, object]:
+def _standing_record(it: DestinationStatus) -> dict[str, object]:
     newest = it.newest
     return {
         "name": it.name,

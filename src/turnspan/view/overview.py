@@ -45,8 +45,8 @@ def overview(
             unread[session.session_id] = str(error)
             continue
         try:
-            checkpoint = state.peek(config.home, session.session_id)
-            is_off = is_switched_off(config, summary.project) or (checkpoint is not None and checkpoint.is_off)
+            checkpoint = state.known(config.home, session.session_id)
+            is_off = checkpoint.is_off or is_switched_off(config, summary.project)
             sent = "off" if is_off else _sent(checkpoint, identities, summary.tally.turns)
         except StateError as error:
             unread[session.session_id] = str(error)
@@ -54,10 +54,10 @@ def overview(
         yield msgspec.structs.replace(summary, title=mask(summary.title, rules=rules).text), sent
 
 
-def _sent(checkpoint: state.Checkpoint | None, identities: Sequence[str], turns: int) -> str:
+def _sent(checkpoint: state.Checkpoint, identities: Sequence[str], turns: int) -> str:
     """Return how much of a session the destination has that has the least of it: all, 3/5 or no."""
-    cursors = [checkpoint.destinations.get(each) if checkpoint is not None else None for each in identities]
-    least = min((cursor.sent_turns if cursor is not None else 0 for cursor in cursors), default=0)
+    cursors = (checkpoint.destinations.get(each, state.Cursor()) for each in identities)
+    least = min((cursor.sent_turns for cursor in cursors), default=0)
     if not least:
         return "no"
     return "all" if least >= turns else f"{least}/{turns}"

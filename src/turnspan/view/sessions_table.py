@@ -53,7 +53,7 @@ def summarise(session: SessionFile, traces: Iterable[Trace], *, title: str = "",
     for trace in traces:
         total += tally_of(trace)
         named = str(trace.facts.get("title") or named)
-        project = str(trace.facts.get("cwd") or project)
+        project = trace.cwd or project
         version = trace.client_version or version
         last_ns = max([last_ns, *(span.end_ns for span in trace.spans)])
         prompt = prompt or next((words_of(span) for span in trace.spans if span.kind is Kind.TURN), "")
