@@ -13,8 +13,9 @@ from backends.servers import OK, HttpServer, reply
 from rows import Writer
 
 from turnspan import log
-from turnspan.bulk.backfill import Orders, run
+from turnspan.bulk.backfill import run
 from turnspan.bulk.plan import Selection, make_plan
+from turnspan.bulk.runner import Orders
 from turnspan.claude.install import Scope, apply, plan_install, this_runtime
 from turnspan.cli import main
 from turnspan.delivery import backoff, state
