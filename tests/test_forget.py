@@ -8,11 +8,12 @@ import sys
 import time
 
 import pytest
+from backends.langfuse_records import observation
 from backends.servers import OK, HttpServer, reply
 from rows import Writer
 
 from turnspan.backends import local
-from turnspan.backends.erase import erase
+from turnspan.backends.local_erase import erase
 from turnspan.delivery import state
 from turnspan.delivery.destinations import Target
 from turnspan.settings.config import load_config
@@ -23,6 +24,7 @@ from turnspan.source.sessions import session_at
 ONE = "11110000-0000-4000-8000-000000000001"
 TWO = "22220000-0000-4000-8000-000000000001"
 SECRET = "sk-lf-0123456789abcdef"
+DELETED = reply(200, b'{"message": "Traces deleted successfully"}')
 
 
 @pytest.fixture
@@ -84,7 +86,7 @@ def langfuse(monkeypatch, server):
 class Langfuse(HttpServer):
     """Takes traces, says which it has of a session, and deletes them."""
 
-    def __init__(self, version=4, delete=OK):
+    def __init__(self, version=4, delete=DELETED):
         self.traces = {}
         self.version = version
         self.delete = delete
@@ -105,7 +107,7 @@ class Langfuse(HttpServer):
         held = sorted(self.traces.get(options["sessionId"], ()))
         if path == "/api/public/v2/observations" and self.version >= 4:
             at = int(options.get("cursor", 0))  # two traces a page, each with two observations
-            data = [{"id": "x", "traceId": trace_id} for trace_id in held[at : at + 2] for _ in range(2)]
+            data = [observation("x", trace_id) for trace_id in held[at : at + 2] for _ in range(2)]
             return self.answer(connection, data, {"cursor": str(at + 2)} if at + 2 < len(held) else {})
         if path == "/api/public/traces" and self.version < 4:
             page = int(options["page"])
@@ -132,8 +134,8 @@ def test_a_session_is_forgotten_and_stays_so(turnspan):
     assert place.sessions_in_files() == {ONE: 4, TWO: 4}
     code, out, err = turnspan("forget", "1111", "--yes")
     assert (code, err) == (0, "")
-    assert "our state of it is deleted" in out
-    assert "local: 2 lines with its traces taken out" in out
+    assert "turnspan's state of the session: deleted" in out
+    assert "local: deleted 2 lines" in out
     assert f"session {ONE} is switched off now, and will not be exported again" in out
     assert f"its transcript stays: {one}" in out
     assert place.sessions_in_files() == {TWO: 4}
@@ -155,7 +157,7 @@ def test_it_can_be_done_again(turnspan):
     assert turnspan("forget", ONE, "--yes")[0] == 0
     code, out, _ = turnspan("forget", ONE, "--yes")
     assert code == 0
-    assert "local: has no traces of it" in out
+    assert "local: no traces of the session" in out
 
 
 def test_a_session_whose_transcript_is_gone(turnspan):
@@ -309,7 +311,7 @@ def test_langfuse_is_told_to_delete(turnspan, monkeypatch, version, is_there):
             one.unlink()
         code, out, _ = turnspan("forget", ONE, "--yes")
         assert code == 0
-        assert "langfuse: 5 traces to be deleted, which Langfuse does in its own time" in out
+        assert "langfuse: deleted 5 traces (Langfuse deletes asynchronously)" in out
         assert server.traces[ONE] == set()
         assert len(server.traces[TWO]) == 2
         assert all(request.headers.get("authorization") for request in server.requests)
@@ -328,11 +330,11 @@ def test_langfuse_that_does_not_delete_is_told(turnspan, monkeypatch, answer, wo
         turnspan.place.ship(turnspan.place.session(ONE))
         code, out, _ = turnspan("forget", ONE, "--yes")
         assert code == 1
-        assert "langfuse: its traces could not be deleted" in out
+        assert "langfuse: deleting failed: " in out
         assert words in out
         assert SECRET not in out
         assert state.peek(turnspan.place.home, ONE).is_off
-        server.delete = reply(200)
+        server.delete = DELETED
         assert turnspan("forget", ONE, "--yes")[0] == 0
         assert server.traces[ONE] == set()
 
@@ -344,7 +346,7 @@ def test_langfuse_that_is_down(turnspan, monkeypatch):
         turnspan.place.ship(turnspan.place.session(ONE))
     code, out, _ = turnspan("forget", ONE, "--yes")
     assert code == 1
-    assert "could not be deleted" in out
+    assert "deleting failed" in out
 
 
 def test_a_destination_that_cannot_delete_is_named(turnspan, monkeypatch):
@@ -355,10 +357,10 @@ def test_a_destination_that_cannot_delete_is_named(turnspan, monkeypatch):
         turnspan.place.ship(path)
         code, out, _ = turnspan("forget", ONE, "--yes")
         assert code == 1
-        assert f"otlp: OTLP knows no way to delete; what was sent to {server.url} stays" in out
+        assert f"otlp: cannot delete, traces sent to {server.url} stay there" in out
         (turnspan.place.home / "state" / f"{ONE}.json").unlink()
         turnspan.place.ship(path)
     monkeypatch.delenv("TURNSPAN_OTLP_ENDPOINT")
     code, out, _ = turnspan("forget", ONE, "--yes")
     assert code == 1
-    assert "has traces of it, and is not configured here" in out
+    assert "not configured here, its traces of the session were not deleted" in out

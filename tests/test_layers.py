@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "source": {"trace", "transcript", "errors", "lazy"},
     "settings": {"errors", "lazy", "private_files", "terminal"},
     "claude": {"errors", "hook", "private_files"},
-    "backends": {"trace", "settings", "errors", "lazy", "private_files"},
+    "backends": {"trace", "errors", "lazy", "private_files"},
     "delivery": {"backends", "settings", "source", "trace", "secrets", "errors", "lazy", "private_files"},
     "ship": {"backends", "delivery", "settings", "source", "trace"},
     "report": {"backends", "log", "settings", "ship", "source"},

@@ -281,3 +281,18 @@ def disk_error(error: OSError, path: Path) -> StateError:
         case errno.EMFILE | errno.ENFILE:
             return StateError(f"too many open files: cannot open {str(path)!r}", hint="raise `ulimit -n`")
     return StateError(f"cannot persist state: {str(path)!r}: {error.strerror or error}", hint="check the disk")
+
+
+def nearest_existing(path: Path) -> Path:
+    """Return the path itself, or its nearest parent that exists and can be seen."""
+    for each in (path, *path.parents):
+        with suppress(OSError):
+            each.lstat()
+            return each
+    return path
+
+
+def can_write(directory: Path) -> bool:
+    """Whether we may create files in a directory."""
+    is_effective = os.access in os.supports_effective_ids
+    return directory.is_dir() and os.access(directory, os.W_OK | os.X_OK, effective_ids=is_effective)

@@ -244,7 +244,7 @@ def test_times_are_the_transcripts(destination):
 
 def test_settings_nobody_knows_are_refused(destination):
     """A misspelt setting is not silently the default."""
-    with pytest.raises(ConfigError, match="there is no setting 'atribute_max_bytes'"):
+    with pytest.raises(ConfigError, match="unknown setting 'atribute_max_bytes'"):
         destination.reopen(atribute_max_bytes=1000)
 
 

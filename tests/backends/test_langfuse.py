@@ -4,6 +4,7 @@ import json
 import msgspec
 import pytest
 
+from backends.langfuse_records import observation
 from backends.samples import AGENT, EVENT, GENERATION, SESSION, TOOL, TRACE, TURN, small_trace
 from backends.servers import OK, HttpServer, reply
 from turnspan.backends import Answer
@@ -153,7 +154,7 @@ def test_an_echoed_key_is_not_quoted():
         ({**KEYS, "headers": {"authorization": "x"}}, "without Authorization"),
         ({**KEYS, "base_url": "http://langfuse.example"}, "insecure endpoint"),
         ({**KEYS, "max_request_bytes": 5_000_000}, "max_request_bytes"),
-        ({**KEYS, "endpoint": "https://x"}, "no setting 'endpoint'"),
+        ({**KEYS, "endpoint": "https://x"}, "unknown setting 'endpoint'"),
     ],
 )
 def test_wrong_settings_are_sentences(settings, words):
@@ -166,7 +167,7 @@ def test_wrong_settings_are_sentences(settings, words):
 
 
 def _page(*ids, **meta):
-    return reply(200, json.dumps({"data": [{"id": i, "type": "SPAN"} for i in ids], "meta": meta}).encode())
+    return reply(200, json.dumps({"data": [observation(i) for i in ids], "meta": meta}).encode())
 
 
 def _stored(*answers):
@@ -184,8 +185,8 @@ def test_what_langfuse_holds_can_be_asked():
     assert found == {bytes(8), b"\x11" * 8}
     trace_id = small_trace(1).trace_id.hex()
     assert paths == [
-        f"/api/public/v2/observations?traceId={trace_id}&fields=core&limit=1000",
-        f"/api/public/v2/observations?traceId={trace_id}&fields=core&limit=1000&cursor=a%2B%2F%3D",
+        f"/api/public/v2/observations?fields=core&limit=1000&traceId={trace_id}",
+        f"/api/public/v2/observations?fields=core&limit=1000&cursor=a%2B%2F%3D&traceId={trace_id}",
     ]
 
 

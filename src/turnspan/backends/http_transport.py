@@ -59,7 +59,9 @@ class HttpTransport:
         proxy: Endpoint | None = None,
         tls: Tls | None = None,
         secrets: tuple[str, ...] = (),
+        max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
+        self._max_body_bytes = max_body_bytes
         self._endpoint = endpoint
         self._headers = headers
         self._timeout_s = timeout_s
@@ -93,7 +95,7 @@ class HttpTransport:
             self._doing = "sending"
             is_sent = _send(sock, self._request(method, path, headers, body), deadline)
             self._doing = "waiting for its answer"
-            response, is_reusable = _read_response(sock, deadline)
+            response, is_reusable = _read_response(sock, deadline, self._max_body_bytes)
         except OSError as failure:
             self.close()
             raise NoAnswerError(self._explain(failure, is_sent=is_sent)) from failure
@@ -268,7 +270,7 @@ class _Reader:
         return status, headers, is_kept and "close" not in headers.get("connection", "").lower()
 
 
-def _read_response(sock: socket.socket, deadline: Deadline) -> tuple[Response, bool]:
+def _read_response(sock: socket.socket, deadline: Deadline, limit: int) -> tuple[Response, bool]:
     """The response, and whether the connection can serve another request."""
     reader = _Reader(sock, deadline)
     status, headers, is_kept = reader.head()
@@ -278,18 +280,18 @@ def _read_response(sock: socket.socket, deadline: Deadline) -> tuple[Response, b
         return Response(status, headers, b""), is_kept
     body = bytearray()
     try:
-        has_length = _read_body(reader, headers, body)
+        has_length = _read_body(reader, headers, body, limit)
     except (OSError, _NotHttpError, ValueError):
         # The status stands all the same: a 401 is a 401 even when its page hangs.
-        return Response(status, headers, bytes(body or reader.buffer[:MAX_BODY_BYTES]), is_complete=False), False
+        return Response(status, headers, bytes(body or reader.buffer[:limit]), is_complete=False), False
     return Response(status, headers, bytes(body)), is_kept and has_length and not reader.buffer
 
 
-def _read_body(reader: _Reader, headers: dict[str, str], body: bytearray) -> bool:
+def _read_body(reader: _Reader, headers: dict[str, str], body: bytearray, limit: int) -> bool:
     """Read the body into `body`; whether its end was marked. Raises ValueError when it is too long or nonsense."""
     if "chunked" in headers.get("transfer-encoding", "").lower():
         while size := int(reader.line().split(b";")[0], 16):
-            if size < 0 or len(body) + size > MAX_BODY_BYTES:
+            if size < 0 or len(body) + size > limit:
                 raise ValueError("too long")
             body += reader.take(size)
             reader.line()
@@ -298,13 +300,13 @@ def _read_body(reader: _Reader, headers: dict[str, str], body: bytearray) -> boo
         return True
     if "content-length" in headers:
         size = int(headers["content-length"])
-        if not 0 <= size <= MAX_BODY_BYTES:
+        if not 0 <= size <= limit:
             body += reader.take(min(MAX_HEAD_BYTES, max(size, 0)))
             raise ValueError("too long")
         body += reader.take(size)
         return True
     while reader.more():
-        if len(reader.buffer) > MAX_BODY_BYTES:
+        if len(reader.buffer) > limit:
             raise ValueError("too long")
     body += reader.take(len(reader.buffer))
     return False

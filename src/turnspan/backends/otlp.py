@@ -14,22 +14,23 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from turnspan.backends import Answer, Verdict
+from turnspan.backends import Answer, Verdict, probe_by_sending
 from turnspan.backends.connect import Tls
 from turnspan.backends.genai import GenAI
-from turnspan.backends.http_transport import HttpTransport
+from turnspan.backends.http_transport import MAX_BODY_BYTES, HttpTransport
 from turnspan.backends.protobuf import encode_request
-from turnspan.backends.settings import COMMON, TRANSPORT, Settings
+from turnspan.backends.settings import COMMON, TRANSPORT, Server, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from turnspan.backends import Probe
     from turnspan.backends.naming import Spelling
     from turnspan.backends.settings import Endpoint
     from turnspan.trace.model import Trace
 
-KNOWN = COMMON | TRANSPORT | {"endpoint", "protocol"}
+KNOWN = COMMON | TRANSPORT | {"endpoint", "protocol", "query_url"}
 _PATH = "/v1/traces"
 
 
@@ -46,11 +47,19 @@ class Transport(Protocol):
 class OtlpBackend:
     """Traces as OTLP/protobuf, in one spelling, over one transport."""
 
-    def __init__(self, name: str, spelling: Spelling, transport: Transport, max_request_bytes: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        spelling: Spelling,
+        transport: Transport,
+        max_request_bytes: int,
+        server: Server | None = None,
+    ) -> None:
         self.name = name
         self.max_request_bytes = max_request_bytes
         self._spelling = spelling
         self._transport = transport
+        self._server = server  # what a probe must know; None: it only sends an empty request
 
     def encode(self, traces: Sequence[Trace]) -> bytes:
         """All spans of these traces as one ExportTraceServiceRequest."""
@@ -67,6 +76,14 @@ class OtlpBackend:
         """Let go of connections."""
         self._transport.close()
 
+    def probe(self) -> Probe:
+        """Check whether the server can be reached and accepts OTLP and the credentials."""
+        if self._server is None:
+            return probe_by_sending(self)
+        from turnspan.backends.probing import probe_server  # noqa: PLC0415 - no event needs it
+
+        return probe_server(self, self._server)
+
 
 def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> OtlpBackend:  # noqa: ARG001 - the entry point's signature
     """An OTLP destination. Raises ConfigError when a setting is wrong."""
@@ -81,16 +98,29 @@ def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> Ot
         base += _PATH
     transport = open_transport(read, msgspec.structs.replace(endpoint, path=base), read.headers(), protocol)
     max_request_bytes = read.whole("max_request_bytes", 3_500_000, least=10_000)
-    return OtlpBackend(name, GenAI(read.capture()), transport, max_request_bytes)
+    server = Server(endpoint, read, is_grpc=protocol == "grpc", has_credentials=bool(read.headers()))
+    if not settings.get("query_url"):
+        return OtlpBackend(name, GenAI(read.capture()), transport, max_request_bytes, server)
+    from turnspan.backends.jaeger import JaegerBackend  # noqa: PLC0415 - only with `query_url`
+
+    query = read.endpoint("query_url")
+    return JaegerBackend(name, GenAI(read.capture()), transport, max_request_bytes, server, query=query)
 
 
-def open_transport(read: Settings, endpoint: Endpoint, headers: dict[str, str], protocol: str) -> Transport:
+def open_transport(
+    read: Settings,
+    endpoint: Endpoint,
+    headers: dict[str, str],
+    protocol: str,
+    *,
+    max_body_bytes: int = MAX_BODY_BYTES,
+) -> Transport:
     """The transport these settings describe; nothing is connected yet."""
     tls = Tls(read.file("certificate"), read.file("client_certificate"), read.file("client_key"))
     timeout_s = read.seconds("timeout_s", 10.0, most=600.0)
     is_gzip = read.choice("compression", ("gzip", "none")) == "gzip"
     proxy = read.proxy(endpoint)
-    secrets = _secrets(headers, proxy)
+    secrets = secrets_in(headers, proxy)
     if protocol == "grpc":
         # Its core writes to stderr, which belongs to Claude Code or to a person; what it knows is in the verdict.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -100,11 +130,18 @@ def open_transport(read: Settings, endpoint: Endpoint, headers: dict[str, str], 
             endpoint, headers=headers, timeout_s=timeout_s, is_gzip=is_gzip, proxy=proxy, tls=tls, secrets=secrets
         )
     return HttpTransport(
-        endpoint, headers=headers, timeout_s=timeout_s, is_gzip=is_gzip, proxy=proxy, tls=tls, secrets=secrets
+        endpoint,
+        headers=headers,
+        timeout_s=timeout_s,
+        is_gzip=is_gzip,
+        proxy=proxy,
+        tls=tls,
+        secrets=secrets,
+        max_body_bytes=max_body_bytes,
     )
 
 
-def _secrets(headers: dict[str, str], proxy: Endpoint | None) -> tuple[str, ...]:
+def secrets_in(headers: dict[str, str], proxy: Endpoint | None = None) -> tuple[str, ...]:
     """Every text that must not appear in a reason: header values, their words, what Basic credentials stand for."""
     texts = set(headers.values())
     for value in headers.values():

@@ -240,10 +240,10 @@ def verify(
     200 whose ids are remembered; `stored` is null where the destination cannot be
     asked.
     """
+    from turnspan.backends.reading import reader_of
     from turnspan.bulk import report
     from turnspan.bulk.plan import Selection, make_plan
     from turnspan.delivery.destinations import Target
-    from turnspan.delivery.holdings import open_holdings
 
     config = _config()
     destinations = _destinations(config, to)
@@ -261,7 +261,7 @@ def verify(
     ):
         try:
             for target in targets:
-                holdings = open_holdings(target, config)
+                holdings = reader_of(target.backend)
                 names[target.destination.name] = holdings is not None
                 for done, one in _verified(
                     plan.jobs, target, config, holdings, failed, is_repair=is_repair, should_stop=should_stop

@@ -209,6 +209,7 @@ def choose(to: str, env: Mapping[str, str], *, is_asking: bool, is_checked: bool
 
 def _described(to: str, env: Mapping[str, str], *, is_asking: bool) -> tuple[Config, Destination]:
     from turnspan.settings.config import Destination, load_config
+    from turnspan.settings.options import POLICY
 
     answers = {name: env[name] for name in _OF_OTHERS if name in env}
     for question in _QUESTIONS[to]:
@@ -231,27 +232,25 @@ def _described(to: str, env: Mapping[str, str], *, is_asking: bool) -> tuple[Con
     if wrong:
         raise ConfigError(wrong[0])
     if to == "local":
-        return config, Destination("local", "local", {}, {}, "")
+        return config, Destination("local", "local", {}, {name: config.values[name] for name in POLICY}, "")
     found = next(known for known in config.destinations if known.name == to and known.source.startswith("$"))
     return config, found
 
 
 def _try(destination: Destination, config: Config) -> None:
-    """Send an empty request. That it was understood or refused as empty says that the credentials are right."""
-    from turnspan.backends import Answer
+    """Probe a destination. Raises ConfigError if it cannot be used."""
+    from turnspan.backends import Answer, Outcome, probe
     from turnspan.delivery.destinations import Target
 
-    if destination.type == "local":
-        return
     backend = Target(destination, config).backend
     try:
-        verdict = backend.send(backend.encode([]))
+        found = probe(backend)
     finally:
         backend.close()
-    if verdict.answer in {Answer.CREDENTIALS, Answer.CONFIGURATION, Answer.LATER}:
-        what = "does not take these credentials" if verdict.answer is Answer.CREDENTIALS else "cannot be used"
+    if found.outcome is not Outcome.GOOD:
+        what = "does not take these credentials" if found.answer is Answer.CREDENTIALS else "cannot be used"
         hint = "correct it and try again, or store it as it is with --no-check"
-        raise ConfigError(f"{destination.name} {what}: {verdict.reason}", hint=hint)
+        raise ConfigError(f"{destination.name} {what}: {found.says}", hint=hint)
 
 
 # ---- words

@@ -44,7 +44,7 @@ class Target:
     def backend(self) -> Backend:
         """Where it sends to. Raises ConfigError or BackendError."""
         destination, config = self.destination, self._config
-        options = {key: value for key, value in destination.options.items() if key != "query_url"}  # for `verify` alone
+        options = dict(destination.options)
         options["attribute_max_bytes"] = destination.policy["attribute_max_bytes"]
         for name in ("user_id", "environment"):
             if config.values[name]:
