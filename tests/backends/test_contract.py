@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,13 +13,36 @@ from typing import Any
 import msgspec
 import pytest
 
+from backends.langfuse_records import Store
 from backends.samples import EVENT, GENERATION, TOOL, TRACE, TURN, small_trace
-from backends.servers import OK, GrpcServer, HttpServer, spans_in
-from turnspan.backends import Answer, Verdict, langfuse, local, otlp
-from turnspan.errors import ConfigError
+from backends.servers import GrpcServer, HttpServer, reply, spans_in
+from turnspan.backends import (
+    Answer,
+    Erasable,
+    Linkable,
+    Outcome,
+    Probeable,
+    Readable,
+    Verdict,
+    langfuse,
+    local,
+    otlp,
+    probe,
+    sdk,
+)
+from turnspan.backends.reading import reader_of
+from turnspan.errors import ConfigError, TurnspanError
 from turnspan.trace.model import Kind
 
-ALL = ("otlp", "otlp-grpc", "langfuse", "local")
+ALL = ("otlp", "otlp-grpc", "jaeger", "langfuse", "local", "sdk")
+ABILITIES = {
+    "otlp": {Probeable},
+    "otlp-grpc": {Probeable},
+    "jaeger": {Probeable, Readable, Linkable},
+    "langfuse": {Probeable, Readable, Linkable, Erasable},
+    "local": {Probeable, Readable, Erasable},
+    "sdk": {Probeable},
+}
 
 
 @dataclass
@@ -28,6 +52,7 @@ class Destination:
     backend: Any
     arrived: Any
     reopen: Any
+    disappear: Any = None  # makes the destination unusable
 
 
 @pytest.fixture(params=ALL)
@@ -37,7 +62,7 @@ def kind(request):
 
 
 @pytest.fixture
-def destination(kind, tmp_path):
+def destination(kind, tmp_path, monkeypatch):
     """A backend of this kind, opened on a real destination."""
     if kind == "local":
 
@@ -45,17 +70,27 @@ def destination(kind, tmp_path):
             return local.open_backend(settings, name="here", home=tmp_path)
 
         backend = reopen()
-        yield Destination(backend, lambda: list(local.read_spans(tmp_path / "traces")), reopen)
+
+        def disappear():
+            shutil.rmtree(tmp_path / "traces", ignore_errors=True)
+            (tmp_path / "traces").write_text("a file where the directory should be")
+
+        yield Destination(backend, lambda: list(local.read_spans(tmp_path / "traces")), reopen, disappear)
         backend.close()
         return
-    opened = GrpcServer() if kind == "otlp-grpc" else HttpServer(OK)
+    opened = GrpcServer() if kind == "otlp-grpc" else HttpServer(Store())
     with opened as server:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url)  # only the exporter of `sdk` reads it
 
         def reopen(**settings):
             if kind == "langfuse":
                 given = {"base_url": server.url, "public_key": "pk-1", "secret_key": "sk-1", **settings}
                 return langfuse.open_backend(given, name="here", home=tmp_path)
+            if kind == "sdk":
+                return sdk.open_backend({"exporter": "otlp_proto_http", **settings}, name="here", home=tmp_path)
             protocol = "grpc" if kind == "otlp-grpc" else "http/protobuf"
+            if kind == "jaeger":
+                settings["query_url"] = server.url
             return otlp.open_backend(
                 {"endpoint": server.url, "protocol": protocol, **settings}, name="here", home=tmp_path
             )
@@ -63,10 +98,10 @@ def destination(kind, tmp_path):
         def arrived():
             if kind == "otlp-grpc":
                 return [span for request in server.requests for span in spans_in(request)]
-            return [span for request in server.requests for span in request.spans]
+            return [span for request in server.requests if request.method == "POST" for span in request.spans]
 
         backend = reopen()
-        yield Destination(backend, arrived, reopen)
+        yield Destination(backend, arrived, reopen, server.__exit__)
         backend.close()
 
 
@@ -121,15 +156,17 @@ def test_the_same_traces_are_the_same_bytes(destination):
 
 def test_another_process_makes_the_same_bytes(destination, kind):
     """Not the hash seed, nor the locale, nor the time zone: live, retry and backfill give the same bytes."""
-    module = {"otlp-grpc": "otlp"}.get(kind, kind)
+    module = {"otlp-grpc": "otlp", "jaeger": "otlp"}.get(kind, kind)
     settings = {
         "otlp": {"endpoint": "http://127.0.0.1:1"},
         "langfuse": {"base_url": "http://127.0.0.1:1", "public_key": "pk", "secret_key": "sk"},
         "local": {},
+        "sdk": {"exporter": "console"},
     }[module]
     program = f"""
 import hashlib, pathlib, sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from backends.langfuse_records import Store
 from backends.samples import TRACE
 from turnspan.backends.{module} import open_backend
 backend = open_backend({settings!r}, name="there", home=pathlib.Path("."))
@@ -246,6 +283,117 @@ def test_settings_nobody_knows_are_refused(destination):
     """A misspelt setting is not silently the default."""
     with pytest.raises(ConfigError, match="unknown setting 'atribute_max_bytes'"):
         destination.reopen(atribute_max_bytes=1000)
+
+
+# ---- abilities
+
+
+@pytest.fixture
+def able(destination, kind):
+    """Skip what the backend cannot do."""
+
+    def need(ability):
+        if ability not in ABILITIES[kind]:
+            pytest.skip(f"{kind} does not have this ability")
+        return destination.backend
+
+    return need
+
+
+def test_abilities_are_found_by_isinstance(destination, kind):
+    """A command asks the object; nothing depends on the name of its type."""
+    found = {
+        ability for ability in (Probeable, Readable, Linkable, Erasable) if isinstance(destination.backend, ability)
+    }
+
+    assert found == ABILITIES[kind]
+
+
+def test_stored_is_what_was_sent(destination, able):
+    """Exactly the spans of the trace; an unknown trace has none, which is not the same as no answer."""
+    backend = able(Readable)
+    assert backend.stored(TRACE.trace_id) == frozenset()
+    backend.send(backend.encode([TRACE, small_trace(1)]))
+
+    assert backend.stored(TRACE.trace_id) == {span.span_id for span in TRACE.spans}
+    assert backend.stored(small_trace(1).trace_id) == {small_trace(1).spans[0].span_id}
+    assert backend.stored(small_trace(2).trace_id) == frozenset()
+    destination.reopen().send(backend.encode([small_trace(2)]))  # by another process
+    assert backend.stored(small_trace(2).trace_id) == {small_trace(2).spans[0].span_id}
+
+
+def test_no_answer_is_none_with_a_reason_and_is_not_asked_for_forever(destination, able):
+    """A destination that cannot be read is unknown, not empty."""
+    backend = able(Readable)
+    destination.disappear()
+    pauses = []
+    reader = reader_of(backend, pauses.append)
+
+    assert [reader.stored(small_trace(n).trace_id) for n in range(20)] == [None] * 20
+    assert reader.silence
+    assert len(pauses) < 20
+
+
+def test_erase_deletes_the_session_and_nothing_else(able):
+    """By the ids that are known here, and by the session; a second time there is nothing to delete."""
+    backend = able(Erasable)
+    other = msgspec.structs.replace(small_trace(1), session_id="another-session")
+    backend.send(backend.encode([TRACE, small_trace(2), other]))
+    erased = backend.erase(TRACE.session_id, [TRACE.trace_id])
+
+    assert (erased.number, erased.is_complete) == (2, True)
+    assert backend.stored(TRACE.trace_id) == backend.stored(small_trace(2).trace_id) == frozenset()
+    assert backend.stored(other.trace_id)
+    assert backend.erase(TRACE.session_id, []).number == 0
+
+
+def test_erase_of_a_destination_that_is_down_is_an_error(destination, able):
+    """One of ours, with a sentence."""
+    backend = able(Erasable)
+    destination.disappear()
+
+    with pytest.raises(TurnspanError):
+        backend.erase(TRACE.session_id, [TRACE.trace_id])
+
+
+def test_a_probe_says_whether_it_can_be_used_and_stores_nothing(destination, kind):
+    """Good with a sentence; without the destination not good, with what to do. An SDK exporter knows only by sending."""
+    backend = destination.backend
+    found = probe(backend)
+    assert (found.outcome, found.answer) == (Outcome.GOOD, Answer.ACKNOWLEDGED)
+    assert found.says
+    assert {finding.outcome for finding in found.findings} == {Outcome.GOOD}
+    assert (found.version, found.project) == (("4.1.0", "loom") if kind == "langfuse" else ("", ""))
+    assert destination.arrived() == []
+    if kind == "sdk":
+        return
+    destination.disappear()
+    found = probe(backend)
+    assert found.outcome is not Outcome.GOOD
+    assert found.says
+    assert found.hint
+
+
+def test_a_link_is_a_url_and_needs_no_request(destination, able):
+    """It names the trace."""
+    backend = able(Linkable)
+    link = backend.link(TRACE.trace_id)
+
+    assert link.startswith("http://127.0.0.1:")
+    assert link.endswith(f"/trace/{TRACE.trace_id.hex()}")
+    assert destination.arrived() == []
+
+
+def test_a_jaeger_trace_of_many_megabytes_is_read(tmp_path):
+    """Jaeger returns a trace with all its content, which may be more than a response to an export can be."""
+    span = {"spanID": TURN.span_id.hex(), "tags": [{"value": "x" * 6_000_000}]}
+    answer = reply(200, json.dumps({"data": [{"spans": [span]}]}).encode())
+    with HttpServer(answer) as server:
+        settings = {"endpoint": server.url, "query_url": f"{server.url}/jaeger/"}
+        backend = otlp.open_backend(settings, name="here", home=tmp_path)
+        assert backend.stored(TRACE.trace_id) == {TURN.span_id}
+        backend.close()
+        assert server.requests[0].path == f"/jaeger/api/traces/{TRACE.trace_id.hex()}"
 
 
 def test_the_http_path_imports_no_sdk():

@@ -36,8 +36,6 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 
 
 def erase(directory: Path, session_id: str, trace_ids: Collection[bytes]) -> int:
     """Delete a session and these traces from the files; return the number of lines. Raises StateError."""
-    if not file_numbers(directory):
-        return 0
     needle = b'{"key":"session.id","value":{"stringValue":"' + session_id.encode() + b'"}}'
 
     def is_unwanted(line: bytes) -> bool:
@@ -47,6 +45,8 @@ def erase(directory: Path, session_id: str, trace_ids: Collection[bytes]) -> int
             return False
 
     try:
+        if not file_numbers(directory):
+            return 0
         with kernel_lock(directory / ".lock", LOCK_WAIT_S):
             return sum(_rewrite(directory, number, is_unwanted) for number in file_numbers(directory))
     except Busy:

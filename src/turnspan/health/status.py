@@ -163,7 +163,9 @@ def where_of(destination: Destination, home: Path) -> str:
     defaults = {option.name: option.default for option in OPTIONS.get(destination.type, ())}
     if "directory" in defaults:
         return str(Path(str(options["directory"])).expanduser() if options.get("directory") else home / "traces")
-    url = str(options.get("endpoint") or options.get("base_url") or defaults.get("base_url") or "")
+    url = str(
+        options.get("endpoint") or options.get("base_url") or defaults.get("base_url") or options.get("exporter", "")
+    )
     return _USER_IN_URL.sub("//…@", url)
 
 

@@ -106,6 +106,10 @@ OPTIONS: Final[dict[str, tuple[Setting, ...]]] = {
         Setting("max_files", int, None, "keep so many; nothing is deleted unless set"),
         *_ANY,
     ),
+    "sdk": (
+        Setting("exporter", str, "", "the name of an installed OpenTelemetry span exporter, such as `console`"),
+        *_ANY,
+    ),
 }  # fmt: skip
 
 
