@@ -1,16 +1,21 @@
 import base64
 import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from backends.langfuse_records import observation
 from backends.samples import AGENT, EVENT, GENERATION, SESSION, TOOL, TRACE, TURN, small_trace
-from backends.servers import OK, HttpServer, reply
-from turnspan.backends import Answer
+from backends.servers import OK, Certificates, HttpServer, reply
+from turnspan.backends import Answer, langfuse_api
 from turnspan.backends.langfuse import LangfuseSpelling, open_backend
 from turnspan.backends.settings import Capture
-from turnspan.errors import ConfigError
+from turnspan.errors import BackendError, ConfigError
 from turnspan.trace.model import Usage
 
 KEYS = {"public_key": "pk-lf-1234", "secret_key": "sk-lf-very-secret"}
@@ -199,10 +204,128 @@ def test_an_older_langfuse_is_asked_its_own_way():
     assert paths[2].endswith("&page=2")
 
 
-@pytest.mark.parametrize("answer", [reply(500), reply(200, b"<html>"), reply(200, b'{"data":[{"id":1}]}')])
-def test_what_langfuse_cannot_say_is_unknown(answer):
-    """No answer is not the same as an empty one."""
-    assert _stored(answer)[0] is None
+def _hang(_connection, _request):
+    threading.Event().wait(5)
+
+
+def _drip(connection, _request):
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+    for _ in range(200):
+        connection.sendall(b" ")
+        threading.Event().wait(0.05)
+
+
+UNUSABLE = {
+    "server error": (reply(500), "HTTP 500"),
+    "echoed key": (reply(401, b"sk-lf-very-secret"), "HTTP 401: the server refused the credentials: ***"),
+    "not there": (reply(404), "HTTP 404: the Langfuse API is not there"),
+    "redirect": (reply(302, Location="https://elsewhere.example/x?token=1"), "a redirect, which is never followed"),
+    "page": (reply(200, b"<html>", "text/html"), "the response of Langfuse cannot be read"),
+    "nothing": (reply(200), "the response of Langfuse cannot be read"),
+    "list": (reply(200, b"[]"), "the response of Langfuse cannot be read"),
+    "wrong types": (reply(200, b'{"data":[{"id":1}]}'), "the response of Langfuse cannot be read"),
+    "not text": (reply(200, b'{"data":[{"id":"\xff"}]}'), "the response of Langfuse cannot be read"),
+    "deep": (reply(200, b"[" * 100_000), "the response of Langfuse cannot be read"),
+    "cut off": (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}", "HTTP 200"),
+    "hangs": (_hang, "no answer from"),
+    "drips": (_drip, "HTTP 200"),
+}
+
+
+@pytest.mark.parametrize(("answer", "words"), UNUSABLE.values(), ids=UNUSABLE)
+def test_what_langfuse_cannot_say_is_unknown(answer, words):
+    """No usable response is not an empty one: within the deadline there is a reason, without any secret."""
+    started = time.monotonic()
+    with HttpServer(answer) as server:
+        backend = open_backend({"base_url": server.url, **KEYS, "timeout_s": 0.5}, name="lf", home=None)
+        assert backend.stored(small_trace(1).trace_id) is None
+        with pytest.raises(BackendError) as caught:
+            backend.erase("a-session", [])
+        probe = backend.probe()
+        backend.close()
+
+    assert time.monotonic() - started < 8
+    assert words in backend.silence
+    assert words in str(caught.value)
+    assert probe.answer is not Answer.ACKNOWLEDGED or words == "the response of Langfuse cannot be read"
+    assert "very-secret" not in f"{backend.silence} {caught.value} {probe}"
+    assert "token" not in f"{backend.silence} {caught.value} {probe}"
+
+
+@pytest.mark.parametrize("meta", [{"cursor": "again"}, {"totalPages": 10**9}], ids=["v4", "v3"])
+def test_pages_without_an_end_end(meta, monkeypatch):
+    """A server that always names another page is not asked forever."""
+    monkeypatch.setattr(langfuse_api, "_MAX_PAGES", 7)
+    first = [reply(404)] if "totalPages" in meta else []
+    found, paths = _stored(*first, _page("00" * 8, **meta))
+
+    assert found is None
+    assert len(paths) == 7 + len(first)
+
+
+def test_a_certificate_and_a_proxy_are_used_for_the_api_too(tmp_path):
+    """Questions take the same way as traces: the server's authority is the configured one."""
+    certificates = Certificates(tmp_path)
+    pair = certificates.sign("langfuse-api")
+    with HttpServer(_page("00" * 8), tls=certificates.server_context(*pair)) as server:
+        settings = {"base_url": server.url, **KEYS, "timeout_s": 2}
+        untrusted = open_backend(settings, name="lf", home=None)
+        assert untrusted.stored(small_trace(1).trace_id) is None
+        assert "TLS with localhost" in untrusted.silence
+        backend = open_backend({**settings, "certificate": certificates.ca}, name="lf", home=None)
+        assert backend.stored(small_trace(1).trace_id) == {bytes(8)}
+        untrusted.close()
+        backend.close()
+    with HttpServer(_page("00" * 8)) as proxy:
+        settings = {"base_url": "http://127.0.0.1:9", "proxy": f"http://127.0.0.1:{proxy.port}", **KEYS}
+        backend = open_backend(settings, name="lf", home=None)
+        assert backend.stored(small_trace(1).trace_id) == {bytes(8)}
+        backend.close()
+        assert proxy.requests[0].path.startswith("http://127.0.0.1:9/api/public/v2/observations?")
+
+
+def test_the_environment_changes_nothing(monkeypatch, tmp_path):
+    """Neither a proxy nor a netrc file nor Langfuse's own variables change where a question goes or what it carries."""
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login eve password evil\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "LANGFUSE_BASE_URL", "LANGFUSE_HOST"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setenv("LANGFUSE_SECRET_KEY", "sk-lf-other")
+    with HttpServer(_page("00" * 8)) as server:
+        backend = open_backend({"base_url": server.url, **KEYS, "headers": {"x-team": "loom"}}, name="lf", home=None)
+        assert backend.stored(small_trace(1).trace_id) == {bytes(8)}
+        backend.close()
+        [request] = server.requests
+
+    pair = base64.b64encode(f"{KEYS['public_key']}:{KEYS['secret_key']}".encode()).decode()
+    assert request.headers["authorization"] == f"Basic {pair}"
+    assert request.headers["x-team"] == "loom"
+    assert request.headers["user-agent"].startswith("turnspan/")
+
+
+def test_asking_langfuse_starts_no_thread_and_sets_up_no_telemetry():
+    """Only the generated client of the package is used."""
+    program = """
+import json, sys, threading
+sys.path.insert(0, sys.argv[1])
+from backends.servers import HttpServer, reply
+from turnspan.backends.langfuse import open_backend
+with HttpServer(reply(200, json.dumps({"data": [], "meta": {}}).encode())) as server:
+    before = threading.active_count()
+    keys = {"public_key": "pk-lf-1234", "secret_key": "sk-lf-very-secret"}
+    backend = open_backend({"base_url": server.url, **keys}, name="lf", home=None)
+    loaded = "langfuse" in sys.modules
+    assert backend.stored(bytes(16)) == frozenset()
+    names = sorted(thread.name for thread in threading.enumerate() if not thread.daemon)
+from opentelemetry import trace
+print(loaded, names, type(trace.get_tracer_provider()).__name__)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(Path(__file__).parents[1])],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+
+    assert done.stdout.strip() == "False ['MainThread'] ProxyTracerProvider"
 
 
 def test_a_trace_langfuse_does_not_hold_is_empty():
