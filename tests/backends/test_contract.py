@@ -1,4 +1,4 @@
-"""What every backend promises, each against a real destination of its own."""
+"""The contract of backends and their abilities, for each backend against a real destination."""
 
 import hashlib
 import json
@@ -47,7 +47,7 @@ ABILITIES = {
 
 @dataclass
 class Destination:
-    """A backend, and what has arrived where it sends."""
+    """A backend, and the spans that have arrived at its destination."""
 
     backend: Any
     arrived: Any
@@ -57,13 +57,13 @@ class Destination:
 
 @pytest.fixture(params=ALL)
 def kind(request):
-    """Each backend in turn."""
+    """Return the name of each backend in turn."""
     return request.param
 
 
 @pytest.fixture
 def destination(kind, tmp_path, monkeypatch):
-    """A backend of this kind, opened on a real destination."""
+    """Return a backend of this kind with a real destination."""
     if kind == "local":
 
         def reopen(**settings):
@@ -129,8 +129,8 @@ def test_a_trace_arrives_as_it_was(destination):
         ] == [(link.trace_id.hex(), link.span_id.hex(), link.relation) for link in span.links]
 
 
-def test_what_every_destination_lets_one_search_for(destination):
-    """Session, response and tool call can be found by their ids wherever the spans went; content is there."""
+def test_ids_and_content_can_be_searched_for(destination):
+    """Session, response and tool call have their ids at every destination, and the content is there."""
     backend = destination.backend
     backend.send(backend.encode([TRACE]))
     turn, generation, tool, *_ = (span["attributes"] for span in destination.arrived())
@@ -191,7 +191,7 @@ def test_traces_of_several_versions_go_in_one_request(destination):
     assert versions == {"Turn 1": "1.0.0", "Turn 2": "2.0.0", "Turn 3": "1.0.0"}
 
 
-def test_text_no_encoder_likes_arrives_with_replacements(destination):
+def test_lone_surrogates_are_replaced(destination):
     """A lone surrogate in a name, a key, an attribute, a message or an error loses one character, not a span."""
     backend = destination.backend
     bad = "a\ud800b"
@@ -210,8 +210,8 @@ def test_text_no_encoder_likes_arrives_with_replacements(destination):
     assert spans[0]["attributes"]["session.id"] == "a\ufffdb"
 
 
-def test_numbers_no_encoder_likes_arrive_as_text(destination):
-    """An integer past 63 bits does not vanish."""
+def test_integers_past_63_bits_arrive_as_text(destination):
+    """They are not dropped."""
     backend = destination.backend
     trace = msgspec.structs.replace(TRACE, spans=(msgspec.structs.replace(EVENT, facts={"big": 2**64, "ok": 2**62}),))
     assert backend.send(backend.encode([trace])).answer is Answer.ACKNOWLEDGED
@@ -223,7 +223,7 @@ def test_numbers_no_encoder_likes_arrive_as_text(destination):
 
 
 def test_long_content_is_cut_to_the_limit_of_the_destination(destination):
-    """Each attribute keeps to attribute_max_bytes, is still JSON where it was, and says how long it had been."""
+    """Each attribute has at most attribute_max_bytes, is still valid JSON, and its original length is recorded."""
     backend = destination.reopen(attribute_max_bytes=2_000)
     span = msgspec.structs.replace(GENERATION, input="x" * 50_000)
     assert backend.send(backend.encode([msgspec.structs.replace(TRACE, spans=(span,))])).answer is Answer.ACKNOWLEDGED
@@ -239,7 +239,7 @@ def test_long_content_is_cut_to_the_limit_of_the_destination(destination):
 
 
 def test_a_request_over_the_limit_is_too_large(destination):
-    """What a destination would refuse is split instead of sent."""
+    """It is not sent: the caller splits it."""
     backend = destination.reopen(max_request_bytes=10_000)
     verdict = backend.send(b"\0" * 10_001)
     backend.close()
@@ -261,7 +261,7 @@ def test_sending_again_sends_the_same_identities(destination):
 
 
 def test_a_backend_can_be_closed_twice_and_is_opened_without_connecting(destination):
-    """Opening costs no connection; closing is safe whatever happened before."""
+    """Opening makes no connection; closing is always safe."""
     other = destination.reopen()
     other.close()
     other.close()
@@ -270,7 +270,7 @@ def test_a_backend_can_be_closed_twice_and_is_opened_without_connecting(destinat
 
 
 def test_times_are_the_transcripts(destination):
-    """No clock of ours is in the bytes: a turn of long ago arrives with its own times."""
+    """An old turn arrives with its original times."""
     backend = destination.backend
     span = msgspec.structs.replace(TURN, start_ns=1, end_ns=2, links=())
     assert backend.send(backend.encode([msgspec.structs.replace(TRACE, spans=(span,))])).answer is Answer.ACKNOWLEDGED
@@ -279,7 +279,7 @@ def test_times_are_the_transcripts(destination):
     assert (arrived["start_ns"], arrived["end_ns"]) == (1, 2)
 
 
-def test_settings_nobody_knows_are_refused(destination):
+def test_unknown_settings_are_errors(destination):
     """A misspelt setting is not silently the default."""
     with pytest.raises(ConfigError, match="unknown setting 'atribute_max_bytes'"):
         destination.reopen(atribute_max_bytes=1000)

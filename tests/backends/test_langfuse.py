@@ -23,12 +23,12 @@ SPELLING = LangfuseSpelling(Capture(user_id="me", environment="dev", tags=("t" *
 
 
 def of(span):
-    """All attributes of one span."""
+    """Return all attributes of one span."""
     return {**SPELLING.of_trace(TRACE), **SPELLING.of_span(TRACE, span)}
 
 
-def test_what_describes_the_trace_is_on_every_span():
-    """Name, session, person, tags, environment, release, version and metadata, flat."""
+def test_attributes_of_the_trace_are_on_every_span():
+    """Name, session, user, tags, environment, release, version and metadata, flat."""
     for span in TRACE.spans:
         attributes = of(span)
 
@@ -43,7 +43,7 @@ def test_what_describes_the_trace_is_on_every_span():
 
 
 def test_every_kind_has_its_type():
-    """Langfuse draws each kind with its own sign."""
+    """Langfuse shows each kind with its own icon."""
     types = [of(span)["langfuse.observation.type"] for span in TRACE.spans]
 
     assert types == ["agent", "generation", "tool", "agent", "event"]
@@ -98,7 +98,7 @@ def test_a_tool_call_has_json_on_both_sides():
     assert "gen_ai.tool.name" not in attributes
 
 
-def test_the_root_carries_what_was_asked_and_answered():
+def test_the_root_has_the_question_and_the_answer():
     """Langfuse takes a trace's input and output from its root."""
     attributes = of(TURN)
 
@@ -120,7 +120,7 @@ def test_an_agent_and_an_event_have_their_facts():
     assert of(EVENT)["langfuse.observation.metadata.trigger"] == "auto"
 
 
-def test_the_request_is_what_langfuse_asks_for():
+def test_the_request_is_what_langfuse_documents():
     """Path, basic authentication and the ingestion version."""
     with HttpServer(OK) as server:
         backend = open_backend({"base_url": f"{server.url}/sub/", **KEYS}, name="lf", home=None)
@@ -183,8 +183,8 @@ def _stored(*answers):
         return found, [request.path for request in server.requests]
 
 
-def test_what_langfuse_holds_can_be_asked():
-    """After a lost answer only what is missing need be sent; all pages are read."""
+def test_stored_reads_all_pages():
+    """After a lost response only the missing spans need to be sent; ids that are not ours are ignored."""
     found, paths = _stored(_page("00" * 8, cursor="a+/="), _page("11" * 8, "not-ours"))
 
     assert found == {bytes(8), b"\x11" * 8}
@@ -195,8 +195,8 @@ def test_what_langfuse_holds_can_be_asked():
     ]
 
 
-def test_an_older_langfuse_is_asked_its_own_way():
-    """Version 3 does not know the new path."""
+def test_a_server_before_v4_is_asked_at_its_own_paths():
+    """Version 3 answers the new path with 404."""
     found, paths = _stored(reply(404), _page("00" * 8, totalPages=2), _page("11" * 8, totalPages=2))
 
     assert found == {bytes(8), b"\x11" * 8}
@@ -233,7 +233,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize(("answer", "words"), UNUSABLE.values(), ids=UNUSABLE)
-def test_what_langfuse_cannot_say_is_unknown(answer, words):
+def test_an_unusable_response_is_unknown(answer, words):
     """No usable response is not an empty one: within the deadline there is a reason, without any secret."""
     started = time.monotonic()
     with HttpServer(answer) as server:
@@ -264,7 +264,7 @@ def test_pages_without_an_end_end(meta, monkeypatch):
 
 
 def test_a_certificate_and_a_proxy_are_used_for_the_api_too(tmp_path):
-    """Questions take the same way as traces: the server's authority is the configured one."""
+    """API requests use the same certificates and the same proxy as traces."""
     certificates = Certificates(tmp_path)
     pair = certificates.sign("langfuse-api")
     with HttpServer(_page("00" * 8), tls=certificates.server_context(*pair)) as server:
@@ -285,7 +285,7 @@ def test_a_certificate_and_a_proxy_are_used_for_the_api_too(tmp_path):
 
 
 def test_the_environment_changes_nothing(monkeypatch, tmp_path):
-    """Neither a proxy nor a netrc file nor Langfuse's own variables change where a question goes or what it carries."""
+    """Neither a proxy nor a netrc file nor Langfuse's own variables change an API request."""
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login eve password evil\n")
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "LANGFUSE_BASE_URL", "LANGFUSE_HOST"):
@@ -328,6 +328,6 @@ print(loaded, names, type(trace.get_tracer_provider()).__name__)
     assert done.stdout.strip() == "False ['MainThread'] ProxyTracerProvider"
 
 
-def test_a_trace_langfuse_does_not_hold_is_empty():
+def test_an_unknown_trace_is_empty():
     """Nothing stored is an answer."""
     assert _stored(_page())[0] == frozenset()

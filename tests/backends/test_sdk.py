@@ -145,7 +145,7 @@ def test_what_an_exporter_cannot_send_is_sent_later(monkeypatch):
         ("failing", Answer.LATER, "reported a failure"),
         ("unflushed", Answer.LATER, "reported a failure"),
         ("raising", Answer.LATER, "raised RuntimeError"),
-        ("misconfigured", Answer.CONFIGURATION, "cannot be created (ValueError); check its OTEL_* variables"),
+        ("misconfigured", Answer.CONFIGURATION, "cannot be created (ValueError); check its environment variables"),
         ("broken", Answer.CONFIGURATION, "cannot be created (ModuleNotFoundError)"),
     ],
 )

@@ -65,13 +65,13 @@ def test_a_wrong_setting_that_may_hold_a_credential_is_not_shown(settings):
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1", "127.8.9.10", "::1"])
 def test_this_machine(host):
-    """Plain http may go here."""
+    """Plain http is allowed to this host."""
     assert is_loopback(host)
 
 
 @pytest.mark.parametrize("host", ["example.org", "localhost.example.org", "128.0.0.1", "::2", "0.0.0.0", "2130706433"])
 def test_not_this_machine(host):
-    """Plain http may not go there."""
+    """Plain http is not allowed to this host."""
     assert not is_loopback(host)
 
 
@@ -89,7 +89,7 @@ def test_not_this_machine(host):
     ],
 )
 def test_urls(url, endpoint):
-    """The parts of a URL, or nothing."""
+    """A URL has parts; anything else is None."""
     assert parse_url(url) == endpoint
 
 
@@ -108,10 +108,10 @@ def test_urls(url, endpoint):
     ],
 )
 def test_the_usual_proxy_variables(environ, proxy):
-    """What other programs make of them."""
+    """They are read as other programs read them."""
     assert proxy_from_environment(Endpoint(True, "a.example.org", 443), environ) == proxy
 
 
 def test_a_proxy_is_never_between_us_and_this_machine():
-    """Loopback needs no way round."""
+    """Loopback never uses a proxy."""
     assert proxy_from_environment(Endpoint(True, "127.0.0.1", 443), {"https_proxy": "http://p:1"}) == ""

@@ -4,8 +4,8 @@ Settings: `exporter` (a name in the entry-point group `opentelemetry_traces_expo
 
 Rules:
 
-- The exporter is configured by its own OTEL_* variables, as OpenTelemetry documents; turnspan sets none of them. Its
-  deadline, retries and TLS are its own, too.
+- The exporter is configured by its own environment variables, mostly OTEL_*, as OpenTelemetry documents; turnspan sets
+  none of them. Its deadline, retries and TLS are its own, too.
 - `encode` gives the OTLP request that the `otlp` backend would send, which is pure. `send` decodes it into the SDK's
   ReadableSpans and exports those.
 - The verdict is the exporter's word: SUCCESS is acknowledged; FAILURE means "later", and the server may have stored the
@@ -63,7 +63,9 @@ class ExporterTransport:
         try:
             exporter = self._exporter
         except Exception as error:  # noqa: BLE001 - an exporter may raise anything for its own configuration
-            reason = f"the exporter {name!r} cannot be created ({type(error).__name__}); check its OTEL_* variables"
+            reason = (
+                f"the exporter {name!r} cannot be created ({type(error).__name__}); check its environment variables"
+            )
             return Verdict(Answer.CONFIGURATION, reason)
         try:
             is_exported = exporter.export(list(readable_spans(body))) is SpanExportResult.SUCCESS
