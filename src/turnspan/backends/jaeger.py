@@ -59,8 +59,7 @@ class JaegerBackend(OtlpBackend):
 
     def link(self, trace_id: bytes) -> str:
         """Return the URL of a trace in Jaeger's UI."""
-        scheme = "https" if self._query.is_tls else "http"
-        return f"{scheme}://{self._query.authority}{self._query.path.rstrip('/')}/trace/{trace_id.hex()}"
+        return f"{self._query.url}/trace/{trace_id.hex()}"
 
     def stored(self, trace_id: bytes) -> frozenset[bytes] | None:
         """Return the ids of the spans of a trace that Jaeger stores; None if there was no answer."""

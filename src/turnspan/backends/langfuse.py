@@ -202,9 +202,7 @@ class LangfuseBackend(OtlpBackend):
 
     def link(self, trace_id: bytes) -> str:
         """Return the URL of a trace. Langfuse finds its project by itself."""
-        endpoint = self._langfuse.endpoint
-        scheme = "https" if endpoint.is_tls else "http"
-        return f"{scheme}://{endpoint.authority}{endpoint.path.rstrip('/')}/trace/{trace_id.hex()}"
+        return f"{self._langfuse.endpoint.url}/trace/{trace_id.hex()}"
 
     def stored(self, trace_id: bytes) -> frozenset[bytes] | None:
         """Return the ids of the spans of a trace that Langfuse stores; None if there was no answer."""

@@ -110,11 +110,10 @@ class LangfuseApi:
     def __init__(
         self, server: Server, keys: tuple[str, str], headers: Mapping[str, str], secrets: Sequence[str]
     ) -> None:
-        endpoint = server.endpoint
-        transport = open_transport(server.settings, endpoint, {}, "http/protobuf")
+        transport = open_transport(server.settings, server.endpoint, {}, "http/protobuf")
         assert isinstance(transport, HttpTransport)
         self._http = transport
-        self._url = f"{'https' if endpoint.is_tls else 'http'}://{endpoint.authority}{endpoint.path.rstrip('/')}"
+        self._url = server.endpoint.url
         self._keys = keys
         self._headers = headers
         self._secrets = secrets

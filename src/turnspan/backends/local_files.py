@@ -204,25 +204,17 @@ class Index:
         while found >= 0:
             if found % _RECORD_BYTES == 0:
                 offset = int.from_bytes(records[found + 16 : found + _RECORD_BYTES], "little")
-                for span in decode_line(_line_at(data_path(self._directory, number), offset)):
+                for span in decode_line(_read_from(data_path(self._directory, number), offset, is_line=True)):
                     if span["trace_id"] == trace_id.hex():
                         yield str(span["span_id"]), str(span["start_ns"])
             found = records.find(trace_id, found + 1)
 
 
-def _line_at(path: Path, offset: int) -> bytes:
+def _read_from(path: Path, offset: int, *, is_line: bool = False) -> bytes:
+    """Return the rest of a file, or one line of it."""
     try:
         with path.open("rb") as file:
             file.seek(offset)
-            return file.readline()
-    except FileNotFoundError:
-        return b""
-
-
-def _read_from(path: Path, offset: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            return file.read()
+            return file.readline() if is_line else file.read()
     except FileNotFoundError:
         return b""

@@ -15,6 +15,7 @@ Rules:
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, cast
 
@@ -47,12 +48,10 @@ class ExporterTransport:
 
     def __init__(self, found: EntryPoint) -> None:
         self._found = found
-        self._is_open = False
 
     @cached_property
     def _exporter(self) -> SpanExporter:
         exporter: SpanExporter = self._found.load()()
-        self._is_open = True
         return exporter
 
     def send(self, body: bytes) -> Verdict:
@@ -78,9 +77,10 @@ class ExporterTransport:
 
     def close(self) -> None:
         """Shut the exporter down."""
-        if self._is_open:
-            self._is_open = False
-            self._exporter.shutdown()
+        exporter: SpanExporter | None = self.__dict__.pop("_exporter", None)
+        if exporter is not None:
+            with suppress(Exception):  # everything was exported and flushed before
+                exporter.shutdown()
 
 
 class SdkBackend(OtlpBackend):

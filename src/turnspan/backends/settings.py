@@ -63,6 +63,11 @@ class Endpoint(msgspec.Struct, frozen=True):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.is_tls else 80) else f"{host}:{self.port}"
 
+    @property
+    def url(self) -> str:
+        """The URL without a slash at its end."""
+        return f"{'https' if self.is_tls else 'http'}://{self.authority}{self.path.rstrip('/')}"
+
     def __repr__(self) -> str:
         return f"Endpoint({'https' if self.is_tls else 'http'}://{self.authority}{self.path})"
 
