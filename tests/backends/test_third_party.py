@@ -77,7 +77,8 @@ class Place:
     def __init__(self, base):
         info = base / "site" / "turnspan_shelf-1.0.dist-info"
         info.mkdir(parents=True)
-        (base / "site" / "turnspan_shelf.py").write_text(CODE)
+        self.code = base / "site" / "turnspan_shelf.py"
+        self.code.write_text(CODE)
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: turnspan-shelf\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text("[turnspan.backends]\nshelf = turnspan_shelf:open_backend\n")
         self.shelf = base / "room" / "shelf.json"
@@ -150,6 +151,23 @@ def test_another_packages_destination_takes_a_test_trace_and_shows_it(place):
     out = place.run("doctor", "--send-test")[1]
     [trace_id] = place.stored()
     assert f"a test trace was sent and read back: https://shelf.example/{trace_id}" in out
+
+
+def test_a_backend_without_abilities_is_used_as_far_as_it_goes(place):
+    """Doctor sends it nothing, verify counts what it acknowledged, forget says that the traces stay there."""
+    code = place.code.read_text()
+    for name in ("stored", "erase", "probe", "link"):
+        code = code.replace(f"def {name}(", f"def _{name}(")
+    place.code.write_text(code)
+    assert "it cannot be probed" in place.run("doctor")[1]
+    assert not place.shelf.exists()
+    place.run("backfill")
+    assert place.run("verify")[0] == 0
+    [found] = json.loads(place.run("status", "--check", "--json")[1])["destinations"]
+    assert (found["answer"], found["newest"]["link"]) == ("acknowledged", None)
+    code, out = place.run("forget", SESSION, "--yes")
+    assert code == 1
+    assert "attic: cannot delete, traces sent there stay" in out
 
 
 def test_a_session_is_forgotten_at_another_packages_destination(place):

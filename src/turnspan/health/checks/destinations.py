@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
-from turnspan.backends import Answer, Finding, Linkable, Outcome, probe
+from turnspan.backends import Answer, Finding, Linkable, Outcome, Probeable
 from turnspan.backends.reading import reader_of
 from turnspan.delivery import state
 from turnspan.delivery.destinations import Target, identity_of
@@ -19,7 +19,7 @@ from turnspan.trace.model import Kind, Message, Span, Text, Trace
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from turnspan.backends import Probe
+    from turnspan.backends import Backend
     from turnspan.health.checks import Check
     from turnspan.settings.config import Config, Destination
 
@@ -53,7 +53,7 @@ def destination_checks(
         return
     try:
         is_usable = True
-        for check in _probed(group, probe(backend)):
+        for check in _probed(group, backend):
             is_usable &= check.mark is not Mark.BAD
             yield check
         yield from _past(group, destination, config, now_s)
@@ -63,8 +63,12 @@ def destination_checks(
         backend.close()
 
 
-def _probed(group: Group, found: Probe) -> Iterator[Check]:
-    """What a probe found, as checks."""
+def _probed(group: Group, backend: Backend) -> Iterator[Check]:
+    """Probe a destination. One that cannot be probed is not sent anything: doctor only looks."""
+    if not isinstance(backend, Probeable):
+        yield group.good("it cannot be probed; `turnspan doctor --send-test` sends it a test trace")
+        return
+    found = backend.probe()
     findings = found.findings or (Finding(found.outcome, found.says or "it answers", found.hint),)
     for finding in findings:
         match finding.outcome:
