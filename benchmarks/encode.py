@@ -26,7 +26,7 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 
 from turnspan import __version__
 from turnspan.backends.genai import GenAI
-from turnspan.backends.langfuse import LangfuseSpelling
+from turnspan.backends.langfuse import LangfuseNaming
 from turnspan.backends.otlp_json import encode_lines
 from turnspan.backends.otlp_messages import encode_request
 from turnspan.backends.settings import Capture
@@ -163,7 +163,7 @@ def measure(turns: int, rounds: int) -> dict[str, object]:
     source = random.Random(1)
     traces = [made_up_trace(n, source) for n in range(turns)]
     spans = sum(len(trace.spans) for trace in traces)
-    genai, langfuse = GenAI(Capture()), LangfuseSpelling(Capture(), "")
+    genai, langfuse = GenAI(Capture()), LangfuseNaming(Capture(), "")
     ready = Ready(genai, traces)
     theirs = sdk_spans(traces, ready)
     body = encode_request(traces, genai)

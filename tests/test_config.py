@@ -532,4 +532,4 @@ def test_the_options_are_those_the_backends_know():
     above = {"attribute_max_bytes", "user_id", "environment", "tags"}  # set once, for all destinations
     for kind, backend in (("otlp", otlp), ("langfuse", langfuse), ("local", local)):
         names = {option.name for option in OPTIONS[kind]}
-        assert names - {"query_url"} == backend.KNOWN - above
+        assert names == backend.KNOWN - above

@@ -17,6 +17,7 @@ from pathlib import Path
 import grpc
 import msgspec
 import pytest
+from backends.langfuse_records import PROJECT, observation
 from backends.servers import OK, Certificates, GrpcServer, HttpServer, reply
 from rows import Writer
 
@@ -33,7 +34,6 @@ from turnspan.source.progress import Ending
 from turnspan.source.sessions import session_at
 
 SECRET = "sk-lf-0123456789abcdef"
-PROJECT = {"data": [{"id": "p1", "name": "loom", "retentionDays": 30}]}
 
 
 @pytest.fixture(scope="session")
@@ -168,15 +168,15 @@ def test_doctor_changes_nothing(place):
 
 
 def test_a_healthy_langfuse(place):
-    """Reached, its version, our keys and whose project they are."""
+    """Reachable, its version, the keys and their project; only requests after the first carry the keys."""
     with langfuse_server() as server:
         place.langfuse(server.url)
         said = [check.says for check in place.about("Destination langfuse")]
         assert said[1:] == [
             f"127.0.0.1:{server.port} can be reached, on this machine",
             "Langfuse 3.120.0",
-            "it takes OTLP and our credentials",
-            "the keys are those of the project loom, which keeps traces 30 days",
+            "it accepts OTLP and our credentials",
+            "the keys belong to the project loom, which keeps traces for 30 days",
         ]
         health, *others = server.requests
         assert "authorization" not in health.headers
@@ -191,14 +191,14 @@ def test_a_healthy_collector(place, protocol):
         place.otlp(server.url, protocol=protocol)
         checks = place.about("Destination otlp")
         assert [check.mark for check in checks] == ["good"] * 3
-        assert checks[-1].says == "it takes OTLP"
+        assert checks[-1].says == "it accepts OTLP"
 
 
-# ---- servers
+# ---- destinations that cannot be used
 
 
 def test_no_keys(place):
-    """A Langfuse without keys: where to get them, and what to run."""
+    """Langfuse without keys: the hint says where to get them and what to run."""
     place.write("[destinations.langfuse]\n")
     mark, says, todo = place.trouble("langfuse")
     assert (mark, says) == ("bad", "destination langfuse: the setting 'public_key' is missing")
@@ -215,7 +215,7 @@ def test_one_key_only(place):
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_wrong_keys_or_the_wrong_region(place, status):
-    """The server does not know the keys: they are wrong, or of another region."""
+    """The keys are unknown to the server: the hint names the other regions."""
     with langfuse_server(traces=reply(status, b'{"message":"Invalid credentials"}')) as server:
         place.langfuse(server.url)
         mark, says, todo = place.trouble("langfuse")
@@ -226,14 +226,14 @@ def test_wrong_keys_or_the_wrong_region(place, status):
 
 
 def test_wrong_headers(place):
-    """A collector that wants other credentials."""
+    """A collector that rejects the credentials."""
     with HttpServer(reply(404), reply(401)) as server:
         place.otlp(server.url)
         assert "check `headers`" in place.trouble("otlp")[2]
 
 
 def test_the_wrong_host(place):
-    """A name that nobody knows."""
+    """A host name that cannot be resolved."""
     place.langfuse("https://langfuse.invalid")
     mark, says, todo = place.trouble("langfuse")
     assert mark == "bad"
@@ -242,7 +242,7 @@ def test_the_wrong_host(place):
 
 
 def test_a_server_that_is_something_else(place):
-    """Not Langfuse, but a page that answers everything."""
+    """A web page instead of Langfuse."""
     with HttpServer(reply(200, b"<html>welcome</html>", "text/html")) as server:
         place.langfuse(server.url)
         said = [(check.mark.value, check.says, check.todo) for check in place.about("Destination langfuse")]
@@ -253,7 +253,7 @@ def test_a_server_that_is_something_else(place):
 
 
 def test_a_server_that_is_down(place):
-    """Nothing listens there: start it, or correct the port."""
+    """Nothing listens on the port."""
     port = closed_port()
     place.otlp(f"http://127.0.0.1:{port}")
     mark, says, todo = place.trouble("otlp")
@@ -264,8 +264,8 @@ def test_a_server_that_is_down(place):
     assert place.trouble("otlp")[2] == todo
 
 
-def test_a_server_that_says_nothing(place):
-    """It hangs: the deadline ends that."""
+def test_a_server_that_hangs(place):
+    """The deadline ends the probe."""
     with HttpServer(lambda _connection, _request: server.closing.wait(10)) as server:
         place.otlp(server.url)
         place.write((place.home / "config.toml").read_text().replace("timeout_s = 3", "timeout_s = 0.3"))
@@ -276,18 +276,18 @@ def test_a_server_that_says_nothing(place):
 
 
 def test_a_server_that_is_busy(place):
-    """It will pass: a doubt, not a fault."""
+    """A transient failure is a warning, not an error."""
     with HttpServer(reply(404), reply(503)) as server:
         place.otlp(server.url)
         mark, says, todo = place.trouble("otlp")
     assert (mark, says) == ("doubt", "HTTP 503")
-    assert "will pass" in todo
+    assert "transient" in todo
 
 
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (reply(302, Location="https://elsewhere.example/x?token=1"), "never sent after a redirect"),
+        (reply(302, Location="https://elsewhere.example/x?token=1"), "keys are never sent there"),
         (reply(404), "it is a base URL"),
         (reply(200, b"<html>", "text/html"), "usually at 4318"),
     ],
@@ -303,7 +303,7 @@ def test_the_wrong_url(place, answer, words):
 
 
 def test_a_grpc_port_for_http(place):
-    """The two usual ports are often mixed up."""
+    """The two usual ports are often confused."""
     with GrpcServer() as server:
         place.otlp(server.url)
         mark, says, todo = place.trouble("otlp")
@@ -313,7 +313,7 @@ def test_a_grpc_port_for_http(place):
 
 
 def test_plain_http_to_another_machine(place):
-    """That is refused before anything is sent."""
+    """It is rejected before anything is sent."""
     place.otlp("http://collector.example:4318")
     mark, says, todo = place.trouble("otlp")
     assert mark == "bad"
@@ -323,7 +323,7 @@ def test_plain_http_to_another_machine(place):
 
 @pytest.mark.parametrize("status", [407, 502])
 def test_a_proxy_that_refuses(place, status):
-    """It wants another password, or cannot reach the server: it is the proxy that is named."""
+    """The proxy is named if it rejects the password or cannot reach the server."""
     with HttpServer(reply(status)) as proxy:
         place.langfuse("https://langfuse.example", proxy=f"http://ada:hunter2@127.0.0.1:{proxy.port}")
         mark, says, todo = place.trouble("langfuse")
@@ -333,8 +333,8 @@ def test_a_proxy_that_refuses(place, status):
     assert "hunter2" not in says + todo
 
 
-def test_a_proxy_that_nobody_asked_for(place, monkeypatch):
-    """The environment names a proxy and the server cannot be reached: how to use it."""
+def test_a_proxy_in_the_environment_is_mentioned(place, monkeypatch):
+    """If the server cannot be reached, the hint says how to use it."""
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
     place.langfuse("https://langfuse.invalid")
     assert "`proxy_from_env = true`" in place.trouble("langfuse")[2]
@@ -350,7 +350,7 @@ CERTIFICATES = {
 @pytest.mark.parametrize(("signed", "words"), CERTIFICATES.values(), ids=CERTIFICATES)
 @pytest.mark.parametrize("kind", ["otlp", "langfuse"])
 def test_certificates(place, certificates, kind, signed, words):
-    """Self-signed, expired, for another host: each has its sentence and its remedy."""
+    """Self-signed, expired, for another host: each has its own hint."""
     try:
         pair = certificates.sign(f"{kind}-{len(words)}", **signed)
     except subprocess.CalledProcessError:
@@ -366,14 +366,14 @@ def test_certificates(place, certificates, kind, signed, words):
 
 
 def test_a_trusted_certificate(place, certificates):
-    """With the authority named, all is well."""
+    """With `certificate` set to the authority, there are no warnings."""
     with HttpServer(tls=certificates.server_context(*certificates.sign("doctor-good"))) as server:
         place.otlp(server.url, certificate=certificates.ca)
         assert [check.mark for check in place.about("Destination otlp")] == ["good"] * 3
 
 
 def test_certificates_over_grpc(place, certificates):
-    """The same sentences, though gRPC speaks no HTTP that could be looked at."""
+    """The same hints over gRPC."""
     chain, key = (Path(path).read_bytes() for path in certificates.sign("doctor-grpc"))
     with GrpcServer(credentials=grpc.ssl_server_credentials([(key, chain)])) as server:
         place.otlp(server.url, protocol="grpc")
@@ -390,7 +390,7 @@ def test_a_certificate_file_that_is_not_there(place):
     assert "'certificate' is '/nonexistent.pem'" in place.trouble("otlp")[1]
 
 
-def test_https_to_a_server_that_speaks_none(place):
+def test_https_to_a_plain_http_server(place):
     """A plain port behind an https URL."""
     with HttpServer() as server:
         place.otlp(f"https://localhost:{server.port}")
@@ -405,7 +405,7 @@ def test_an_old_langfuse(place):
     with langfuse_server(version="2.95.1", traces=reply(404)) as server:
         place.langfuse(server.url)
         said = [(check.mark.value, check.says) for check in place.about("Destination langfuse")]
-    assert ("bad", "Langfuse 2.95.1 does not take OTLP yet") in said
+    assert ("bad", "Langfuse 2.95.1 does not accept OTLP yet") in said
 
 
 @pytest.mark.parametrize(("seconds", "way"), [(-600, "ahead of"), (600, "behind")])
@@ -694,6 +694,7 @@ def test_a_read_only_home():
         Path(directory).chmod(0o755)
         place = Place(Path(directory))
         place.claude.chmod(0o555)
+        place.examine()  # loads every module: another user may not be able to read them
         with unprivileged_user():
             said = place.about("Files")
         place.claude.chmod(0o755)
@@ -742,7 +743,7 @@ def test_bugs_in_the_log(place):
 
 
 def test_a_hold_and_what_was_refused(place):
-    """What a destination said last time, and that it is left in peace."""
+    """The last error of a destination, and its backoff."""
     with HttpServer() as server:
         place.otlp(server.url)
         [destination] = examine_config(place).destinations
@@ -752,8 +753,9 @@ def test_a_hold_and_what_was_refused(place):
         cursor = state.Cursor(quarantined=(state.Quarantine(trace_id="00", reason="bad"),))
         state.save(place.home, state.Checkpoint(session_id="s", destinations={identity: cursor}))
         said = [check.says for check in place.about("Destination otlp") if check.mark == "doubt"]
-    assert "its last answer was credentials: HTTP 401: no" in said[0]
-    assert said[1] == "it has refused 1 span for good"
+    assert said[0].startswith("backing off until ")
+    assert said[0].endswith(" after credentials: HTTP 401: no")
+    assert said[1] == "it rejected 1 span for good"
 
 
 def examine_config(place):
@@ -764,14 +766,14 @@ def examine_config(place):
 
 
 def test_a_local_directory_that_cannot_be_made(place):
-    """A file lies where it should be."""
+    """A file is in its place."""
     (place.base / "file").write_text("")
     place.write(f'[destinations.local]\ndirectory = "{place.base}/file"\n')
     assert place.trouble("local")[1] == f"cannot write to {place.base}/file"
 
 
 def test_a_test_trace_reaches_files_and_is_read_back(place):
-    """One command proves the way from end to end."""
+    """One command tests the complete path."""
     [*_, last] = place.about("Destination local", is_sending=True)
     assert last.mark == "good"
     trace_id = last.says.removeprefix("a test trace was sent and read back: ")
@@ -780,7 +782,7 @@ def test_a_test_trace_reaches_files_and_is_read_back(place):
 
 
 def test_a_test_trace_reaches_a_collector(place):
-    """Which cannot be asked for it."""
+    """A collector cannot be asked for it."""
     with HttpServer() as server:
         place.otlp(server.url)
         [*_, last] = place.about("Destination otlp", is_sending=True)
@@ -790,7 +792,7 @@ def test_a_test_trace_reaches_a_collector(place):
 
 
 def test_a_test_trace_reaches_langfuse_and_is_read_back(place):
-    """Langfuse is asked for it until it shows it."""
+    """Langfuse is asked until it returns the trace."""
     spans = []
 
     def serve(connection, request):
@@ -798,9 +800,9 @@ def test_a_test_trace_reaches_langfuse_and_is_read_back(place):
             spans.extend(request.spans)
             return connection.sendall(OK)
         if request.path.startswith("/api/public/v2/observations"):
-            data = [{"id": span["span_id"]} for span in spans]
+            data = [observation(span["span_id"], span["trace_id"]) for span in spans]
             return connection.sendall(reply(200, json.dumps({"data": data, "meta": {}}).encode()))
-        body = {"version": "3.120.0", **PROJECT}
+        body = {"version": "3.120.0", "status": "OK", **PROJECT}
         return connection.sendall(reply(200, json.dumps(body).encode()))
 
     with HttpServer(serve) as server:

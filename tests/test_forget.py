@@ -1,4 +1,4 @@
-"""A session is forgotten: here, in files, and in Langfuse; and it does not come back."""
+"""`turnspan forget` deletes a session here, in local files and in Langfuse, and it is never exported again."""
 
 import json
 import os
@@ -8,11 +8,12 @@ import sys
 import time
 
 import pytest
+from backends.langfuse_records import observation
 from backends.servers import OK, HttpServer, reply
 from rows import Writer
 
 from turnspan.backends import local
-from turnspan.backends.erase import erase
+from turnspan.backends.local_erase import erase
 from turnspan.delivery import marks, state
 from turnspan.delivery.destinations import Target
 from turnspan.settings.config import load_config
@@ -23,11 +24,12 @@ from turnspan.source.sessions import session_at
 ONE = "11110000-0000-4000-8000-000000000001"
 TWO = "22220000-0000-4000-8000-000000000001"
 SECRET = "sk-lf-0123456789abcdef"
+DELETED = reply(200, b'{"message": "Traces deleted successfully"}')
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A home of its own; nothing of this machine's settings."""
+    """Return an empty home, without the settings of this machine."""
     for name in [name for name in os.environ if name.startswith(("TURNSPAN_", "LANGFUSE_", "CC_", "CLAUDE"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "claude"))
@@ -59,7 +61,7 @@ class Place:
         return shipped
 
     def sessions_in_files(self):
-        """The sessions that have spans in the local files, and how many."""
+        """Return the number of spans of each session in the local files."""
         found = {}
         for span in local.read_spans(self.traces):
             session = span["attributes"]["session.id"]
@@ -69,22 +71,22 @@ class Place:
 
 @pytest.fixture
 def turnspan(place, command):
-    """The command line, and the home it works in."""
+    """Return the command line and the home it works in."""
     command.place = place
     return command
 
 
 def langfuse(monkeypatch, server):
-    """Name a Langfuse server."""
+    """Configure a Langfuse server."""
     monkeypatch.setenv("LANGFUSE_PUBLIC_KEY", "pk-lf-1")
     monkeypatch.setenv("LANGFUSE_SECRET_KEY", SECRET)
     monkeypatch.setenv("LANGFUSE_BASE_URL", server.url)
 
 
 class Langfuse(HttpServer):
-    """Takes traces, says which it has of a session, and deletes them."""
+    """A server that accepts traces, lists those of a session, and deletes them."""
 
-    def __init__(self, version=4, delete=OK):
+    def __init__(self, version=4, delete=DELETED):
         self.traces = {}
         self.version = version
         self.delete = delete
@@ -105,7 +107,7 @@ class Langfuse(HttpServer):
         held = sorted(self.traces.get(options["sessionId"], ()))
         if path == "/api/public/v2/observations" and self.version >= 4:
             at = int(options.get("cursor", 0))  # two traces a page, each with two observations
-            data = [{"id": "x", "traceId": trace_id} for trace_id in held[at : at + 2] for _ in range(2)]
+            data = [observation("x", trace_id) for trace_id in held[at : at + 2] for _ in range(2)]
             return self.answer(connection, data, {"cursor": str(at + 2)} if at + 2 < len(held) else {})
         if path == "/api/public/traces" and self.version < 4:
             page = int(options["page"])
@@ -121,8 +123,8 @@ class Langfuse(HttpServer):
 # ---- here
 
 
-def test_a_session_is_forgotten_and_stays_so(turnspan):
-    """State and local traces are gone, others stay; nothing sends it again, and that is said."""
+def test_a_forgotten_session_is_not_exported_again(turnspan):
+    """Its state and local traces are deleted, those of others stay; the output says that it is switched off."""
     place = turnspan.place
     one, two = place.session(ONE), place.session(TWO)
     place.ship(one)
@@ -132,14 +134,14 @@ def test_a_session_is_forgotten_and_stays_so(turnspan):
     assert place.sessions_in_files() == {ONE: 4, TWO: 4}
     code, out, err = turnspan("forget", "1111", "--yes")
     assert (code, err) == (0, "")
-    assert "our state of it is deleted" in out
-    assert "local: 2 lines with its traces taken out" in out
+    assert "turnspan's state of the session: deleted" in out
+    assert "local: deleted 2 lines" in out
     assert f"session {ONE} is now disabled and will not be exported again" in out
     assert f"transcript kept: {one}" in out
     assert place.sessions_in_files() == {TWO: 4}
     assert one.exists()
-    left = sorted(path.name for path in (place.home / "state").iterdir() if path.name.startswith(ONE))
-    assert left == [f"{ONE}.json"]
+    kept = sorted(path.name for path in (place.home / "state").iterdir() if path.name.startswith(ONE))
+    assert kept == [f"{ONE}.json"]
     assert state.peek(place.home, ONE) == state.Checkpoint(session_id=ONE, transcript=str(one), is_off=True)
     [shipped] = place.ship(one)
     assert (shipped.spans, shipped.off) == (0, 1)
@@ -149,17 +151,17 @@ def test_a_session_is_forgotten_and_stays_so(turnspan):
     assert "disabled" in turnspan("show", ONE)[2]
 
 
-def test_it_can_be_done_again(turnspan):
-    """Whatever is left to forget is; and there is nothing wrong with nothing."""
+def test_forget_can_be_repeated(turnspan):
+    """A second run deletes the rest, and finding nothing is not an error."""
     turnspan.place.ship(turnspan.place.session(ONE))
     assert turnspan("forget", ONE, "--yes")[0] == 0
     code, out, _ = turnspan("forget", ONE, "--yes")
     assert code == 0
-    assert "local: has no traces of it" in out
+    assert "local: no traces of the session" in out
 
 
-def test_a_session_whose_transcript_is_gone(turnspan):
-    """Its state still names it, and its traces its session."""
+def test_a_session_whose_transcript_was_deleted(turnspan):
+    """The state still has its id, and its traces name the session."""
     place = turnspan.place
     path = place.session(ONE)
     place.ship(path)
@@ -170,7 +172,7 @@ def test_a_session_whose_transcript_is_gone(turnspan):
 
 
 @pytest.mark.parametrize("name", ["zzzz", "", "../../x"])
-def test_what_is_no_session_is_refused(turnspan, name):
+def test_an_unknown_session_is_an_error(turnspan, name):
     """One sentence, and nothing is touched."""
     turnspan.place.session(ONE)
     code, out, err = turnspan("forget", name, "--yes")
@@ -179,8 +181,8 @@ def test_what_is_no_session_is_refused(turnspan, name):
     assert not turnspan.place.home.exists()
 
 
-def test_a_name_that_could_mean_two_is_refused(turnspan):
-    """Also when only one of them is known to turnspan."""
+def test_an_ambiguous_prefix_is_an_error(turnspan):
+    """Even if only one of the sessions has a state."""
     place = turnspan.place
     place.ship(place.session(ONE))
     place.session(ONE.replace("1111", "1112"))
@@ -190,8 +192,8 @@ def test_a_name_that_could_mean_two_is_refused(turnspan):
     assert place.sessions_in_files() == {ONE: 4}
 
 
-def test_nobody_is_there_to_be_asked(turnspan):
-    """In a script it must be said that it is meant."""
+def test_a_script_needs_yes(turnspan):
+    """Without a terminal, --yes is required."""
     turnspan.place.ship(turnspan.place.session(ONE))
     code, _, err = turnspan("forget", ONE)
     assert code == 1
@@ -199,9 +201,9 @@ def test_nobody_is_there_to_be_asked(turnspan):
     assert turnspan.place.sessions_in_files() == {ONE: 4}
 
 
-@pytest.mark.parametrize(("typed", "is_gone"), [(b"y\n", True), (b"\n", False), (b"n\n", False)])
-def test_a_person_is_asked(place, typed, is_gone):
-    """On a terminal it says what it is about to delete; no is the default."""
+@pytest.mark.parametrize(("typed", "is_deleted"), [(b"y\n", True), (b"\n", False), (b"n\n", False)])
+def test_a_terminal_gets_a_prompt(place, typed, is_deleted):
+    """The prompt names what will be deleted; no is the default."""
     place.ship(place.session(ONE))
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -220,13 +222,13 @@ def test_a_person_is_asked(place, typed, is_gone):
             said += chunk
     except OSError:  # the other end is closed
         pass
-    assert (process.wait(20) == 0) is is_gone
-    assert (place.sessions_in_files() == {}) is is_gone
+    assert (process.wait(20) == 0) is is_deleted
+    assert (place.sessions_in_files() == {}) is is_deleted
     os.close(ours)
 
 
-def test_somebody_else_is_sending_it(place):
-    """A worker that has the session is waited for."""
+def test_forget_waits_for_a_worker(place):
+    """While a worker holds the lock of the session, nothing is deleted."""
     place.ship(place.session(ONE))
     command = [sys.executable, "-c", "from turnspan.cli import main; main()", "forget", ONE, "--yes"]
     with state.lock(place.home, ONE):
@@ -242,8 +244,8 @@ def test_somebody_else_is_sending_it(place):
 # ---- files
 
 
-def test_files_stay_in_order_and_known(turnspan):
-    """What is taken out leaves no trace in any of the files; the rest is not sent a second time."""
+def test_files_and_indexes_stay_consistent(turnspan):
+    """Deleted lines are in none of the files; the other traces are not written a second time."""
     place = turnspan.place
     config = place.home / "config.toml"
     place.home.mkdir(parents=True, mode=0o700)
@@ -263,15 +265,15 @@ def test_files_stay_in_order_and_known(turnspan):
     assert sorted(path.name for path in place.traces.glob("*.jsonl")) == names
     assert all(path.stat().st_mode & 0o077 == 0 for path in place.traces.iterdir())
     assert [path.name for path in place.traces.glob("*.tmp")] == []
-    # A second delivery of what is there, after lost state: the index still knows it.
+    # After lost state the same traces are sent again: the index still has them.
     (place.home / "state" / f"{TWO}.json").unlink()
     place.ship(two)
     again = [line for path in sorted(place.traces.glob("*.jsonl")) for line in path.read_bytes().splitlines()]
     assert again == kept
 
 
-def test_a_torn_line_of_the_session_goes_too(place):
-    """Half a line that a crash left behind holds content as well."""
+def test_a_torn_line_of_the_session_is_deleted(place):
+    """Half a line, as a crash may leave it, holds content as well."""
     place.ship(place.session(ONE))
     place.ship(place.session(TWO))
     path = place.traces / "traces-000001.jsonl"
@@ -285,7 +287,7 @@ def test_a_torn_line_of_the_session_goes_too(place):
 
 
 def test_files_without_the_session_are_not_touched(place):
-    """Not even their times change."""
+    """Not even their modification times change."""
     place.ship(place.session(TWO))
     before = {path.name: path.stat().st_mtime_ns for path in place.traces.glob("traces-*")}
     assert erase(place.traces, ONE, ()) == 0
@@ -298,8 +300,8 @@ def test_files_without_the_session_are_not_touched(place):
 
 @pytest.mark.parametrize("version", [3, 4])
 @pytest.mark.parametrize("is_there", [True, False], ids=["with its transcript", "without"])
-def test_langfuse_is_told_to_delete(turnspan, monkeypatch, version, is_there):
-    """Every trace of the session, by what is derived and by what Langfuse says it has; and of no other."""
+def test_langfuse_deletes_the_traces(turnspan, monkeypatch, version, is_there):
+    """Every trace of the session, by derived ids and by those that Langfuse lists; none of another session."""
     with Langfuse(version) as server:
         langfuse(monkeypatch, server)
         one, two = turnspan.place.session(ONE, turns=5), turnspan.place.session(TWO)
@@ -309,7 +311,7 @@ def test_langfuse_is_told_to_delete(turnspan, monkeypatch, version, is_there):
             one.unlink()
         code, out, _ = turnspan("forget", ONE, "--yes")
         assert code == 0
-        assert "langfuse: 5 traces to be deleted, which Langfuse does in its own time" in out
+        assert "langfuse: deleted 5 traces (Langfuse deletes asynchronously)" in out
         assert server.traces[ONE] == set()
         assert len(server.traces[TWO]) == 2
         assert all(request.headers.get("authorization") for request in server.requests)
@@ -321,44 +323,44 @@ def test_langfuse_is_told_to_delete(turnspan, monkeypatch, version, is_there):
     [(reply(401, SECRET.encode()), "refused the credentials"), (reply(500), "HTTP 500"), (reply(302), "redirect")],
     ids=["401", "500", "redirect"],
 )
-def test_langfuse_that_does_not_delete_is_told(turnspan, monkeypatch, answer, words):
-    """Exit code 1, the reason, and the session is off all the same; the same command tries again."""
+def test_a_failed_deletion_is_reported(turnspan, monkeypatch, answer, words):
+    """Exit code 1 and the reason; the session is switched off anyway, and the same command retries."""
     with Langfuse(delete=answer) as server:
         langfuse(monkeypatch, server)
         turnspan.place.ship(turnspan.place.session(ONE))
         code, out, _ = turnspan("forget", ONE, "--yes")
         assert code == 1
-        assert "langfuse: its traces could not be deleted" in out
+        assert "langfuse: deleting failed: " in out
         assert words in out
         assert SECRET not in out
         assert state.peek(turnspan.place.home, ONE).is_off
-        server.delete = reply(200)
+        server.delete = DELETED
         assert turnspan("forget", ONE, "--yes")[0] == 0
         assert server.traces[ONE] == set()
 
 
 def test_langfuse_that_is_down(turnspan, monkeypatch):
-    """It is told, and nothing else is lost."""
+    """The failure is reported with exit code 1."""
     with Langfuse() as server:
         langfuse(monkeypatch, server)
         turnspan.place.ship(turnspan.place.session(ONE))
     code, out, _ = turnspan("forget", ONE, "--yes")
     assert code == 1
-    assert "could not be deleted" in out
+    assert "deleting failed" in out
 
 
-def test_a_destination_that_cannot_delete_is_named(turnspan, monkeypatch):
-    """OTLP knows no way to delete; and what is not configured here cannot be asked."""
+def test_a_destination_that_cannot_delete_is_reported(turnspan, monkeypatch):
+    """OTLP has no way to delete; a destination that is no longer configured cannot be asked."""
     with HttpServer() as server:
         monkeypatch.setenv("TURNSPAN_OTLP_ENDPOINT", server.url)
         path = turnspan.place.session(ONE)
         turnspan.place.ship(path)
         code, out, _ = turnspan("forget", ONE, "--yes")
         assert code == 1
-        assert f"otlp: OTLP knows no way to delete; what was sent to {server.url} stays" in out
+        assert f"otlp: cannot delete, traces sent to {server.url} stay there" in out
         (turnspan.place.home / "state" / f"{ONE}.json").unlink()
         turnspan.place.ship(path)
     monkeypatch.delenv("TURNSPAN_OTLP_ENDPOINT")
     code, out, _ = turnspan("forget", ONE, "--yes")
     assert code == 1
-    assert "has traces of it, and is not configured here" in out
+    assert "not configured here, its traces of the session were not deleted" in out

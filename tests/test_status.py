@@ -295,7 +295,7 @@ def test_check_asks_the_destinations(turnspan, monkeypatch, answers, answer):
         assert status(turnspan)["destinations"][0]["answer"] is None
         assert server.requests == []
         assert status(turnspan, "--check")["destinations"][0]["answer"] == answer
-        assert [len(request.spans) for request in server.requests] == [0]
+        assert [(request.method, request.spans) for request in server.requests] == [("GET", []), ("POST", [])]
 
 
 def test_check_of_a_destination_that_is_set_wrongly(turnspan, monkeypatch):

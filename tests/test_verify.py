@@ -13,16 +13,18 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import pytest
+from backends.langfuse_records import observation
 from backends.servers import OK, HttpServer, partial_success, reply, reset
 from rows import Writer
 
+from turnspan.backends.jaeger import JaegerBackend
 from turnspan.backends.local import read_spans
+from turnspan.backends.reading import reader_of
 from turnspan.bulk.report import Verified, verify_lines
 from turnspan.bulk.retention import Period, cleanup_period, expiring
 from turnspan.bulk.verify import check, repair
 from turnspan.delivery import state
 from turnspan.delivery.destinations import Target
-from turnspan.delivery.holdings import JaegerHoldings, open_holdings
 from turnspan.settings.config import load_config
 from turnspan.ship import ship
 from turnspan.source.progress import Ending
@@ -71,16 +73,16 @@ class Place:
 
     def __init__(self, claude, *, query_url=None, **more):
         self.config = load_config(environment(claude, **more))
-        self.target = Target(self.config.destinations[0], self.config)
+        destination = self.config.destinations[0]
         if query_url is not None:
-            assert self.target.backend  # opened without a setting that only queries need
-            options = {**self.target.destination.options, "query_url": query_url}
-            self.target.destination = msgspec.structs.replace(self.target.destination, options=options)
+            options = {**destination.options, "query_url": query_url}
+            destination = msgspec.structs.replace(destination, options=options)
+        self.target = Target(destination, self.config)
         self.sessions = list(all_sessions(claude / "projects"))
 
     def ask(self):
-        """The query interface, without long pauses between retries."""
-        return open_holdings(self.target, self.config, sleep=lambda _: None)
+        """What can be asked, without waiting long for an answer."""
+        return reader_of(self.target.backend, sleep=lambda _: None)
 
     def ship(self, session, **ending):
         """Send a session."""
@@ -208,10 +210,10 @@ class Langfuse:
         asked = parse_qs(url.query)
         is_newer = url.path == "/api/public/v2/observations"
         if self.is_down or (is_newer and self.version == 3):
-            return connection.sendall(reply(503 if self.is_down else 404, b"{}", "application/json"))
+            return connection.sendall(reply(503 if self.is_down else 404))
         assert not is_newer or asked["fields"] == ["core"]
         ids = sorted(self.held.get(asked["traceId"][0], ()))
-        body = {"data": [{"id": one, "type": "SPAN"} for one in ids], "meta": {"totalPages": 1}}
+        body = {"data": [observation(one) for one in ids], "meta": {"totalPages": 1}}
         return connection.sendall(reply(200, json.dumps(body).encode(), "application/json"))
 
 
@@ -328,7 +330,7 @@ def test_jaeger_is_queried(claude):
     jaeger = Jaeger()
     with HttpServer(jaeger) as server:
         place = Place(claude, query_url=f"{server.url}/jaeger", TURNSPAN_OTLP_ENDPOINT=server.url)
-        assert isinstance(place.ask()._asked, JaegerHoldings)
+        assert isinstance(place.target.backend, JaegerBackend)
         for session in place.sessions:
             place.ship(session)
         assert all(one.is_complete and one.stored is not None for one in place.check())
@@ -428,7 +430,7 @@ def test_refused_spans_are_counted_however_they_were_refused(tmp_path, is_named)
         assert (record["refused"], record["spans"]) == (refused, 300 - refused)
         (there,) = json.loads(turnspan(claude, "status", "--json")[1])["destinations"]
         assert sum(refusal["spans"] for refusal in there["refused"]) == refused
-        assert f"it has refused {refused} spans for good" in turnspan(claude, "doctor")[1]
+        assert f"it rejected {refused} spans for good" in turnspan(claude, "doctor")[1]
         code, out = turnspan(claude, "verify", "--json")
         (difference,) = json.loads(out)["differences"]
         out = turnspan(claude, "verify")[1]

@@ -283,3 +283,18 @@ def read_regular(path: Path, limit: int, *, is_ours: bool = False) -> bytes | No
         return os.read(descriptor, limit)
     finally:
         os.close(descriptor)
+
+
+def nearest_existing(path: Path) -> Path:
+    """Return the path itself, or its nearest parent that exists and can be seen."""
+    for each in (path, *path.parents):
+        with suppress(OSError):
+            each.lstat()
+            return each
+    return path
+
+
+def can_write(directory: Path) -> bool:
+    """Return whether files can be created in a directory."""
+    is_effective = os.access in os.supports_effective_ids
+    return directory.is_dir() and os.access(directory, os.W_OK | os.X_OK, effective_ids=is_effective)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from backends.samples import GENERATION, TOOL, json_texts, texts, traces_of, wild_texts
 from turnspan.backends.content import ELLIPSIS, chatml, fit, genai_messages, is_json, well_formed
 from turnspan.backends.genai import GenAI
-from turnspan.backends.langfuse import LangfuseSpelling
+from turnspan.backends.langfuse import LangfuseNaming
 from turnspan.backends.settings import Capture
 from turnspan.trace.model import Json, Message, Text, ToolCall, ToolResult
 
@@ -155,7 +155,7 @@ def test_escaped_surrogates_are_replaced_in_json_text(text, clean):
 def test_no_attribute_is_longer_than_allowed(trace):
     """Every text of every span fits into the limit, and a cut one has its original length."""
     capture = Capture(attribute_max_bytes=256)
-    for naming in (GenAI(capture), LangfuseSpelling(capture, "")):
+    for naming in (GenAI(capture), LangfuseNaming(capture, "")):
         for span in trace.spans:
             attributes = naming.of_span(trace, span)
             for key, value in attributes.items():

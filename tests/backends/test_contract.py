@@ -1,8 +1,9 @@
-"""What every backend promises, each against a real destination of its own."""
+"""The contract of backends and their abilities, for each backend against a real destination."""
 
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,50 +13,84 @@ from typing import Any
 import msgspec
 import pytest
 
+from backends.langfuse_records import Store
 from backends.samples import EVENT, GENERATION, TOOL, TRACE, TURN, small_trace
-from backends.servers import OK, GrpcServer, HttpServer, spans_in
-from turnspan.backends import Answer, Verdict, langfuse, local, otlp
-from turnspan.errors import ConfigError
+from backends.servers import GrpcServer, HttpServer, reply, spans_in
+from turnspan.backends import (
+    Answer,
+    Erasable,
+    Linkable,
+    Outcome,
+    Probeable,
+    Readable,
+    Verdict,
+    langfuse,
+    local,
+    otlp,
+    probe,
+    sdk,
+)
+from turnspan.backends.reading import reader_of
+from turnspan.errors import ConfigError, TurnspanError
 from turnspan.trace.model import Kind
 
-ALL = ("otlp", "otlp-grpc", "langfuse", "local")
+ALL = ("otlp", "otlp-grpc", "jaeger", "langfuse", "local", "sdk")
+ABILITIES = {
+    "otlp": {Probeable},
+    "otlp-grpc": {Probeable},
+    "jaeger": {Probeable, Readable, Linkable},
+    "langfuse": {Probeable, Readable, Linkable, Erasable},
+    "local": {Probeable, Readable, Erasable},
+    "sdk": {Probeable},
+}
 
 
 @dataclass
 class Destination:
-    """A backend, and what has arrived where it sends."""
+    """A backend, and the spans that have arrived at its destination."""
 
     backend: Any
     arrived: Any
     reopen: Any
+    disappear: Any = None  # makes the destination unusable
 
 
 @pytest.fixture(params=ALL)
 def kind(request):
-    """Each backend in turn."""
+    """Return the name of each backend in turn."""
     return request.param
 
 
 @pytest.fixture
-def destination(kind, tmp_path):
-    """A backend of this kind, opened on a real destination."""
+def destination(kind, tmp_path, monkeypatch):
+    """Return a backend of this kind with a real destination."""
     if kind == "local":
 
         def reopen(**settings):
             return local.open_backend(settings, name="here", home=tmp_path)
 
         backend = reopen()
-        yield Destination(backend, lambda: list(local.read_spans(tmp_path / "traces")), reopen)
+
+        def disappear():
+            shutil.rmtree(tmp_path / "traces", ignore_errors=True)
+            (tmp_path / "traces").write_text("a file where the directory should be")
+
+        yield Destination(backend, lambda: list(local.read_spans(tmp_path / "traces")), reopen, disappear)
         backend.close()
         return
-    opened = GrpcServer() if kind == "otlp-grpc" else HttpServer(OK)
+    opened = GrpcServer() if kind == "otlp-grpc" else HttpServer(Store())
     with opened as server:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url)  # only the exporter of `sdk` reads it
 
         def reopen(**settings):
             if kind == "langfuse":
                 given = {"base_url": server.url, "public_key": "pk-1", "secret_key": "sk-1", **settings}
                 return langfuse.open_backend(given, name="here", home=tmp_path)
+            if kind == "sdk":
+                return sdk.open_backend({"exporter": "otlp_proto_http", **settings}, name="here", home=tmp_path)
             protocol = "grpc" if kind == "otlp-grpc" else "http/protobuf"
+            if kind == "jaeger":
+                settings["query_url"] = server.url
             return otlp.open_backend(
                 {"endpoint": server.url, "protocol": protocol, **settings}, name="here", home=tmp_path
             )
@@ -63,10 +98,10 @@ def destination(kind, tmp_path):
         def arrived():
             if kind == "otlp-grpc":
                 return [span for request in server.requests for span in spans_in(request)]
-            return [span for request in server.requests for span in request.spans]
+            return [span for request in server.requests if request.method == "POST" for span in request.spans]
 
         backend = reopen()
-        yield Destination(backend, arrived, reopen)
+        yield Destination(backend, arrived, reopen, server.__exit__)
         backend.close()
 
 
@@ -94,8 +129,8 @@ def test_a_trace_arrives_as_it_was(destination):
         ] == [(link.trace_id.hex(), link.span_id.hex(), link.relation) for link in span.links]
 
 
-def test_what_every_destination_lets_one_search_for(destination):
-    """Session, response and tool call can be found by their ids wherever the spans went; content is there."""
+def test_ids_and_content_can_be_searched_for(destination):
+    """Session, response and tool call have their ids at every destination, and the content is there."""
     backend = destination.backend
     backend.send(backend.encode([TRACE]))
     turn, generation, tool, *_ = (span["attributes"] for span in destination.arrived())
@@ -121,15 +156,17 @@ def test_the_same_traces_are_the_same_bytes(destination):
 
 def test_another_process_makes_the_same_bytes(destination, kind):
     """Not the hash seed, nor the locale, nor the time zone: live, retry and backfill give the same bytes."""
-    module = {"otlp-grpc": "otlp"}.get(kind, kind)
+    module = {"otlp-grpc": "otlp", "jaeger": "otlp"}.get(kind, kind)
     settings = {
         "otlp": {"endpoint": "http://127.0.0.1:1"},
         "langfuse": {"base_url": "http://127.0.0.1:1", "public_key": "pk", "secret_key": "sk"},
         "local": {},
+        "sdk": {"exporter": "console"},
     }[module]
     program = f"""
 import hashlib, pathlib, sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from backends.langfuse_records import Store
 from backends.samples import TRACE
 from turnspan.backends.{module} import open_backend
 backend = open_backend({settings!r}, name="there", home=pathlib.Path("."))
@@ -154,7 +191,7 @@ def test_traces_of_several_versions_go_in_one_request(destination):
     assert versions == {"Turn 1": "1.0.0", "Turn 2": "2.0.0", "Turn 3": "1.0.0"}
 
 
-def test_text_no_encoder_likes_arrives_with_replacements(destination):
+def test_lone_surrogates_are_replaced(destination):
     """A lone surrogate in a name, a key, an attribute, a message or an error loses one character, not a span."""
     backend = destination.backend
     bad = "a\ud800b"
@@ -173,8 +210,8 @@ def test_text_no_encoder_likes_arrives_with_replacements(destination):
     assert spans[0]["attributes"]["session.id"] == "a\ufffdb"
 
 
-def test_numbers_no_encoder_likes_arrive_as_text(destination):
-    """An integer past 63 bits does not vanish."""
+def test_integers_past_63_bits_arrive_as_text(destination):
+    """They are not dropped."""
     backend = destination.backend
     trace = msgspec.structs.replace(TRACE, spans=(msgspec.structs.replace(EVENT, facts={"big": 2**64, "ok": 2**62}),))
     assert backend.send(backend.encode([trace])).answer is Answer.ACKNOWLEDGED
@@ -186,7 +223,7 @@ def test_numbers_no_encoder_likes_arrive_as_text(destination):
 
 
 def test_long_content_is_cut_to_the_limit_of_the_destination(destination):
-    """Each attribute keeps to attribute_max_bytes, is still JSON where it was, and says how long it had been."""
+    """Each attribute has at most attribute_max_bytes, is still valid JSON, and its original length is recorded."""
     backend = destination.reopen(attribute_max_bytes=2_000)
     span = msgspec.structs.replace(GENERATION, input="x" * 50_000)
     assert backend.send(backend.encode([msgspec.structs.replace(TRACE, spans=(span,))])).answer is Answer.ACKNOWLEDGED
@@ -202,7 +239,7 @@ def test_long_content_is_cut_to_the_limit_of_the_destination(destination):
 
 
 def test_a_request_over_the_limit_is_too_large(destination):
-    """What a destination would refuse is split instead of sent."""
+    """It is not sent: the caller splits it."""
     backend = destination.reopen(max_request_bytes=10_000)
     verdict = backend.send(b"\0" * 10_001)
     backend.close()
@@ -224,7 +261,7 @@ def test_sending_again_sends_the_same_identities(destination):
 
 
 def test_a_backend_can_be_closed_twice_and_is_opened_without_connecting(destination):
-    """Opening costs no connection; closing is safe whatever happened before."""
+    """Opening makes no connection; closing is always safe."""
     other = destination.reopen()
     other.close()
     other.close()
@@ -233,7 +270,7 @@ def test_a_backend_can_be_closed_twice_and_is_opened_without_connecting(destinat
 
 
 def test_times_are_the_transcripts(destination):
-    """No clock of ours is in the bytes: a turn of long ago arrives with its own times."""
+    """An old turn arrives with its original times."""
     backend = destination.backend
     span = msgspec.structs.replace(TURN, start_ns=1, end_ns=2, links=())
     assert backend.send(backend.encode([msgspec.structs.replace(TRACE, spans=(span,))])).answer is Answer.ACKNOWLEDGED
@@ -242,10 +279,121 @@ def test_times_are_the_transcripts(destination):
     assert (arrived["start_ns"], arrived["end_ns"]) == (1, 2)
 
 
-def test_settings_nobody_knows_are_refused(destination):
+def test_unknown_settings_are_errors(destination):
     """A misspelt setting is not silently the default."""
-    with pytest.raises(ConfigError, match="there is no setting 'atribute_max_bytes'"):
+    with pytest.raises(ConfigError, match="unknown setting 'atribute_max_bytes'"):
         destination.reopen(atribute_max_bytes=1000)
+
+
+# ---- abilities
+
+
+@pytest.fixture
+def able(destination, kind):
+    """Skip what the backend cannot do."""
+
+    def need(ability):
+        if ability not in ABILITIES[kind]:
+            pytest.skip(f"{kind} does not have this ability")
+        return destination.backend
+
+    return need
+
+
+def test_abilities_are_found_by_isinstance(destination, kind):
+    """A command asks the object; nothing depends on the name of its type."""
+    found = {
+        ability for ability in (Probeable, Readable, Linkable, Erasable) if isinstance(destination.backend, ability)
+    }
+
+    assert found == ABILITIES[kind]
+
+
+def test_stored_is_what_was_sent(destination, able):
+    """Exactly the spans of the trace; an unknown trace has none, which is not the same as no answer."""
+    backend = able(Readable)
+    assert backend.stored(TRACE.trace_id) == frozenset()
+    backend.send(backend.encode([TRACE, small_trace(1)]))
+
+    assert backend.stored(TRACE.trace_id) == {span.span_id for span in TRACE.spans}
+    assert backend.stored(small_trace(1).trace_id) == {small_trace(1).spans[0].span_id}
+    assert backend.stored(small_trace(2).trace_id) == frozenset()
+    destination.reopen().send(backend.encode([small_trace(2)]))  # by another process
+    assert backend.stored(small_trace(2).trace_id) == {small_trace(2).spans[0].span_id}
+
+
+def test_no_answer_is_none_with_a_reason_and_is_not_asked_for_forever(destination, able):
+    """A destination that cannot be read is unknown, not empty."""
+    backend = able(Readable)
+    destination.disappear()
+    pauses = []
+    reader = reader_of(backend, pauses.append)
+
+    assert [reader.stored(small_trace(n).trace_id) for n in range(20)] == [None] * 20
+    assert reader.silence
+    assert len(pauses) < 20
+
+
+def test_erase_deletes_the_session_and_nothing_else(able):
+    """By the ids that are known here, and by the session; a second time there is nothing to delete."""
+    backend = able(Erasable)
+    other = msgspec.structs.replace(small_trace(1), session_id="another-session")
+    backend.send(backend.encode([TRACE, small_trace(2), other]))
+    erased = backend.erase(TRACE.session_id, [TRACE.trace_id])
+
+    assert (erased.number, erased.is_complete) == (2, True)
+    assert backend.stored(TRACE.trace_id) == backend.stored(small_trace(2).trace_id) == frozenset()
+    assert backend.stored(other.trace_id)
+    assert backend.erase(TRACE.session_id, []).number == 0
+
+
+def test_erase_of_a_destination_that_is_down_is_an_error(destination, able):
+    """One of ours, with a sentence."""
+    backend = able(Erasable)
+    destination.disappear()
+
+    with pytest.raises(TurnspanError):
+        backend.erase(TRACE.session_id, [TRACE.trace_id])
+
+
+def test_a_probe_says_whether_it_can_be_used_and_stores_nothing(destination, kind):
+    """Good with a sentence; without the destination not good, with what to do. An SDK exporter knows only by sending."""
+    backend = destination.backend
+    found = probe(backend)
+    assert (found.outcome, found.answer) == (Outcome.GOOD, Answer.ACKNOWLEDGED)
+    assert found.says
+    assert {finding.outcome for finding in found.findings} == {Outcome.GOOD}
+    assert (found.version, found.project) == (("4.1.0", "loom") if kind == "langfuse" else ("", ""))
+    assert destination.arrived() == []
+    if kind == "sdk":
+        return
+    destination.disappear()
+    found = probe(backend)
+    assert found.outcome is not Outcome.GOOD
+    assert found.says
+    assert found.hint
+
+
+def test_a_link_is_a_url_and_needs_no_request(destination, able):
+    """It names the trace."""
+    backend = able(Linkable)
+    link = backend.link(TRACE.trace_id)
+
+    assert link.startswith("http://127.0.0.1:")
+    assert link.endswith(f"/trace/{TRACE.trace_id.hex()}")
+    assert destination.arrived() == []
+
+
+def test_a_jaeger_trace_of_many_megabytes_is_read(tmp_path):
+    """Jaeger returns a trace with all its content, which may be more than a response to an export can be."""
+    span = {"spanID": TURN.span_id.hex(), "tags": [{"value": "x" * 6_000_000}]}
+    answer = reply(200, json.dumps({"data": [{"spans": [span]}]}).encode())
+    with HttpServer(answer) as server:
+        settings = {"endpoint": server.url, "query_url": f"{server.url}/jaeger/"}
+        backend = otlp.open_backend(settings, name="here", home=tmp_path)
+        assert backend.stored(TRACE.trace_id) == {TURN.span_id}
+        backend.close()
+        assert server.requests[0].path == f"/jaeger/api/traces/{TRACE.trace_id.hex()}"
 
 
 def test_the_http_path_imports_no_sdk():

@@ -28,24 +28,24 @@ ACKNOWLEDGED = Verdict(Answer.ACKNOWLEDGED)
 
 
 def open_in(home, **settings):
-    """A backend, as another process would open it."""
+    """Open a backend, as another process would."""
     return open_backend(settings, name="local", home=home)
 
 
 def send(backend, *traces):
-    """Send, and insist that it was acknowledged."""
+    """Send traces that must be acknowledged."""
     verdict = backend.send(backend.encode(traces))
     assert verdict == ACKNOWLEDGED
     return backend
 
 
 def names_in(directory):
-    """What a reader finds."""
+    """Return the span names that a reader finds."""
     return [span["name"] for span in read_spans(directory)]
 
 
 def raw_spans(directory):
-    """All spans of all whole lines, repeats included: what a collector would see."""
+    """Return all spans of all complete lines with repeats, as a collector would see them."""
     return [
         (span["trace_id"], span["span_id"])
         for path in sorted(directory.glob("*.jsonl"))
@@ -55,7 +55,7 @@ def raw_spans(directory):
 
 
 def as_protobuf(line):
-    """A line as protobuf, by Google's own JSON parser; only the ids differ from its JSON."""
+    """Return a line as protobuf, by Google's own JSON parser; only the ids differ from its JSON."""
     request = json.loads(line)
     for resource_spans in request["resourceSpans"]:
         for scope_spans in resource_spans["scopeSpans"]:
@@ -78,15 +78,15 @@ def test_a_line_is_the_same_request_as_the_sdks(trace):
 
 @settings(max_examples=30, deadline=None)
 @given(traces=st.lists(traces_of(wild_texts), max_size=3))
-def test_any_trace_is_one_line_and_comes_back(traces):
-    """Whatever a text holds, a line stays a line and every span is read again."""
+def test_any_trace_is_one_line_and_is_read_again(traces):
+    """For any text, a trace stays one line and every span is read again."""
     body = encode_lines(traces, SPELLING)
     lines = body.split(b"\n")
-    told = [span.span_id.hex() for trace in traces for span in trace.spans]
+    expected = [span.span_id.hex() for trace in traces for span in trace.spans]
 
     assert lines.pop() == b""
     assert len(lines) == sum(1 for trace in traces if trace.spans)
-    assert [span["span_id"] for line in lines for span in decode_line(line)] == told
+    assert [span["span_id"] for line in lines for span in decode_line(line)] == expected
     assert body == encode_lines(traces, SPELLING)
 
 
@@ -104,7 +104,7 @@ def test_the_encoding_rules_of_otlp_json():
     assert values["gen_ai.response.finish_reasons"] == {"arrayValue": {"values": [{"stringValue": "tool_call"}]}}
 
 
-def test_spans_come_back_as_they_were(tmp_path):
+def test_spans_are_read_as_they_were_written(tmp_path):
     """A reader gets plain values: ids, times, parents, attributes, status, links."""
     send(open_in(tmp_path), TRACE)
     turn, generation, tool, *_ = read_spans(tmp_path / "traces")
@@ -121,7 +121,7 @@ def test_spans_come_back_as_they_were(tmp_path):
 
 
 def test_files_belong_to_their_owner_alone(tmp_path):
-    """Transcripts hold secrets: nobody else may read them."""
+    """Transcripts hold secrets: no other user may read them."""
     send(open_in(tmp_path), TRACE)
 
     assert stat.S_IMODE((tmp_path / "traces").stat().st_mode) == 0o700
@@ -129,7 +129,7 @@ def test_files_belong_to_their_owner_alone(tmp_path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_trace_that_comes_again_is_not_written_again(tmp_path):
+def test_a_trace_that_is_sent_again_is_not_written_again(tmp_path):
     """Killed between writing and committing, a worker sends the same again: the file holds it once."""
     directory = tmp_path / "traces"
     send(open_in(tmp_path), small_trace(1), small_trace(2))
@@ -144,7 +144,7 @@ def test_a_trace_that_comes_again_is_not_written_again(tmp_path):
 
 
 def test_late_spans_of_a_trace_are_written_without_the_old_ones(tmp_path):
-    """A background agent's spans come after their turn; what is there already is left out, what is new is kept."""
+    """A background agent's spans arrive after their turn; only the new ones are written."""
     backend = open_in(tmp_path)
     early = msgspec.structs.replace(TRACE, spans=TRACE.spans[:2])
     late = msgspec.structs.replace(TRACE, spans=TRACE.spans[2:])
@@ -161,14 +161,14 @@ def test_late_spans_of_a_trace_are_written_without_the_old_ones(tmp_path):
 
 
 @pytest.mark.parametrize("cut", [1, 2, 10, 200, 400])
-def test_half_a_line_of_a_killed_writer_is_left_behind(tmp_path, cut):
+def test_half_a_line_of_a_killed_writer_is_skipped(tmp_path, cut):
     """The next trace starts on a line of its own, the cut one is written again, and readers skip the rest."""
     directory = tmp_path / "traces"
     send(open_in(tmp_path), small_trace(1))
     send(open_in(tmp_path), small_trace(2))
     file = directory / "traces-000001.jsonl"
-    whole = file.stat().st_size
-    os.truncate(file, whole - cut)
+    size = file.stat().st_size
+    os.truncate(file, size - cut)
     send(open_in(tmp_path), small_trace(3))
     send(open_in(tmp_path), small_trace(2))
 
@@ -178,7 +178,7 @@ def test_half_a_line_of_a_killed_writer_is_left_behind(tmp_path, cut):
 
 @pytest.mark.parametrize("index_size", [0, 1, 23, 24, 25, 48])
 def test_an_index_cut_anywhere_loses_nothing(tmp_path, index_size):
-    """What the index does not know is at worst written twice, and read once."""
+    """A trace missing in the index is at worst written twice, and read once."""
     directory = tmp_path / "traces"
     send(open_in(tmp_path), small_trace(1), small_trace(2))
     os.truncate(directory / "traces-000001.index", index_size)
@@ -189,7 +189,7 @@ def test_an_index_cut_anywhere_loses_nothing(tmp_path, index_size):
     assert raw_spans(directory).count((small_trace(3).trace_id.hex(), small_trace(3).spans[0].span_id.hex())) == 1
 
 
-def test_an_announcement_without_its_line_is_not_believed(tmp_path):
+def test_an_index_record_without_its_line_does_not_count(tmp_path):
     """Killed after the index and before the line, a trace is not taken for stored."""
     directory = tmp_path / "traces"
     send(open_in(tmp_path), small_trace(1))
@@ -203,8 +203,8 @@ def test_an_announcement_without_its_line_is_not_believed(tmp_path):
     assert [span["trace_id"] for span in read_spans(directory)] == [small_trace(n).trace_id.hex() for n in (1, 3, 2)]
 
 
-def test_a_lost_index_is_made_good_by_the_reader(tmp_path):
-    """Without the index a trace may stand in the file twice; nobody who reads sees it twice."""
+def test_a_reader_drops_repeats_after_a_lost_index(tmp_path):
+    """Without the index a trace may be in the file twice; a reader returns it once."""
     directory = tmp_path / "traces"
     send(open_in(tmp_path), TRACE)
     (directory / "traces-000001.index").unlink()
@@ -215,7 +215,7 @@ def test_a_lost_index_is_made_good_by_the_reader(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("whole", "damaged"),
+    ("intact", "damaged"),
     [
         (b'"traceId":"', b'"traceId":"q'),
         (b'"spanId":"', b'"spanId":"zz'),
@@ -224,21 +224,21 @@ def test_a_lost_index_is_made_good_by_the_reader(tmp_path):
         (b'"intValue":"', b'"intValue":"x'),
     ],
 )
-def test_a_damaged_line_is_as_good_as_none(tmp_path, whole, damaged):
-    """Somebody's editor or a bad disk changed an id or a number: the rest is read, and the trace is written again."""
+def test_a_damaged_line_is_as_good_as_none(tmp_path, intact, damaged):
+    """An editor or a bad disk changed an id or a number: the rest is read, and the trace is written again."""
     send(open_in(tmp_path), small_trace(1), TRACE, small_trace(2))
     path = tmp_path / "traces" / "traces-000001.jsonl"
     first, line, last = path.read_bytes().splitlines(keepends=True)
-    assert whole in line
-    path.write_bytes(first + line.replace(whole, damaged, 1) + last)
+    assert intact in line
+    path.write_bytes(first + line.replace(intact, damaged, 1) + last)
     others = {small_trace(n).trace_id.hex() for n in (1, 2)}
     assert {span["trace_id"] for span in read_spans(tmp_path / "traces")} == others
     send(open_in(tmp_path), TRACE)
     assert {span["trace_id"] for span in read_spans(tmp_path / "traces")} == {*others, TRACE.trace_id.hex()}
 
 
-def test_files_rotate_and_none_is_deleted_unasked(tmp_path):
-    """A full file is left for good; a trace in it is still known."""
+def test_files_rotate_and_none_is_deleted_by_default(tmp_path):
+    """A full file is never written again; a trace in it is still found."""
     directory = tmp_path / "traces"
     backend = open_in(tmp_path, max_file_bytes=1_000)
     for n in range(10):
@@ -253,8 +253,8 @@ def test_files_rotate_and_none_is_deleted_unasked(tmp_path):
     assert len(raw_spans(directory)) == 10
 
 
-def test_old_files_go_when_asked(tmp_path):
-    """max_files keeps the newest, with their indexes."""
+def test_old_files_are_deleted_with_max_files(tmp_path):
+    """The newest files are kept, with their indexes."""
     directory = tmp_path / "traces"
     backend = open_in(tmp_path, max_file_bytes=1_000, max_files=2)
     for n in range(10):
@@ -285,13 +285,13 @@ def test_many_writers_at_once_lose_and_repeat_nothing(tmp_path):
 
 
 def test_a_directory_that_cannot_be_written_is_configuration(tmp_path):
-    """A file where the directory should be is for the person to mend."""
+    """A file where the directory should be is a mistake for the user to correct."""
     (tmp_path / "traces").write_text("")
 
     assert open_in(tmp_path).send(b"{}\n").answer is Answer.CONFIGURATION
 
 
-def test_a_writer_that_takes_too_long_is_waited_for_and_then_left(tmp_path):
+def test_waiting_for_another_writer_has_a_limit(tmp_path):
     """While another process holds the lock nothing is written, and nothing is acknowledged."""
     send(open_in(tmp_path), small_trace(1))
     capture = Capture()
@@ -305,7 +305,7 @@ def test_a_writer_that_takes_too_long_is_waited_for_and_then_left(tmp_path):
 
 
 def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path):
-    """Nobody makes us append to a file of their choice."""
+    """A symlink cannot make us append to another file."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / "traces").mkdir()
@@ -318,7 +318,7 @@ def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path):
 
 def test_a_full_disk_is_later_and_leaves_no_half_line(tmp_path):
     """Nothing is acknowledged that was not written, and the file stays as it was."""
-    resource = pytest.importorskip("resource", reason="a limit on file sizes stands for the full disk")
+    resource = pytest.importorskip("resource", reason="a limit on file sizes simulates the full disk")
 
     def run():
         backend = open_in(tmp_path)
@@ -340,7 +340,7 @@ def test_a_full_disk_is_later_and_leaves_no_half_line(tmp_path):
 
 
 def test_settings(tmp_path):
-    """The directory can be set; nonsense is a sentence."""
+    """The directory can be set; an invalid value is an error with a sentence."""
     send(open_in(tmp_path, directory=str(tmp_path / "else")), small_trace(1))
 
     assert names_in(tmp_path / "else") == ["Turn 1"]

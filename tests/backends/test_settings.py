@@ -22,19 +22,19 @@ from turnspan.errors import ConfigError
         ({"endpoint": "https://x", "timeout_s": True}, "a number of seconds above 0"),
         ({"endpoint": "https://x", "timeout_s": "10"}, "'10'"),
         ({"endpoint": "https://x", "compression": "zstd"}, '"gzip" or "none"'),
-        ({"endpoint": "https://x", "attribute_max_bytes": 10}, "a whole number from 256"),
-        ({"endpoint": "https://x", "max_request_bytes": 1.5}, "a whole number"),
+        ({"endpoint": "https://x", "attribute_max_bytes": 10}, "an integer from 256"),
+        ({"endpoint": "https://x", "max_request_bytes": 1.5}, "an integer"),
         ({"endpoint": "https://x", "tags": "a,b"}, "a list of strings"),
         ({"endpoint": "https://x", "proxy_from_env": "yes"}, "true or false"),
         ({"endpoint": "https://x", "proxy": "https://p:1"}, "http://host:port"),
         ({"endpoint": "https://x", "proxy": "socks5://p:1"}, "http://host:port"),
         ({"endpoint": "http://localhost", "proxy": "http://proxy.example:1"}, "insecure endpoint"),
-        ({"endpoint": "https://x", "client_key": "/nonexistent/key"}, "a file that can be read"),
+        ({"endpoint": "https://x", "client_key": "/nonexistent/key"}, "a readable file"),
         ({"endpoint": "https://x", "headers": ["a"]}, "a table of strings"),
         ({"endpoint": "https://x", "headers": {"a b": "c"}}, "header name"),
         ({"endpoint": "https://x", "headers": {"Content-Length": "5"}}, "header name"),
         ({"endpoint": "https://x", "headers": {"X": "a\r\nY: b"}}, "header 'X' (not shown)"),
-        ({"endpoint": "https://x", "timeout": 10}, "there is no setting 'timeout'; allowed are attribute_max_bytes"),
+        ({"endpoint": "https://x", "timeout": 10}, "unknown setting 'timeout'; available: attribute_max_bytes"),
     ],
 )
 def test_a_wrong_setting_is_a_sentence(settings, words):
@@ -65,13 +65,13 @@ def test_a_wrong_setting_that_may_hold_a_credential_is_not_shown(settings):
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1", "127.8.9.10", "::1"])
 def test_this_machine(host):
-    """Plain http may go here."""
+    """Plain http is allowed to this host."""
     assert is_loopback(host)
 
 
 @pytest.mark.parametrize("host", ["example.org", "localhost.example.org", "128.0.0.1", "::2", "0.0.0.0", "2130706433"])
 def test_not_this_machine(host):
-    """Plain http may not go there."""
+    """Plain http is not allowed to this host."""
     assert not is_loopback(host)
 
 
@@ -89,7 +89,7 @@ def test_not_this_machine(host):
     ],
 )
 def test_urls(url, endpoint):
-    """The parts of a URL, or nothing."""
+    """A URL has parts; anything else is None."""
     assert parse_url(url) == endpoint
 
 
@@ -108,10 +108,10 @@ def test_urls(url, endpoint):
     ],
 )
 def test_the_usual_proxy_variables(environ, proxy):
-    """What other programs make of them."""
+    """They are read as other programs read them."""
     assert proxy_from_environment(Endpoint(True, "a.example.org", 443), environ) == proxy
 
 
 def test_a_proxy_is_never_between_us_and_this_machine():
-    """Loopback needs no way round."""
+    """Loopback never uses a proxy."""
     assert proxy_from_environment(Endpoint(True, "127.0.0.1", 443), {"https_proxy": "http://p:1"}) == ""

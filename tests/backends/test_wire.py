@@ -12,12 +12,12 @@ from backends.samples import SESSION, TRACE, sdk_spans, small_trace, traces_of, 
 from backends.samples import texts as clean_texts
 from backends.servers import partial_success
 from turnspan.backends.genai import GenAI
-from turnspan.backends.langfuse import LangfuseSpelling
+from turnspan.backends.langfuse import LangfuseNaming
 from turnspan.backends.otlp_messages import NotOtlpError, encode_request, read_response
 from turnspan.backends.settings import Capture
 
 CAPTURE = Capture(user_id="me", environment="test", tags=("a", "b"))
-NAMINGS = {"genai": GenAI(CAPTURE), "langfuse": LangfuseSpelling(CAPTURE, "r1")}
+NAMINGS = {"genai": GenAI(CAPTURE), "langfuse": LangfuseNaming(CAPTURE, "r1")}
 
 
 class Given:

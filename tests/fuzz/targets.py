@@ -23,7 +23,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from turnspan.backends import otlp_json
 from turnspan.backends.genai import GenAI
-from turnspan.backends.langfuse import LangfuseSpelling
+from turnspan.backends.langfuse import LangfuseNaming
 from turnspan.backends.naming import otlp_time
 from turnspan.backends.otlp_messages import encode_request
 from turnspan.backends.settings import Capture
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from turnspan.trace.model import Span, Trace
 
 _SHORT = Capture(attribute_max_bytes=2000)
-SPELLINGS = (GenAI(_SHORT), LangfuseSpelling(_SHORT, "fuzz"))
+SPELLINGS = (GenAI(_SHORT), LangfuseNaming(_SHORT, "fuzz"))
 POLICIES = tuple(Policy(capture=mode) for mode in CaptureMode)
 _numbers = count()
 _MEMORY = Path("/dev/shm")

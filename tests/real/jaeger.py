@@ -1,4 +1,4 @@
-"""Jaeger, where its binary is at hand: how it is started on loopback, asked through its query API, and what it adds.
+"""Jaeger, if its binary is installed: start it on loopback, query it, and know which tags it adds.
 
 No package registry carries the binary. `TURNSPAN_JAEGER` names one, or `jaeger` (version 2) or `jaeger-all-in-one`
 (version 1) is on the PATH.
@@ -51,14 +51,14 @@ class Jaeger(Server):
         self.start(command, directory)
 
     def is_up(self) -> bool:
-        """Whether it can be asked."""
+        """Whether it answers queries."""
         return self._ask("/api/services") is not None
 
     def _ask(self, path: str) -> dict[str, Any] | None:
         return ask(self.query_url, path)
 
     def wait_for(self, wanted: Iterable[Wanted]) -> list[Seen]:
-        """Wait until every trace has as many spans as are wanted, or for too long; then all that there are."""
+        """Wait until every trace has as many spans as are wanted, with a deadline; return all spans."""
         counts: dict[str, int] = {}
         for one in wanted:
             counts[one.key[0]] = counts.get(one.key[0], 0) + 1
@@ -71,7 +71,7 @@ class Jaeger(Server):
 
 
 def ask(base: str, path: str) -> dict[str, Any] | None:
-    """Ask the query API; None when it says nothing, or that there is nothing."""
+    """Query the API; None if there is no answer."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(base + path, timeout=READ_S) as answer:
@@ -117,39 +117,39 @@ def _config(otlp: int, query: int, query_grpc: int) -> dict[str, Any]:
     }
 
 
-# ---- what it tells
+# ---- its answers
 
 
 def spans_in(answer: dict[str, Any] | None) -> list[Seen]:
     """Return the spans in an answer to `/api/traces/…`."""
-    return [_seen(told) for trace in (answer or {}).get("data") or () for told in trace["spans"]]
+    return [_seen(span) for trace in (answer or {}).get("data") or () for span in trace["spans"]]
 
 
-def _seen(told: dict[str, Any]) -> Seen:
-    tags = {tag["key"]: tag["value"] for tag in told["tags"]}
-    trace_id = told["traceID"].zfill(32)  # older servers leave out leading zeros
-    # A link comes as a reference, too; a parent is a CHILD_OF within the trace.
+def _seen(span: dict[str, Any]) -> Seen:
+    tags = {tag["key"]: tag["value"] for tag in span["tags"]}
+    trace_id = span["traceID"].zfill(32)  # older servers omit leading zeros
+    # A link is a reference, too; a parent is a CHILD_OF within the trace.
     parents = [
         reference["spanID"].zfill(16)
-        for reference in told.get("references") or ()
+        for reference in span.get("references") or ()
         if reference["refType"] == "CHILD_OF" and reference["traceID"].zfill(32) == trace_id
     ]
-    start_ns = told["startTime"] * 1_000
+    start_ns = span["startTime"] * 1_000
     is_error = tags.get("error") in (True, "true") or tags.get("otel.status_code") == "ERROR"
     return Seen(
         trace_id,
-        told["spanID"].zfill(16),
+        span["spanID"].zfill(16),
         parents[0] if parents else None,
-        told["operationName"],
+        span["operationName"],
         start_ns,
-        start_ns + told["duration"] * 1_000,
+        start_ns + span["duration"] * 1_000,
         str(tags.get("otel.status_description", "")) if is_error else None,
         {key: value for key, value in tags.items() if key == "error.type" or not key.startswith(ADDED)},
     )
 
 
 def same(ours: object, theirs: object) -> bool:
-    """Whether a tag holds a value of ours: a list is its JSON, and a whole double may come as an integer."""
+    """Whether a tag holds a value of ours: a list is its JSON, and an integral double may be an integer."""
     if isinstance(ours, list):
         return isinstance(theirs, str) and theirs.startswith("[") and json.loads(theirs) == ours
     return ours == theirs

@@ -1,4 +1,4 @@
-"""A real Jaeger, where its binary is at hand; and, anywhere, how its answers are read."""
+"""A real Jaeger, if its binary is installed; and the reading of its answers, without one."""
 
 import json
 
@@ -20,7 +20,7 @@ query_url = "{query_url}"
 
 @pytest.fixture
 def jaeger(tmp_path_factory):
-    """A running Jaeger with nothing in it."""
+    """Return a running, empty Jaeger."""
     if (binary := find()) is None:
         pytest.skip(
             f"no Jaeger: no registry has it; put {' or '.join(NAMES)} on the PATH, or name it in TURNSPAN_JAEGER"
@@ -29,23 +29,23 @@ def jaeger(tmp_path_factory):
         yield server
 
 
-def told(wanted, seen):
-    """What is not as it should be; Jaeger derives nothing from our attributes."""
+def found(wanted, seen):
+    """Return the differences; Jaeger derives nothing from our attributes."""
     return differences(wanted, seen, precision_ns=MICROSECOND_NS, derived=lambda _: {}, same=same)
 
 
 @pytest.mark.slow
-def test_what_hooks_send_live_is_in_jaeger_span_by_span(jaeger, tmp_path):
+def test_live_export_arrives_in_jaeger_span_by_span(jaeger, tmp_path):
     """Ids, parents, names, times, status and every attribute, as one reading of the final files gives them."""
     world = live_through(tmp_path, jaeger)
     wanted = wanted_in(world.projects, world.env)
 
-    assert told(wanted, jaeger.wait_for(wanted.values())) == []
+    assert found(wanted, jaeger.wait_for(wanted.values())) == []
     note("jaeger-live", f"{len(wanted)} spans of {len(LIVE_STORIES)} sessions")
 
 
 @pytest.mark.slow
-def test_what_backfill_sends_is_in_jaeger_once_and_verify_finds_it_there(jaeger, tmp_path):
+def test_backfill_arrives_in_jaeger_once_and_verify_finds_it(jaeger, tmp_path):
     """Every story; sent a second time it is still there once; and `turnspan verify` says so by asking Jaeger."""
     past = Past(tmp_path, {})
     past.configure(CONFIG.format(url=jaeger.url, query_url=jaeger.query_url))
@@ -53,9 +53,9 @@ def test_what_backfill_sends_is_in_jaeger_once_and_verify_finds_it_there(jaeger,
     wanted = wanted_in(past.projects, past.env)
 
     assert past.turnspan("backfill")["spans"] == len(wanted)
-    assert told(wanted, jaeger.wait_for(wanted.values())) == []
+    assert found(wanted, jaeger.wait_for(wanted.values())) == []
     assert past.turnspan("backfill", "--resend")["spans"] == len(wanted)
-    assert told(wanted, jaeger.wait_for(wanted.values())) == []
+    assert found(wanted, jaeger.wait_for(wanted.values())) == []
     assert past.turnspan("verify")["is_complete"]
     note("jaeger-backfill", f"{len(wanted)} spans of {len(STORIES)} stories")
 
@@ -94,7 +94,7 @@ ANSWER = {
 
 
 def test_an_answer_of_jaegers_query_api_is_read():
-    """Ids without leading zeros, a link that is no parent, times in microseconds, the status in tags."""
+    """Ids without leading zeros, a link that is not a parent, times in microseconds, the status in tags."""
     with HttpServer(reply(200, json.dumps(ANSWER).encode(), "application/json"), reply(404, b"{}")) as server:
         [span] = spans_in(ask(server.url, "/api/traces/af7651916cd43dd"))
         assert spans_in(ask(server.url, "/api/traces/1")) == []

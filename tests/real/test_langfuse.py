@@ -1,4 +1,4 @@
-"""A real Langfuse, wherever `LANGFUSE_*` points at one: live, backfill, `turnspan verify`, and `turnspan forget` after it.
+"""A real Langfuse, if `LANGFUSE_*` names one: live export, backfill, `turnspan verify`, then `turnspan forget`.
 
     LANGFUSE_PUBLIC_KEY=… LANGFUSE_SECRET_KEY=… LANGFUSE_BASE_URL=… pytest --slow tests/real/test_langfuse.py
 
@@ -23,7 +23,7 @@ SETTINGS = {
     if (value := os.environ.get(name))
 }
 IS_SET = {"LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY"} < SETTINGS.keys()
-STORED_S = 180  # Langfuse says yes when a request is queued, and stores it in its own time
+STORED_S = 180  # Langfuse acknowledges a queued request, and stores it later
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
@@ -33,13 +33,13 @@ pytestmark = [
 
 
 class Nowhere:
-    """No OTLP endpoint: the keys alone say where traces go."""
+    """No OTLP endpoint: only the Langfuse keys are set."""
 
     url = ""
 
 
 def wait_until_complete(past):
-    """Ask `turnspan verify` until everything is there; what it says in the end."""
+    """Run `turnspan verify` until everything is stored; return its last exit code and output."""
     deadline = time.monotonic() + STORED_S
     while True:
         done = subprocess.run(
@@ -51,13 +51,13 @@ def wait_until_complete(past):
 
 
 def forget(past):
-    """Have all of it deleted again."""
+    """Delete everything again."""
     for session in all_sessions(past.projects):
         command = [sys.executable, "-m", "turnspan", "forget", session.session_id, "--yes"]
         subprocess.run(command, env=past.env, capture_output=True, check=False)
 
 
-def test_what_hooks_send_live_is_in_langfuse(tmp_path):
+def test_live_export_arrives_in_langfuse(tmp_path):
     """Every span of eleven growing sessions is acknowledged by Langfuse and, a little later, there."""
     world = live_through(tmp_path, Nowhere, LIVE_STORIES, tag=secrets.token_hex(2), **SETTINGS)
     past = Past(tmp_path, SETTINGS)
@@ -69,7 +69,7 @@ def test_what_hooks_send_live_is_in_langfuse(tmp_path):
         forget(past)
 
 
-def test_what_backfill_sends_is_in_langfuse(tmp_path):
+def test_backfill_arrives_in_langfuse(tmp_path):
     """Every story, sent twice: it is complete, and verify has nothing to repair."""
     past = Past(tmp_path, SETTINGS)
     copy_stories(STORIES, past.projects)

@@ -1,4 +1,4 @@
-"""What Langfuse's server makes of our spans, attribute by attribute, over every story there is.
+"""How Langfuse's server reads our spans, attribute by attribute, for every story.
 
 `Observation` reads a decoded OTLP span in the way that Langfuse documents (its OpenTelemetry page, "property mapping") and
 its ingestion does: which attribute wins, what is parsed as JSON, what is dropped. What comes out is compared with the
@@ -62,15 +62,15 @@ class Observation:
         self.of_trace = self.below("langfuse.trace.metadata.")
 
     def first(self, *names):
-        """The first of some attributes that says something, on the span or its resource."""
+        """Return the first of some attributes that is not empty."""
         return next((self.attributes[name] for name in names if self.attributes.get(name)), None)
 
     def parsed(self, name):
-        """A JSON text as what it stands for; nothing when it is not there."""
+        """Return the value of a JSON text; an empty dict if there is none."""
         return json.loads(self.attributes[name]) if name in self.attributes else {}
 
     def below(self, prefix):
-        """The metadata under a prefix."""
+        """Return the metadata under a prefix."""
         return {key.removeprefix(prefix): value for key, value in self.attributes.items() if key.startswith(prefix)}
 
 
@@ -101,7 +101,7 @@ def pairs(tmp_path_factory):
 
 
 def test_every_observation_is_the_span_it_was(pairs):
-    """Name, type, parent, trace, level and message; ids are whole and not zero, else the whole request is refused."""
+    """Name, type, parent, trace, level and message; ids have full length and are not zero, else the request fails."""
     for trace, span, observation in pairs:
         assert re.fullmatch("[0-9a-f]{16}", observation.id)
         assert re.fullmatch("[0-9a-f]{32}", observation.trace_id)
@@ -117,8 +117,8 @@ def test_every_observation_is_the_span_it_was(pairs):
         assert observation.status_message == (span.error_message or span.error or "")
 
 
-def test_every_observation_says_whose_trace_it_is(pairs):
-    """Langfuse builds a trace from its observations: each says its name, session, person, tags, environment, version."""
+def test_every_observation_has_the_attributes_of_its_trace(pairs):
+    """Langfuse builds a trace from its observations: each has its name, session, user, tags, environment, version."""
     for trace, _, observation in pairs:
         assert observation.trace_name == trace.name
         assert observation.session_id == trace.session_id

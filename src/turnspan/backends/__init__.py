@@ -1,14 +1,17 @@
-"""Where traces go: the contract of a backend, and what an answer means.
+"""Backends: where traces are sent, and what a response means.
 
-A backend turns traces into bytes (`encode`, pure) and delivers bytes (`send`). It never decides what becomes of a
-turn: it reads a `Verdict` off the response, and `deliver` acts on it. Third parties add a backend by an entry point in
-the group `turnspan.backends`; docs/backends.md shows one.
+A backend turns traces into bytes (`encode`, pure) and delivers bytes (`send`). It does not decide what happens to a
+turn: it reads a `Verdict` from the response, and `delivery` acts on it. Third parties add a backend with an entry point
+in the group `turnspan.backends`; docs/backends.md shows one.
 
 Rules:
 
 - `encode` is a pure function of the traces: the same traces give the same bytes.
-- `send` never raises for anything a network or a server does; it answers with a Verdict.
-- `send` honours its deadline, never follows a redirect, and reads at most a few MB of an answer.
+- `send` never raises for anything a network or a server does; it returns a Verdict.
+- `send` honours its deadline, never follows a redirect, and reads at most a few MB of a response.
+- `encode`, `send` and `close` are required. `stored`, `erase`, `probe` and `link` are optional abilities, each one a
+  Protocol below. Commands ask for the ability with `isinstance`, never for the type of a destination. A backend whose
+  configuration decides whether it has an ability is two classes.
 """
 
 from __future__ import annotations
@@ -19,52 +22,142 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from turnspan.trace.model import Trace
 
 
 class Answer(StrEnum):
-    """What a response means for what was sent."""
+    """What a response means for the request."""
 
     ACKNOWLEDGED = "acknowledged"  # commit
     PARTIAL = "partial"  # some spans were rejected for good; the rest is stored
-    CONFIGURATION = "configuration"  # redirect, HTML, 404, TLS: hold everything, tell the person
-    CREDENTIALS = "credentials"  # 401, 403: hold everything, tell the person
-    LATER = "later"  # 408, 429, 5xx, refused, reset, timeout: hold, try again
+    CONFIGURATION = "configuration"  # redirect, HTML, 404, TLS: keep everything, report it to the user
+    CREDENTIALS = "credentials"  # 401, 403: keep everything, report it to the user
+    LATER = "later"  # 408, 429, 5xx, refused, reset, timeout: keep everything, retry
     TOO_LARGE = "too_large"  # 413 or over the size limit: split
     INVALID = "invalid"  # 400, 422: bisect
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """An answer, with what a person would want to know about it."""
+    """An answer, and its details."""
 
     answer: Answer
     reason: str = ""  # one line, without credentials
     retry_after_s: float | None = None
     rejected: int = 0  # PARTIAL: how many spans
-    is_unknown: bool = False  # LATER after the request went out: the server may have stored it
+    is_unknown: bool = False  # LATER after the request was sent: the server may have stored it
 
 
 class Backend(Protocol):
-    """A destination that takes traces."""
+    """A destination for traces: what every backend must have."""
 
     name: str
     max_request_bytes: int
 
     def encode(self, traces: Sequence[Trace]) -> bytes:
-        """All spans of these traces as one request body."""
+        """Encode all spans of these traces as one request body."""
 
     def send(self, body: bytes) -> Verdict:
-        """Deliver one request body and read the verdict off the answer."""
+        """Deliver one request body and read the verdict from the response."""
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
+
+
+# ---- abilities
+
+
+class Outcome(StrEnum):
+    """The result of one step of a probe."""
+
+    GOOD = "good"
+    BAD = "bad"  # it cannot be used until the user changes something
+    UNKNOWN = "unknown"  # it may work; check it
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One fact that a probe found."""
+
+    outcome: Outcome
+    says: str
+    hint: str = ""  # what to do about it
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """Whether a destination can be used now, and as whom."""
+
+    answer: Answer  # ACKNOWLEDGED: it can be used
+    says: str = ""  # one sentence, without credentials
+    hint: str = ""
+    version: str = ""  # of the server, where known
+    project: str = ""  # that the credentials belong to, where known
+    findings: tuple[Finding, ...] = ()  # in the order of the steps; empty: the sentence above is all
+
+    @property
+    def outcome(self) -> Outcome:
+        """Good, bad, or unknown: a transient failure."""
+        if self.answer is Answer.ACKNOWLEDGED:
+            return Outcome.GOOD
+        return Outcome.UNKNOWN if self.answer is Answer.LATER else Outcome.BAD
+
+
+class Erased(msgspec.Struct, frozen=True):
+    """How much of a session was deleted from a destination."""
+
+    number: int
+    unit: str = "trace"
+    remark: str = ""  # more about it, as the end of a sentence
+    is_complete: bool = True  # False: there may be more that was not found
 
 
 @runtime_checkable
-class Holdings(Protocol):
-    """A backend, or what stands beside it, that says what it holds."""
+class Readable(Protocol):
+    """A backend that can report what it stores."""
 
     def stored(self, trace_id: bytes) -> frozenset[bytes] | None:
-        """The span ids it holds of a trace; None when it cannot say."""
+        """Return the ids of the stored spans of a trace; None if there was no answer.
+
+        The reason for None is in the attribute `silence`, if the backend has one.
+        """
+
+
+@runtime_checkable
+class Erasable(Protocol):
+    """A backend that can delete."""
+
+    def erase(self, session_id: str, trace_ids: Collection[bytes]) -> Erased:
+        """Delete these traces and all others of the session. Raises TurnspanError."""
+
+
+@runtime_checkable
+class Probeable(Protocol):
+    """A backend that can report whether it is reachable."""
+
+    def probe(self) -> Probe:
+        """Check whether the destination can be used, without storing anything there. Does not raise."""
+
+
+@runtime_checkable
+class Linkable(Protocol):
+    """A backend whose traces have a page."""
+
+    def link(self, trace_id: bytes) -> str | None:
+        """Return the URL of a trace in the destination's UI, without a network request; None if unknown."""
+
+
+Holdings = Readable  # the old name, which ship and verify still use
+
+
+def probe(backend: Backend) -> Probe:
+    """Probe a backend; one without the ability is sent an empty request."""
+    return backend.probe() if isinstance(backend, Probeable) else probe_by_sending(backend)
+
+
+def probe_by_sending(backend: Backend) -> Probe:
+    """Send an empty request, which stores nothing, and return what its verdict says about the destination."""
+    verdict = backend.send(backend.encode([]))
+    # An empty request may be invalid: the server still understood it.
+    if verdict.answer in {Answer.ACKNOWLEDGED, Answer.PARTIAL, Answer.INVALID}:
+        return Probe(Answer.ACKNOWLEDGED)
+    return Probe(verdict.answer, verdict.reason)

@@ -59,7 +59,9 @@ class HttpTransport:
         proxy: Endpoint | None = None,
         tls: Tls | None = None,
         secrets: tuple[str, ...] = (),
+        max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
+        self._max_body_bytes = max_body_bytes
         self._endpoint = endpoint
         self._headers = headers
         self._timeout_s = timeout_s
@@ -177,9 +179,9 @@ class HttpTransport:
         with self._connection.getresponse() as response:
             body = bytearray()
             try:
-                while len(body) <= MAX_BODY_BYTES and (data := response.read1(64 * 1024)):
+                while len(body) <= self._max_body_bytes and (data := response.read1(64 * 1024)):
                     body += data
-                is_complete = len(body) <= MAX_BODY_BYTES and not response.length
+                is_complete = len(body) <= self._max_body_bytes and not response.length
             except (OSError, http.client.HTTPException):
                 is_complete = False  # the status is valid all the same: a 401 is a 401 even if its page hangs
             is_complete = is_complete and not watchdog.is_over  # or the end is the watchdog's

@@ -1,14 +1,14 @@
-"""Langfuse: its own attribute names over OTLP/HTTP, its keys, and a look at what it holds.
+"""Langfuse: its own attribute names over OTLP/HTTP, and its API for everything but sending.
 
 Settings: `public_key`, `secret_key`, `base_url` (https://cloud.langfuse.com unless set), `release`, and those of `otlp`
-except `endpoint` and `protocol`.
+except `endpoint`, `protocol` and `query_url`.
 
 Rules:
 
-- Content is ChatML, the only form in which Langfuse draws tool calls, thinking and markdown.
-- What describes the trace stands on every span: Langfuse keeps no trace apart from its observations.
-- Usage and cost are JSON texts; no key counts what another one counts.
-- After an answer that got lost, `stored` says which spans of a trace have arrived, so that only the rest is sent.
+- Content is ChatML, the only form in which Langfuse renders tool calls, thinking and markdown.
+- Attributes of the trace are on every span: Langfuse derives a trace from its observations.
+- Usage and cost are JSON texts; no token is counted under two keys.
+- After a lost response, `stored` returns which spans of a trace have arrived, so that only the rest is sent.
 """
 
 from __future__ import annotations
@@ -16,29 +16,32 @@ from __future__ import annotations
 import base64
 import re
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from turnspan.backends import content, naming
+from turnspan.backends import Erased, content, naming
 from turnspan.backends.genai import Bounded, tags_of
-from turnspan.backends.http_transport import HttpTransport, NoAnswerError
-from turnspan.backends.otlp import OtlpBackend, open_transport
-from turnspan.backends.settings import COMMON, TRANSPORT, Settings
+from turnspan.backends.otlp import OtlpBackend, open_transport, secrets_in
+from turnspan.backends.settings import COMMON, TRANSPORT, Server, Settings
+from turnspan.errors import BackendError, ConfigError
 from turnspan.trace.model import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
+    from turnspan.backends import Probe
+    from turnspan.backends.langfuse_api import LangfuseApi
     from turnspan.backends.naming import Attributes
+    from turnspan.backends.otlp import Transport
     from turnspan.backends.settings import Capture
     from turnspan.trace.model import Content, Span, Trace, Usage
 
 KNOWN = COMMON | TRANSPORT | {"base_url", "public_key", "secret_key", "release"}
 _MAX_DECODED_BYTES = 4_000_000
 _MAX_TAG_LENGTH = 200  # longer tags are dropped by the server
-_MAX_PAGES = 50
 
 _TYPE = {
     Kind.TURN: "agent",
@@ -53,19 +56,19 @@ _SEARCHABLE = {"response_id": "gen_ai.response.id", "tool_call_id": "gen_ai.tool
 _encode = msgspec.json.Encoder().encode
 
 
-class LangfuseSpelling:
-    """Langfuse's names."""
+class LangfuseNaming:
+    """Langfuse's attribute names."""
 
     def __init__(self, capture: Capture, release: str) -> None:
         self._capture = capture
         self._release = release
 
     def resource(self, trace: Trace) -> Attributes:
-        """What wrote the trace."""
+        """Return the attributes of the program that wrote the trace."""
         return naming.resource(trace)
 
     def of_trace(self, trace: Trace) -> Attributes:
-        """The trace's name, session, person, tags, and its facts as metadata."""
+        """Return the trace's name, session, user, tags, and its facts as metadata."""
         out = Bounded(self._capture.attribute_max_bytes)
         out.put("langfuse.trace.name", trace.name)
         out.put("session.id", trace.session_id)
@@ -85,7 +88,7 @@ class LangfuseSpelling:
         return out.attributes
 
     def of_span(self, trace: Trace, span: Span) -> Attributes:  # noqa: ARG002 - the trace's facts are on every span
-        """What one observation carries."""
+        """Return the attributes of one observation."""
         out = Bounded(self._capture.attribute_max_bytes)
         out.attributes["langfuse.observation.type"] = _TYPE[span.kind]
         if span.input is not None:
@@ -111,7 +114,7 @@ class LangfuseSpelling:
 
 
 def _flat(name: str) -> str:
-    """A metadata key that stays one key: dots would nest it."""
+    """Return a metadata key without dots, which would nest it."""
     return name.replace(".", "_")
 
 
@@ -123,7 +126,7 @@ def _put_content(out: Bounded, kind: Kind, value: Content, direction: str) -> No
 
 def _put_generation(out: Bounded, span: Span) -> None:
     if span.model is not None:
-        # The suffix asks for a longer context; prices and models are known without it.
+        # The suffix asks for a longer context; Langfuse knows prices and models without it.
         out.put("langfuse.observation.model.name", span.model.removesuffix("[1m]"))
     if parameters := {name: span.facts[name] for name in _PARAMETERS if name in span.facts}:
         out.put("langfuse.observation.model.parameters", _encode(parameters).decode())
@@ -168,93 +171,103 @@ def _iso(at_ns: int) -> str:
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest_ns // 1_000:06d}Z"
 
 
-class _Observation(msgspec.Struct, frozen=True):
-    id: str
-
-
-class _Meta(msgspec.Struct, frozen=True, rename="camel"):
-    cursor: str | None = None
-    total_pages: int = 0
-
-
-class _Page(msgspec.Struct, frozen=True):
-    data: list[_Observation]
-    meta: _Meta = _Meta()
-
-
 class LangfuseBackend(OtlpBackend):
-    """Langfuse, which can also be asked what it holds."""
+    """Langfuse: traces over OTLP, everything else over its API."""
 
-    def __init__(self, name: str, spelling: LangfuseSpelling, http: HttpTransport, base: str, limit: int) -> None:
-        super().__init__(name, spelling, http, limit)
-        self._http = http
-        self._base = base
-        self.silence = ""  # why it did not say what it holds
+    def __init__(
+        self,
+        name: str,
+        naming: LangfuseNaming,
+        transport: Transport,
+        max_request_bytes: int,
+        server: Server,
+        *,
+        open_api: Callable[[], LangfuseApi],
+    ) -> None:
+        super().__init__(name, naming, transport, max_request_bytes, server)
+        self._langfuse = server
+        self._open_api = open_api
+        self.silence = ""  # why `stored` had no answer
+
+    @cached_property
+    def _api(self) -> LangfuseApi:
+        return self._open_api()
+
+    def close(self) -> None:
+        """Close connections."""
+        super().close()
+        if "_api" in self.__dict__:
+            self._api.close()
+
+    def link(self, trace_id: bytes) -> str:
+        """Return the URL of a trace. Langfuse finds its project by itself."""
+        return f"{self._langfuse.endpoint.url}/trace/{trace_id.hex()}"
 
     def stored(self, trace_id: bytes) -> frozenset[bytes] | None:
-        """The span ids that Langfuse holds of a trace; None when it cannot say."""
-        query = f"traceId={trace_id.hex()}"
-        pages = self._pages(f"/api/public/v2/observations?{query}&fields=core&limit=1000", by_cursor=True)
-        if pages is None:  # a server before v4
-            pages = self._pages(f"/api/public/observations?{query}&limit=100", by_cursor=False)
-        if pages is None:
+        """Return the ids of the spans of a trace that Langfuse stores; None if there was no answer."""
+        try:
+            ids = self._api.spans_of(trace_id.hex())
+        except BackendError as error:
+            self.silence = str(error)
             return None
-        ids = {observation.id for page in pages for observation in page.data}
         return frozenset(bytes.fromhex(id_) for id_ in ids if re.fullmatch(r"[0-9a-f]{16}", id_))
 
-    def _pages(self, path: str, *, by_cursor: bool) -> list[_Page] | None:
-        pages: list[_Page] = []
-        query = ""
-        while len(pages) < _MAX_PAGES:
-            try:
-                response = self._http.exchange("GET", self._base + path + query, {})
-            except NoAnswerError as error:
-                self.silence = str(error)
-                return None
-            if response.status != 200 or not response.is_complete:
-                self.silence = f"HTTP {response.status}{'' if response.is_complete else ', and the answer broke off'}"
-                return None
-            try:
-                page = msgspec.json.decode(response.body, type=_Page)
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                self.silence = "its answer cannot be read"
-                return None
-            pages.append(page)
-            if by_cursor and page.meta.cursor:
-                query = f"&cursor={_quoted(page.meta.cursor)}"
-            elif not by_cursor and page.meta.total_pages > len(pages):
-                query = f"&page={len(pages) + 1}"
-            else:
-                return pages
-        self.silence = "its answer has no end"
-        return None
+    def erase(self, session_id: str, trace_ids: Collection[bytes]) -> Erased:
+        """Have these traces and all others of the session deleted. Raises BackendError."""
+        wanted = {trace_id.hex() for trace_id in trace_ids}
+        problem = ""
+        try:
+            wanted |= self._api.traces_of(session_id)
+        except BackendError as error:
+            if not wanted:
+                raise
+            problem = f"; whether Langfuse stores others is unknown: {error}"
+        if wanted:
+            self._api.delete(sorted(wanted))
+        return Erased(len(wanted), remark=f" (Langfuse deletes asynchronously){problem}", is_complete=not problem)
 
+    def probe(self) -> Probe:
+        """Check the server, its version, the keys, and the project they belong to."""
+        from turnspan.backends.langfuse_probe import probe_langfuse  # noqa: PLC0415 - no event needs it
 
-def _quoted(text: str) -> str:
-    return "".join(chr(b) if chr(b).isalnum() and b < 128 else f"%{b:02X}" for b in text.encode())
+        return probe_langfuse(self, self._langfuse, self._api)
 
 
 def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> LangfuseBackend:  # noqa: ARG001 - the entry point's signature
-    """A Langfuse project. Raises ConfigError when a setting is wrong."""
+    """Open a Langfuse project. Raises ConfigError for a wrong setting."""
     read = Settings(settings, name=name, known=KNOWN)
     endpoint = read.endpoint("base_url")
     base = endpoint.path.rstrip("/")
     keys = []
     for key in ("public_key", "secret_key"):
         value = read.text(key, is_secret=True)
-        if not value or not value.isascii() or not value.isprintable() or (key == "public_key" and ":" in value):
-            raise read.wrong(key, "the key as Langfuse shows it in the project's settings", is_secret=True)
+        if not value:
+            raise ConfigError(
+                f"destination {name}: the setting {key!r} is missing",
+                hint="create keys in the settings of your Langfuse project, then run `turnspan install --to langfuse`",
+            )
+        if not value.isascii() or not value.isprintable() or (key == "public_key" and ":" in value):
+            raise read.wrong(key, "the key as shown in the settings of the Langfuse project", is_secret=True)
         keys.append(value)
     capture = read.capture()
     if capture.environment and not re.fullmatch(r"(?!langfuse)[a-z0-9_-]{1,40}", capture.environment):
-        raise read.wrong("environment", "at most 40 of a-z, 0-9, - and _, not beginning with langfuse")
+        raise read.wrong("environment", "at most 40 characters of a-z, 0-9, - and _, not starting with langfuse")
     headers = read.headers()
     if any(header.lower() == "authorization" for header in headers):
-        raise read.wrong("headers", "without Authorization, which public_key and secret_key make", is_secret=True)
+        raise read.wrong(
+            "headers", "without Authorization, which is made from public_key and secret_key", is_secret=True
+        )
     headers["Authorization"] = f"Basic {base64.b64encode(':'.join(keys).encode()).decode()}"
     headers["x-langfuse-ingestion-version"] = "4"
     target = msgspec.structs.replace(endpoint, path=f"{base}/api/public/otel/v1/traces")
     transport = open_transport(read, target, headers, "http/protobuf")
-    assert isinstance(transport, HttpTransport)
     limit = read.whole("max_request_bytes", most=_MAX_DECODED_BYTES)
-    return LangfuseBackend(name, LangfuseSpelling(capture, read.text("release")), transport, base, limit)
+    server = Server(endpoint, read, has_credentials=True)
+
+    def open_api() -> LangfuseApi:
+        from turnspan.backends.langfuse_api import LangfuseApi  # noqa: PLC0415 - not needed to send
+
+        return LangfuseApi(server, (keys[0], keys[1]), read.headers(), secrets_in(headers))
+
+    names = LangfuseNaming(capture, read.text("release"))
+    return LangfuseBackend(name, names, transport, limit, server, open_api=open_api)

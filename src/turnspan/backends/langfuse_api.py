@@ -1,176 +1,243 @@
-"""What Langfuse is asked and told besides traces: how it is, whose project it is, and what to forget.
+"""Langfuse's API: health, the project of the keys, stored observations, deletion.
+
+It uses the generated API client of the `langfuse` package, never its tracing client, which sets up OpenTelemetry and
+starts threads. Importing the package takes 0.3 s of CPU, so it is loaded with the first request.
 
 Rules:
 
-- The same keys, certificates and proxy as for traces, the same deadline, and no redirect is followed.
-- Health needs no keys, so none are sent with it: a server that is not Langfuse shall not see them.
-- What cannot be done is a BackendError, a sentence without anything secret.
+- The client sends through our HTTP transport: one deadline for the complete exchange, our certificates and proxy, no
+  environment variables, no redirects.
+- Health is asked without keys: the server may not be Langfuse.
+- Servers before v4 lack the observations endpoint of the package; they are asked at the paths they have.
+- A failure is a BackendError with a sentence without secrets.
 """
 
 from __future__ import annotations
 
-import base64
 import time
-from typing import TYPE_CHECKING, Final, TypeVar
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
 from turnspan.backends.http_transport import HttpTransport, NoAnswerError
-from turnspan.backends.langfuse import KNOWN
 from turnspan.backends.otlp import open_transport
-from turnspan.backends.settings import Settings
-from turnspan.backends.verdicts import read_verdict
+from turnspan.backends.verdicts import Response, read_verdict
 from turnspan.errors import BackendError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from turnspan.backends.verdicts import Response
-    from turnspan.settings.config import Destination
+    import httpx
+    from langfuse.api.client import LangfuseAPI as Client
+    from langfuse.api.commons.types.observation_v2 import ObservationV2
 
-T = TypeVar("T")
+    from turnspan.backends.settings import Server
 
-REGIONS: Final = ("https://cloud.langfuse.com", "https://us.cloud.langfuse.com", "https://hipaa.cloud.langfuse.com")
 _DELETED_AT_ONCE: Final = 500
 _MAX_PAGES: Final = 500
+_ENDLESS: Final = "the response of Langfuse has no end"
+_OURS: Final = {"host", "user-agent", "accept-encoding", "connection", "content-length"}  # set by our transport
+# What the generated client raises for JSON that is not what its models expect.
+_UNREADABLE: Final = (ValueError, TypeError, AttributeError, RecursionError)
 
 
-class Health(msgspec.Struct, frozen=True):
-    """What a server says about itself."""
+class Project(msgspec.Struct, frozen=True):
+    """The project of the keys."""
 
-    version: str
-    status: str = ""
-
-
-class Project(msgspec.Struct, frozen=True, rename="camel"):
-    """The project that the keys belong to."""
-
-    id: str
-    name: str = ""
+    name: str
     retention_days: int | None = None
 
 
-class _Projects(msgspec.Struct, frozen=True):
-    data: list[Project]
-
-
-class _Observation(msgspec.Struct, frozen=True, rename="camel"):
-    trace_id: str | None = None
-
-
-class _Trace(msgspec.Struct, frozen=True):
+class _Id(msgspec.Struct, frozen=True):
     id: str
 
 
 class _Meta(msgspec.Struct, frozen=True, rename="camel"):
-    cursor: str | None = None
     total_pages: int = 0
 
 
-class _Observations(msgspec.Struct, frozen=True):
-    data: list[_Observation]
+class _Page(msgspec.Struct, frozen=True):
+    data: list[_Id]
     meta: _Meta = _Meta()
 
 
-class _Traces(msgspec.Struct, frozen=True):
-    data: list[_Trace]
-    meta: _Meta = _Meta()
+class _RefusedError(BackendError):
+    """The server did not answer with 2xx."""
+
+    def __init__(self, response: Response, secrets: Sequence[str]) -> None:
+        reason = "HTTP 404: the Langfuse API is not there"
+        if response.status != 404:
+            reason = read_verdict(response, now_s=time.time(), secrets=secrets).reason
+        super().__init__(reason)
+        self.response = response
+
+
+class _Transport:
+    """Our HTTP transport as an httpx transport.
+
+    Everything but a complete 2xx response is an error, so the generated client never retries by itself.
+    """
+
+    def __init__(self, http: HttpTransport, secrets: Sequence[str]) -> None:
+        self._http = http
+        self._secrets = secrets
+        self.last: Response | None = None
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Exchange one request. Raises NoAnswerError or BackendError."""
+        import httpx  # noqa: PLC0415 - loaded by the caller
+
+        body = request.read()
+        headers = {name: value for name, value in request.headers.items() if name not in _OURS}
+        if body:
+            headers["Content-Length"] = str(len(body))
+        self.last = response = self._http.exchange(request.method, request.url.raw_path.decode(), headers, body)
+        if not 200 <= response.status < 300:
+            raise _RefusedError(response, self._secrets)
+        if not response.is_complete:
+            raise BackendError(f"HTTP {response.status}, but the response was cut off")
+        return httpx.Response(response.status, content=response.body)
+
+    def close(self) -> None:
+        """Do nothing: the connection belongs to LangfuseApi."""
 
 
 class LangfuseApi:
     """One Langfuse project."""
 
-    def __init__(self, destination: Destination) -> None:
-        read = Settings(destination.options, name=destination.name, known=KNOWN)
-        endpoint = read.endpoint("base_url")
-        pair = ":".join(read.text(key, is_secret=True) for key in ("public_key", "secret_key"))
-        credentials = base64.b64encode(pair.encode()).decode()
-        transport = open_transport(read, endpoint, {}, "http/protobuf")
+    def __init__(
+        self, server: Server, keys: tuple[str, str], headers: Mapping[str, str], secrets: Sequence[str]
+    ) -> None:
+        transport = open_transport(server.settings, server.endpoint, {}, "http/protobuf")
         assert isinstance(transport, HttpTransport)
         self._http = transport
-        self._base = endpoint.path.rstrip("/")
-        self._headers = {**read.headers(), "Authorization": f"Basic {credentials}"}
-        self._secrets = (*self._headers.values(), credentials, pair, *pair.split(":", 1))
+        self._url = server.endpoint.url
+        self._keys = keys
+        self._headers = headers
+        self._secrets = secrets
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._http.close()
 
-    def ask_health(self) -> Response:
-        """The answer to whether the server is well. Raises NoAnswerError."""
-        return self._http.exchange("GET", f"{self._base}/api/public/health", {})
+    def health(self) -> tuple[Response, str]:
+        """Return the response to a request without keys, and the server's version, empty if it is not Langfuse.
+
+        Raises NoAnswerError or BackendError.
+        """
+        transport = _Transport(self._http, ())
+        version = ""
+        try:
+            with _readable():
+                version = _open_client(self._url, _open_httpx(transport, {})).health.health().version
+        except BackendError:
+            if transport.last is None:  # the package is missing
+                raise
+        assert transport.last is not None
+        return transport.last, version
 
     def project(self) -> Project:
-        """Whose keys these are. Raises BackendError."""
-        found = self._get("/api/public/projects", _Projects).data
+        """Return the project of the keys. Raises BackendError."""
+        with _answered():
+            found = self._client.projects.get().data
         if not found:
             raise BackendError("Langfuse names no project for these keys")
-        return found[0]
+        return Project(found[0].name or found[0].id, found[0].retention_days)
+
+    def spans_of(self, trace_id: str) -> set[str]:
+        """Return the ids of the observations of a trace. Raises BackendError."""
+        try:
+            return {str(found.id) for found in self._observations({"traceId": trace_id})}
+        except _RefusedError as refused:
+            if refused.response.status != 404:
+                raise
+        return self._ids_before_v4("observations", {"traceId": trace_id})
 
     def traces_of(self, session_id: str) -> set[str]:
-        """The ids of the traces that Langfuse holds of a session. Raises BackendError."""
-        path = f"/api/public/v2/observations?sessionId={session_id}&fields=core&limit=1000"
-        response = self._exchange("GET", path)
-        if response.status != 404:
-            return self._traces_by_observation(path, self._read(response, _Observations))
-        found: set[str] = set()  # a server before v4
-        for page in range(1, _MAX_PAGES):
-            answer = self._get(f"/api/public/traces?sessionId={session_id}&fields=core&limit=100&page={page}", _Traces)
-            found |= {trace.id for trace in answer.data}
-            if page >= answer.meta.total_pages:
-                break
-        return found
-
-    def _traces_by_observation(self, path: str, answer: _Observations) -> set[str]:
-        found: set[str] = set()
-        for _ in range(_MAX_PAGES):
-            found |= {observation.trace_id for observation in answer.data if observation.trace_id}
-            if not answer.meta.cursor:
-                break
-            answer = self._get(f"{path}&cursor={_quoted(answer.meta.cursor)}", _Observations)
-        return found
+        """Return the ids of the traces of a session. Raises BackendError."""
+        try:
+            return {found.trace_id for found in self._observations({"sessionId": session_id}) if found.trace_id}
+        except _RefusedError as refused:
+            if refused.response.status != 404:
+                raise
+        return self._ids_before_v4("traces", {"sessionId": session_id, "fields": "core"})
 
     def delete(self, trace_ids: Sequence[str]) -> None:
-        """Have traces deleted, which the server does in its own time. Raises BackendError."""
+        """Request the deletion of traces, which the server does asynchronously. Raises BackendError."""
         for start in range(0, len(trace_ids), _DELETED_AT_ONCE):
-            body = msgspec.json.encode({"traceIds": list(trace_ids[start : start + _DELETED_AT_ONCE])})
-            response = self._exchange("DELETE", "/api/public/traces", body)
-            if not 200 <= response.status < 300:
-                raise self._refused(response)
+            with _answered():
+                self._client.trace.delete_multiple(trace_ids=trace_ids[start : start + _DELETED_AT_ONCE])
 
-    def _get(self, path: str, kind: type[T]) -> T:
-        return self._read(self._exchange("GET", path), kind)
+    @cached_property
+    def _session(self) -> httpx.Client:
+        return _open_httpx(_Transport(self._http, self._secrets), self._headers, self._keys)
 
-    def _read(self, response: Response, kind: type[T]) -> T:
-        if response.status != 200 or not response.is_complete:
-            raise self._refused(response)
-        try:
-            return msgspec.json.decode(response.body, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BackendError("Langfuse gave an answer that cannot be read") from error
+    @cached_property
+    def _client(self) -> Client:
+        return _open_client(self._url, self._session)
 
-    def _exchange(self, method: str, path: str, body: bytes = b"") -> Response:
-        headers = dict(self._headers)
-        if body:
-            headers |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
-        try:
-            return self._http.exchange(method, self._base + path, headers, body)
-        except NoAnswerError as error:
-            raise BackendError(str(error)) from error
+    def _observations(self, query: dict[str, str]) -> Iterator[ObservationV2]:
+        """Yield the observations that match a query, page by page."""
+        cursor: str | None = None
+        for _ in range(_MAX_PAGES):
+            with _answered():
+                page = self._client.observations.get_many(
+                    fields="core", limit=1000, cursor=cursor, request_options={"additional_query_parameters": query}
+                )
+            yield from page.data
+            cursor = page.meta.cursor
+            if not cursor:
+                return
+        raise BackendError(_ENDLESS)
 
-    def _refused(self, response: Response) -> BackendError:
-        if 200 <= response.status < 300:
-            return BackendError(f"HTTP {response.status}, but the answer broke off")
-        return BackendError(read_verdict(response, now_s=time.time(), secrets=self._secrets).reason)
+    def _ids_before_v4(self, what: str, query: dict[str, str]) -> set[str]:
+        """Return the ids of observations or traces from a server before v4, which the package's client cannot ask."""
+        ids: set[str] = set()
+        for number in range(1, _MAX_PAGES + 1):
+            with _answered():
+                params = {**query, "limit": "100", "page": str(number)}
+                answer = self._session.get(f"{self._url}/api/public/{what}", params=params)
+                page = msgspec.json.decode(answer.content, type=_Page)
+            ids |= {found.id for found in page.data}
+            if number >= page.meta.total_pages:
+                return ids
+        raise BackendError(_ENDLESS)
 
 
-def _quoted(text: str) -> str:
-    return "".join(chr(b) if chr(b).isalnum() and b < 128 else f"%{b:02X}" for b in text.encode())
+def _open_httpx(transport: _Transport, headers: Mapping[str, str], keys: tuple[str, str] | None = None) -> httpx.Client:
+    import httpx  # noqa: PLC0415 - only for requests other than traces
+
+    ours = cast("httpx.BaseTransport", transport)  # it has the deadline, so there is no timeout here
+    return httpx.Client(transport=ours, headers=dict(headers), auth=keys, timeout=None, trust_env=False)  # noqa: S113 - as said
 
 
-def read_health(response: Response) -> Health | None:
-    """What a server says about itself; None if it is not Langfuse that speaks."""
+def _open_client(url: str, session: httpx.Client) -> Client:
+    from langfuse.api.client import LangfuseAPI  # noqa: PLC0415 - takes 0.3 s of CPU
+
+    return LangfuseAPI(base_url=url, httpx_client=session)
+
+
+@contextmanager
+def _answered() -> Iterator[None]:
+    """Raise BackendError for a request without a readable response."""
     try:
-        return msgspec.json.decode(response.body, type=Health)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
+        with _readable():
+            yield
+    except NoAnswerError as error:
+        raise BackendError(str(error)) from error
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Raise BackendError for a response that is not in the expected form."""
+    try:
+        from langfuse.api.core.api_error import ApiError  # noqa: PLC0415 - as above
+    except ImportError as error:
+        hint = "reinstall turnspan with its dependencies"
+        raise BackendError(f"Langfuse's API client cannot be loaded: {error}", hint=hint) from error
+    try:
+        yield
+    except (ApiError, *_UNREADABLE) as error:
+        raise BackendError("the response of Langfuse cannot be read") from error

@@ -14,23 +14,24 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from turnspan.backends import Answer, Verdict
+from turnspan.backends import Answer, Verdict, probe_by_sending
 from turnspan.backends.connect import Tls
 from turnspan.backends.genai import GenAI
-from turnspan.backends.http_transport import HttpTransport
+from turnspan.backends.http_transport import MAX_BODY_BYTES, HttpTransport
 from turnspan.backends.otlp_messages import encode_request
-from turnspan.backends.settings import COMMON, TRANSPORT, Settings
+from turnspan.backends.settings import COMMON, TRANSPORT, Server, Settings
 from turnspan.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from turnspan.backends import Probe
     from turnspan.backends.naming import Naming
     from turnspan.backends.settings import Endpoint
     from turnspan.trace.model import Trace
 
-KNOWN = COMMON | TRANSPORT | {"endpoint", "protocol"}
+KNOWN = COMMON | TRANSPORT | {"endpoint", "protocol", "query_url"}
 _PATH = "/v1/traces"
 
 
@@ -47,11 +48,19 @@ class Transport(Protocol):
 class OtlpBackend:
     """Sends traces as OTLP/protobuf, with the names of one naming, over one transport."""
 
-    def __init__(self, name: str, naming: Naming, transport: Transport, max_request_bytes: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        naming: Naming,
+        transport: Transport,
+        max_request_bytes: int,
+        server: Server | None = None,
+    ) -> None:
         self.name = name
         self.max_request_bytes = max_request_bytes
         self._naming = naming
         self._transport = transport
+        self._server = server  # what a probe must know; None: it only sends an empty request
 
     def encode(self, traces: Sequence[Trace]) -> bytes:
         """Return all spans of these traces as one ExportTraceServiceRequest."""
@@ -68,6 +77,14 @@ class OtlpBackend:
         """Close the connections."""
         self._transport.close()
 
+    def probe(self) -> Probe:
+        """Check whether the server can be reached and accepts OTLP and the credentials."""
+        if self._server is None:
+            return probe_by_sending(self)
+        from turnspan.backends.probing import probe_server  # noqa: PLC0415 - no event needs it
+
+        return probe_server(self, self._server)
+
 
 def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> OtlpBackend:  # noqa: ARG001 - the entry point's signature
     """Return the backend for these settings. Raises ConfigError for a wrong one."""
@@ -82,16 +99,29 @@ def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> Ot
         base += _PATH
     transport = open_transport(read, msgspec.structs.replace(endpoint, path=base), read.headers(), protocol)
     max_request_bytes = read.whole("max_request_bytes")
-    return OtlpBackend(name, GenAI(read.capture()), transport, max_request_bytes)
+    server = Server(endpoint, read, is_grpc=protocol == "grpc", has_credentials=bool(read.headers()))
+    if not settings.get("query_url"):
+        return OtlpBackend(name, GenAI(read.capture()), transport, max_request_bytes, server)
+    from turnspan.backends.jaeger import JaegerBackend  # noqa: PLC0415 - only with `query_url`
+
+    query = read.endpoint("query_url")
+    return JaegerBackend(name, GenAI(read.capture()), transport, max_request_bytes, server, query=query)
 
 
-def open_transport(read: Settings, endpoint: Endpoint, headers: dict[str, str], protocol: str) -> Transport:
+def open_transport(
+    read: Settings,
+    endpoint: Endpoint,
+    headers: dict[str, str],
+    protocol: str,
+    *,
+    max_body_bytes: int = MAX_BODY_BYTES,
+) -> Transport:
     """Return the transport for these settings, not connected yet. Raises ConfigError."""
     tls = Tls(read.file("certificate"), read.file("client_certificate"), read.file("client_key"))
     timeout_s = read.seconds("timeout_s")
     is_gzip = read.choice("compression") == "gzip"
     proxy = read.proxy(endpoint)
-    secrets = _secrets(headers, proxy)
+    secrets = secrets_in(headers, proxy)
     if protocol == "grpc":
         # The core of grpc writes to stderr, which belongs to Claude Code or the terminal; the verdict has the reason.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -106,11 +136,18 @@ def open_transport(read: Settings, endpoint: Endpoint, headers: dict[str, str], 
             endpoint, headers=headers, timeout_s=timeout_s, is_gzip=is_gzip, proxy=proxy, tls=tls, secrets=secrets
         )
     return HttpTransport(
-        endpoint, headers=headers, timeout_s=timeout_s, is_gzip=is_gzip, proxy=proxy, tls=tls, secrets=secrets
+        endpoint,
+        headers=headers,
+        timeout_s=timeout_s,
+        is_gzip=is_gzip,
+        proxy=proxy,
+        tls=tls,
+        secrets=secrets,
+        max_body_bytes=max_body_bytes,
     )
 
 
-def _secrets(headers: dict[str, str], proxy: Endpoint | None) -> tuple[str, ...]:
+def secrets_in(headers: dict[str, str], proxy: Endpoint | None = None) -> tuple[str, ...]:
     """Return every text that must not appear in a reason: header values, tokens, decoded Basic credentials."""
     texts = set(headers.values())
     for value in headers.values():

@@ -1,10 +1,10 @@
-"""Settings of one destination, read once into values; a wrong one is a sentence a person can act on.
+"""The settings of one destination, read once into values; a wrong setting is an error that says what to change.
 
 Rules:
 
 - Every error names the setting, the value and what is allowed. A value that may hold a credential is never shown.
-- Unknown settings are errors: a misspelt `timeout` must not pass for the default.
-- Plain http goes to this machine only.
+- Unknown settings are errors: a misspelt `timeout` must not silently give the default.
+- Plain http is allowed only to this machine.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FRAMING = frozenset({"host", "content-length", "content-type", "content-encodin
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """Where a request goes."""
+    """The address of a server or a proxy."""
 
     is_tls: bool
     host: str
@@ -50,16 +50,21 @@ class Endpoint(msgspec.Struct, frozen=True):
 
     @property
     def authority(self) -> str:
-        """Host and port as a Host header has them."""
+        """Host and port as in a Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.is_tls else 80) else f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The URL without a slash at its end."""
+        return f"{'https' if self.is_tls else 'http'}://{self.authority}{self.path.rstrip('/')}"
 
     def __repr__(self) -> str:
         return f"Endpoint({'https' if self.is_tls else 'http'}://{self.authority}{self.path})"
 
 
 class Capture(msgspec.Struct, frozen=True):
-    """What every destination may set about the spans themselves."""
+    """The settings of every destination about the spans themselves."""
 
     attribute_max_bytes: int = int(str(SETTING["attribute_max_bytes"].default))
     user_id: str = ""
@@ -76,10 +81,10 @@ class Settings:
         for key in settings:
             if key not in known:
                 allowed = ", ".join(sorted(known))
-                raise ConfigError(f"destination {name}: there is no setting {key!r}", hint=f"allowed are {allowed}")
+                raise ConfigError(f"destination {name}: unknown setting {key!r}", hint=f"available: {allowed}")
 
     def wrong(self, key: str, allowed: str, *, is_secret: bool = False) -> ConfigError:
-        """The error for one setting."""
+        """Return the error for one setting."""
         value = self._settings.get(key)
         if value is None:
             return ConfigError(
@@ -89,14 +94,14 @@ class Settings:
         return ConfigError(f"destination {self._name}: the setting {key!r} is {shown}", hint=f"it must be {allowed}")
 
     def text(self, key: str, default: str = "", *, is_secret: bool = False) -> str:
-        """A string."""
+        """Return a string."""
         value = self._settings.get(key, default)
         if not isinstance(value, str):
             raise self.wrong(key, "a string", is_secret=is_secret)
         return scrub_text(value)
 
     def choice(self, key: str) -> str:
-        """One of a few words; the first is the default."""
+        """Return one of a few words; the first is the default."""
         allowed = OPTION[key].choices
         value = self._settings.get(key, allowed[0])
         if value not in allowed:
@@ -105,22 +110,22 @@ class Settings:
         return value
 
     def flag(self, key: str) -> bool:
-        """True or false; false unless set."""
+        """Return true or false; false unless set."""
         value = self._settings.get(key, False)
         if not isinstance(value, bool):
             raise self.wrong(key, "true or false")
         return value
 
     def whole(self, key: str, *, most: int = 2**40) -> int:
-        """A whole number in the range of its option."""
+        """Return an integer in the range of its option."""
         option = OPTION.get(key) or SETTING[key]
         value, least = self._settings.get(key, option.default), int(option.least)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise self.wrong(key, f"a whole number from {least} to {most}")
+            raise self.wrong(key, f"an integer from {least} to {most}")
         return value
 
     def seconds(self, key: str) -> float:
-        """A duration in the range of its option."""
+        """Return a duration in the range of its option."""
         most = OPTION[key].most
         value = self._settings.get(key, OPTION[key].default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
@@ -128,14 +133,14 @@ class Settings:
         return float(value)
 
     def strings(self, key: str) -> tuple[str, ...]:
-        """A list of strings."""
+        """Return a list of strings."""
         value = self._settings.get(key, ())
         if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
             raise self.wrong(key, "a list of strings")
         return tuple(scrub_text(item) for item in value)
 
     def headers(self) -> dict[str, str]:
-        """Extra headers, fit to be sent: no line breaks, nothing that would change the framing."""
+        """Return the extra headers: no line breaks, nothing that would change the framing."""
         value = self._settings.get("headers", {})
         if not isinstance(value, dict):
             raise self.wrong("headers", "a table of strings", is_secret=True)
@@ -153,25 +158,25 @@ class Settings:
         return dict(value)
 
     def file(self, key: str) -> str:
-        """The path of a file that can be read, or nothing."""
+        """Return the path of a readable file, or an empty string."""
         path = self.text(key)
         if path and not (Path(path).is_file() and os.access(path, os.R_OK)):
-            raise self.wrong(key, "the path of a file that can be read")
+            raise self.wrong(key, "the path of a readable file")
         return path
 
     def directory(self, key: str, default: Path) -> Path:
-        """The path of a directory, which need not exist."""
+        """Return the path of a directory, which need not exist."""
         value = self._settings.get(key, default)
         if not isinstance(value, str | os.PathLike) or not os.fspath(value):
             raise self.wrong(key, "the path of a directory")
         return Path(value).expanduser()
 
     def endpoint(self, key: str, default: str = "") -> Endpoint:
-        """A base URL: https to anywhere, http to this machine."""
+        """Return a base URL: https to any host, http only to this machine."""
         url = self.text(key, default or str(OPTION[key].default if key in OPTION else ""), is_secret=True)
         endpoint = parse_url(url)
         if endpoint is None or endpoint.user or "?" in endpoint.path or "#" in endpoint.path:
-            # What is not a URL may be a mistyped key, and a URL may hold a password.
+            # The value may hold a password.
             raise self.wrong(key, "a URL like https://host:port, without user, query or fragment", is_secret="@" in url)
         if not endpoint.is_tls and not is_loopback(endpoint.host):
             raise ConfigError(
@@ -181,7 +186,7 @@ class Settings:
         return endpoint
 
     def proxy(self, target: Endpoint) -> Endpoint | None:
-        """The proxy to go through: the one set, or the environment's where that was asked for."""
+        """Return the proxy: the one set, or with `proxy_from_env` the one in the environment."""
         allowed = "a URL like http://host:port or http://user:password@host:port"
         url = self.text("proxy", is_secret=True)
         if self.flag("proxy_from_env") and not url:
@@ -199,7 +204,7 @@ class Settings:
         return proxy
 
     def capture(self) -> Capture:
-        """The settings about the spans themselves."""
+        """Return the settings about the spans themselves."""
         return Capture(
             attribute_max_bytes=self.whole("attribute_max_bytes"),
             user_id=self.text("user_id"),
@@ -208,8 +213,17 @@ class Settings:
         )
 
 
+class Server(msgspec.Struct, frozen=True):
+    """What a probe must know about a server."""
+
+    endpoint: Endpoint
+    settings: Settings
+    is_grpc: bool = False
+    has_credentials: bool = False
+
+
 def parse_url(url: str) -> Endpoint | None:
-    """The parts of an http or https URL; None for anything else."""
+    """Return the parts of an http or https URL; None for anything else."""
     match = _URL.fullmatch(url)
     if match is None:
         return None
@@ -219,14 +233,14 @@ def parse_url(url: str) -> Endpoint | None:
         return None
     user = match["user"] or ""
     if "%" in user:
-        from urllib.parse import unquote  # noqa: PLC0415 - a rare need, not worth its import
+        from urllib.parse import unquote  # noqa: PLC0415 - rarely needed
 
         user = unquote(user)
     return Endpoint(is_tls, match["ipv6"] or match["host"], port, match["path"] or "", user)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this host can only be this machine."""
+    """Whether this host is certainly this machine."""
     if host.lower() == "localhost":
         return True
     for family, loopback in ((socket.AF_INET, b"\x7f"), (socket.AF_INET6, bytes(15) + b"\x01")):
@@ -238,7 +252,7 @@ def is_loopback(host: str) -> bool:
 
 
 def proxy_from_environment(target: Endpoint, environ: Mapping[str, str]) -> str:
-    """The proxy URL the environment names for this target, by the usual variables; empty for none."""
+    """Return the proxy URL for this target from HTTPS_PROXY, NO_PROXY and the like; empty for none."""
     environ = {name.lower(): value for name, value in environ.items()}
     host = target.host.lower()
     if is_loopback(host):

@@ -193,22 +193,20 @@ def _described(
 
 
 def _test(destination: Destination, config: Config) -> None:
-    """Send an empty request: a server that accepts it, or only finds it invalid, has accepted the credentials."""
-    from turnspan.backends import Answer
+    """Probe a destination. Raises ConfigError if it cannot be used."""
+    from turnspan.backends import Answer, Outcome, probe
     from turnspan.delivery.destinations import Target
 
-    if destination.type == "local":
-        return
     backend = Target(destination, config).backend
     try:
-        verdict = backend.send(backend.encode([]))
+        found = probe(backend)
     finally:
         backend.close()
     hint = "correct it and try again, or save it untested with --no-check"
-    if verdict.answer is Answer.CREDENTIALS:
-        raise _CredentialsError(f"{destination.name} does not accept these credentials: {verdict.reason}", hint=hint)
-    if verdict.answer in {Answer.CONFIGURATION, Answer.LATER}:
-        raise ConfigError(f"{destination.name} cannot be used: {verdict.reason}", hint=hint)
+    if found.answer is Answer.CREDENTIALS:
+        raise _CredentialsError(f"{destination.name} does not accept these credentials: {found.says}", hint=hint)
+    if found.outcome is not Outcome.GOOD:
+        raise ConfigError(f"{destination.name} cannot be used: {found.says}", hint=hint)
 
 
 # ---- texts

@@ -64,12 +64,12 @@ def verify(
     spans beyond the 200 whose ids are kept; `stored` is null if the destination cannot
     be queried.
     """
+    from turnspan.backends.reading import reader_of
     from turnspan.bulk import report
     from turnspan.bulk.plan import make_plan
     from turnspan.commands.printing import destinations_named, print_lines, print_record, remark, settings_for_export
     from turnspan.commands.progress import progress, stop_requests
     from turnspan.delivery.destinations import Target
-    from turnspan.delivery.holdings import open_holdings
 
     config = settings_for_export()
     destinations = destinations_named(config, to)
@@ -86,7 +86,7 @@ def verify(
     ):
         try:
             for target in targets:
-                holdings = open_holdings(target, config)
+                holdings = reader_of(target.backend)
                 names[target.destination.name] = holdings is not None
                 for done, one in _verified(
                     plan.jobs, target, config, holdings, failed, is_repair=is_repair, should_stop=should_stop

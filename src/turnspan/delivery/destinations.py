@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from turnspan.settings.config import Config, Destination
     from turnspan.trace.cost import Prices
 
-OURS: Final = ("otlp", "langfuse", "local")
+OURS: Final = ("otlp", "langfuse", "local", "sdk")
 _SINCE: Final = "since.json"
 _SLACK_S: Final = 60.0
 
@@ -46,7 +46,7 @@ class Target:
     def backend(self) -> Backend:
         """The backend. Raises ConfigError or BackendError."""
         destination, config = self.destination, self._config
-        options = {key: value for key, value in destination.options.items() if key != "query_url"}  # for `verify` alone
+        options = dict(destination.options)
         options["attribute_max_bytes"] = destination.policy["attribute_max_bytes"]
         for name in ("user_id", "environment"):
             if config.values[name]:
@@ -78,6 +78,7 @@ def identity_of(destination: Destination) -> str:
     options = destination.options
     leads = ("endpoint", "base_url", "directory", "public_key")
     where = [destination.type, *(str(options.get(key, "")) for key in leads)]
+    where += [str(options["exporter"])] if "exporter" in options else []
     digest = blake2b("\0".join(where).encode("utf-8", "replace"), digest_size=4).hexdigest()
     return f"{destination.name}-{digest}"
 

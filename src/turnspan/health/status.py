@@ -10,16 +10,15 @@ Rules:
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from turnspan.backends import Linkable, Outcome, probe
 from turnspan.claude.hooks import US, read_sources, registrations
 from turnspan.delivery import backoff, state
 from turnspan.delivery.destinations import Target, first_uses
@@ -174,10 +173,12 @@ def places(env: Mapping[str, str], project: Path | None) -> tuple[Place, ...]:
 def where_of(destination: Destination, home: Path) -> str:
     """Return the address of a destination, without secrets."""
     options = destination.options
-    if destination.type == "local":
-        return str(Path(str(options["directory"])).expanduser() if options.get("directory") else home / "traces")
     defaults = {option.name: option.default for option in OPTIONS.get(destination.type, ())}
-    url = str(options.get("endpoint") or options.get("base_url") or defaults.get("base_url") or "")
+    if "directory" in defaults:
+        return str(Path(str(options["directory"])).expanduser() if options.get("directory") else home / "traces")
+    url = str(
+        options.get("endpoint") or options.get("base_url") or defaults.get("base_url") or options.get("exporter", "")
+    )
     return _USER_IN_URL.sub("//…@", url)
 
 
@@ -256,7 +257,7 @@ def _destination_status(
         held_until_s=held.until_s if held is not None and held.until_s > now_s else None,
         pending=pending,
         refused=_refusals(cursors),
-        newest=_newest(newest, destination, config.home) if newest is not None else None,
+        newest=_newest(newest, destination, config) if newest is not None else None,
         answer=answer,
         answer_reason=reason,
     )
@@ -282,48 +283,37 @@ def _refusals(cursors: Iterable[tuple[str, state.Cursor]]) -> tuple[Refusal, ...
     return tuple(Refusal(reason, number, latest[reason][1]) for reason, number in spans.most_common())
 
 
-def _newest(newest: tuple[str, state.Cursor], destination: Destination, home: Path) -> Newest | None:
+def _newest(newest: tuple[str, state.Cursor], destination: Destination, config: Config) -> Newest | None:
     session_id, cursor = newest
     recent = cursor.progress.main.carry.recent
     if not recent or not cursor.sent_spans:
         return None
-    trace_id = ids.trace_id(recent[-1].session_id, recent[-1].key).hex()
-    base = where_of(destination, home).rstrip("/")
-    # Langfuse finds the project of a trace by itself (`/trace/ID`): no request is needed.
-    link = f"{base}/trace/{trace_id}" if destination.type == "langfuse" else ""
-    return Newest(session_id, recent[-1].number, trace_id, cursor.last_success_s, link)
+    trace_id = ids.trace_id(recent[-1].session_id, recent[-1].key)
+    link = link_of(destination, config, trace_id) or ""
+    return Newest(session_id, recent[-1].number, trace_id.hex(), cursor.last_success_s, link)
+
+
+def link_of(destination: Destination, config: Config, trace_id: bytes) -> str | None:
+    """Return the URL of a trace at a destination, without a network request; None if it has none."""
+    target = Target(destination, config)
+    try:
+        return target.backend.link(trace_id) if isinstance(target.backend, Linkable) else None
+    except TurnspanError:
+        return None
+    finally:
+        target.close()
 
 
 def ask(destination: Destination, config: Config) -> tuple[str, str]:
-    """Return what a destination responds to an empty request, which stores nothing, and the reason."""
-    if destination.type == "local":
-        directory = nearest(Path(where_of(destination, config.home)))
-        return ("acknowledged", "") if can_write(directory) else ("configuration", f"cannot write to {directory}")
+    """Probe a destination; return its answer, and the reason if it cannot be used."""
     target = Target(destination, config)
     try:
-        verdict = target.backend.send(target.backend.encode([]))
+        found = probe(target.backend)
     except TurnspanError as error:
         return "configuration", str(error)
     finally:
         target.close()
-    # An empty request may be rejected as invalid: it was understood all the same.
-    is_understood = verdict.answer in {"acknowledged", "partial", "invalid"}
-    return ("acknowledged", "") if is_understood else (str(verdict.answer), verdict.reason)
-
-
-def nearest(path: Path) -> Path:
-    """Return a path, or its nearest parent that exists."""
-    for each in (path, *path.parents):
-        with suppress(OSError):
-            each.lstat()
-            return each
-    return path
-
-
-def can_write(directory: Path) -> bool:
-    """Return whether files can be created in a directory."""
-    is_effective = os.access in os.supports_effective_ids
-    return directory.is_dir() and os.access(directory, os.W_OK | os.X_OK, effective_ids=is_effective)
+    return str(found.answer), "" if found.outcome is Outcome.GOOD else found.says
 
 
 # ---- the log

@@ -132,6 +132,10 @@ OPTIONS: Final[dict[str, tuple[Setting, ...]]] = {
         Setting("max_files", int, None, "number of files to keep (default: all)", least=1),
         *COMMON,
     ),
+    "sdk": (
+        Setting("exporter", str, "", "name of an installed OpenTelemetry span exporter, such as `console`"),
+        *COMMON,
+    ),
 }  # fmt: skip
 OPTION: Final = {option.name: option for options in OPTIONS.values() for option in options}
 

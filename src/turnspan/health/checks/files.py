@@ -14,7 +14,8 @@ from turnspan.delivery.policy import rules_of
 from turnspan.errors import TurnspanError
 from turnspan.health.checks import Group
 from turnspan.health.log_lines import read_log
-from turnspan.health.status import can_write, nearest
+from turnspan.private_files import can_write
+from turnspan.private_files import nearest_existing as nearest
 from turnspan.settings.config import CONFIG_NAME
 from turnspan.terminal import count
 

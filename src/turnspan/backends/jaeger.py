@@ -1,0 +1,82 @@
+"""An OTLP destination with Jaeger's query service beside it (`query_url`, usually port 16686).
+
+The query service is the one that Jaeger's own pages use. It gets no credentials.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from turnspan.backends.http_transport import HttpTransport, NoAnswerError
+from turnspan.backends.otlp import OtlpBackend, open_transport
+
+if TYPE_CHECKING:
+    from turnspan.backends.naming import Naming
+    from turnspan.backends.otlp import Transport
+    from turnspan.backends.settings import Endpoint, Server
+
+_MAX_BODY_BYTES: Final = 256 * 1024 * 1024  # Jaeger returns a trace with all its content, or nothing
+
+
+class _Span(msgspec.Struct, frozen=True):
+    id: str = msgspec.field(name="spanID")
+
+
+class _Trace(msgspec.Struct, frozen=True):
+    spans: list[_Span] = []
+
+
+class _Traces(msgspec.Struct, frozen=True):
+    data: list[_Trace] | None = None
+
+
+class JaegerBackend(OtlpBackend):
+    """Jaeger: sends OTLP, and asks the query service what is stored."""
+
+    def __init__(
+        self,
+        name: str,
+        naming: Naming,
+        transport: Transport,
+        max_request_bytes: int,
+        server: Server,
+        *,
+        query: Endpoint,
+    ) -> None:
+        super().__init__(name, naming, transport, max_request_bytes, server)
+        asked = open_transport(server.settings, query, {}, "http/protobuf", max_body_bytes=_MAX_BODY_BYTES)
+        assert isinstance(asked, HttpTransport)
+        self._http = asked
+        self._query = query
+        self.silence = ""  # why `stored` had no answer
+
+    def close(self) -> None:
+        """Close connections."""
+        super().close()
+        self._http.close()
+
+    def link(self, trace_id: bytes) -> str:
+        """Return the URL of a trace in Jaeger's UI."""
+        return f"{self._query.url}/trace/{trace_id.hex()}"
+
+    def stored(self, trace_id: bytes) -> frozenset[bytes] | None:
+        """Return the ids of the spans of a trace that Jaeger stores; None if there was no answer."""
+        try:
+            response = self._http.exchange("GET", f"{self._query.path.rstrip('/')}/api/traces/{trace_id.hex()}", {})
+        except NoAnswerError as error:
+            self.silence = str(error)
+            return None
+        if response.status == 404:
+            return frozenset()
+        if response.status != 200 or not response.is_complete:
+            self.silence = f"HTTP {response.status}{'' if response.is_complete else ', but the response was cut off'}"
+            return None
+        try:
+            answer = msgspec.json.decode(response.body, type=_Traces)
+            # Older servers omit leading zeros.
+            return frozenset(bytes.fromhex(span.id.zfill(16)) for trace in answer.data or () for span in trace.spans)
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+            self.silence = "the response cannot be read"
+            return None
