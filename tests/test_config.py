@@ -515,13 +515,11 @@ def test_the_table_names_everything(turnspan):
     assert all(f"`{name}`" in out.splitlines()[-1] for name in POLICY)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/configuration.md"])
-def test_the_pages_show_the_table(page):
-    """The tables in the docs are generated from the code."""
-    text = (ROOT / page).read_text()
+def test_the_page_shows_the_table():
+    """The tables in the docs are generated from the code: `turnspan config --table` prints them."""
+    text = (ROOT / "docs" / "configuration.md").read_text()
     found = re.search(r"<!-- settings -->\n(.*?)<!-- /settings -->", text, re.DOTALL)
-    if found is None or not found[1].strip():
-        pytest.skip(f"{page} has no table yet: `turnspan config --table` prints it")
+    assert found is not None
     assert found[1].strip() == "\n".join(table()).strip()
 
 
