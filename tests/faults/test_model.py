@@ -42,7 +42,7 @@ from turnspan.settings.config import load_config
 from turnspan.source import tail
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading, all_traces
-from turnspan.source.sessions import SessionFile
+from turnspan.source.sessions import SessionFile, session_at
 from turnspan.worker import serve
 
 IDLE_S = 9 * 60  # a little less than what turnspan takes for silence
@@ -420,7 +420,7 @@ class Loom(RuleBasedStateMachine):
         for transcript in self.transcripts:
             if not transcript.path.exists():
                 continue
-            traces = [mask(trace).trace for trace in all_traces(transcript)]
+            traces = [mask(trace).trace for trace in all_traces(session_at(transcript.path))]
             rows = rows_of(traces)
             if transcript.is_tampered:
                 loose.add(transcript.writer.session)
