@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from rows import Writer
-from turnspan.view.records import line_of, trace_record
 
 from turnspan.backends import Answer, Verdict
+from turnspan.commands.records import line_of, trace_record
 from turnspan.delivery.destinations import Target
 from turnspan.delivery.policy import rules_of
 from turnspan.secrets.replace import mask

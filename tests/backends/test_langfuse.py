@@ -219,7 +219,7 @@ UNUSABLE = {
     "server error": (reply(500), "HTTP 500"),
     "echoed key": (reply(401, b"sk-lf-very-secret"), "HTTP 401: the server refused the credentials: ***"),
     "not there": (reply(404), "HTTP 404: the Langfuse API is not there"),
-    "redirect": (reply(302, Location="https://elsewhere.example/x?token=1"), "a redirect, which is never followed"),
+    "redirect": (reply(302, Location="https://elsewhere.example/x?token=1"), "redirects are not followed"),
     "page": (reply(200, b"<html>", "text/html"), "the response of Langfuse cannot be read"),
     "nothing": (reply(200), "the response of Langfuse cannot be read"),
     "list": (reply(200, b"[]"), "the response of Langfuse cannot be read"),

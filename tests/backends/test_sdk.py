@@ -187,7 +187,7 @@ def test_opening_loads_no_sdk():
     import sys
     from turnspan.backends.sdk import open_backend
     open_backend({"exporter": "console"}, name="there", home=None).close()
-    print(sorted({"opentelemetry", "grpc", "requests"} & set(sys.modules)))
+    print(sorted({"opentelemetry.sdk", "grpc", "requests"} & set(sys.modules)))
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
