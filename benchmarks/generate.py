@@ -86,7 +86,7 @@ def write_archive(
             "seed": seed,
         },
         "totals": totals.report(),
-        "agents_nobody_launched": strays.report(),
+        "unlaunched_agents": strays.report(),
         "warmups": warmups.report(),
         "line_kinds": {kind: {"lines": n, "bytes": size} for kind, (n, size) in sorted(archive.kinds.items())},
         "by_version": {name: tally.report() for name, tally in by_version.items()},

@@ -299,7 +299,7 @@ class Session:
         counts["lines"] += t.sink.lines
         counts["bytes"] += t.sink.bytes
         path = f"projects/{self.project}/{self.id}.jsonl"
-        alone = {"agents_nobody_launched": self.stray.counts["agents"], "warmups": self.warmups.counts["agents"]}
+        alone = {"unlaunched_agents": self.stray.counts["agents"], "warmups": self.warmups.counts["agents"]}
         cost = {"client_cost_usd": self.tally.cost() / 1e8} if self.version >= NEWEST else {}
         times = {"started": stamp(self.started).decode(), "ended": stamp(t.now).decode()}
         return {

@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .again import differences
+from .live_vs_backfill import differences
 from .recorded import Recorded, Row, read_transcripts
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .hours import hours_before
 from .judge import judge
 from .scenarios import SCENARIOS
 from .stage import Stage, Typed
+from .time_shift import moved_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,7 +95,7 @@ def backfill(stage: Stage) -> None:
     elsewhere = stage.root / "elsewhere"
     shutil.copytree(stage.home.transcripts, elsewhere / ".claude" / "projects")
     for path in elsewhere.rglob("*.jsonl"):
-        path.write_text(hours_before(path.read_text(errors="surrogateescape")), errors="surrogateescape")
+        path.write_text(moved_back(path.read_text(errors="surrogateescape")), errors="surrogateescape")
     _run_turnspan(stage, "backfill", HOME=str(elsewhere), TURNSPAN_OTLP_ENDPOINT=stage.second_sink.url)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 _BIRTH_S = 5.0  # a bound, never reached by a process that goes on
 
 
-def carrying(mark: str) -> list[int]:
+def processes_with(mark: str) -> list[int]:
     """Find the processes whose environment holds `NAME=value`, ourselves left out."""
     wanted = mark.encode()
     others = (e for e in Path("/proc").iterdir() if e.name.isdecimal() and int(e.name) != os.getpid())

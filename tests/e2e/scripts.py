@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .asked import Asked
+    from .api_request import ApiRequest
 
 Block: TypeAlias = dict[str, Any]
 IMAGE = "pixel.png"
@@ -56,7 +56,7 @@ class Reply:
         return self.stop_reason or ("tool_use" if any(b["type"] == "tool_use" for b in self.blocks) else "end_turn")
 
 
-Step: TypeAlias = "Reply | Callable[[Asked], Reply]"
+Step: TypeAlias = "Reply | Callable[[ApiRequest], Reply]"
 
 
 def text(words: str) -> Block:
@@ -119,45 +119,47 @@ def _says(*steps: str) -> tuple[Step, ...]:
     return tuple(Reply((text(words),)) for words in steps)
 
 
-def _plan(asked: Asked) -> Reply:
+def _plan(request: ApiRequest) -> Reply:
     """Plan mode: write the plan where the client wants it, then ask to leave; older clients take it as a parameter."""
-    if asked.plan_file and "Write" in asked.tools and "Write" not in asked.called:
-        return Reply((call("Write", file_path=asked.plan_file, content=PLAN_TEXT),))
-    if "ExitPlanMode" not in asked.called:
+    if request.plan_file and "Write" in request.tools and "Write" not in request.called:
+        return Reply((call("Write", file_path=request.plan_file, content=PLAN_TEXT),))
+    if "ExitPlanMode" not in request.called:
         return Reply((text("Here is the plan."), call("ExitPlanMode", plan=PLAN_TEXT)))
     return (
         Reply((bash("echo planned > greeting.txt"),))
-        if "Bash" not in asked.called
+        if "Bash" not in request.called
         else Reply((text("The plan is carried out."),))
     )
 
 
-def _read_output(asked: Asked) -> Reply:
+def _read_output(request: ApiRequest) -> Reply:
     """Read what a command in the background wrote: with the client's tool for it, else the file that it named."""
-    told = next(r.text for r in reversed(asked.returned) if "background" in r.text)
+    told = next(r.text for r in reversed(request.returned) if "background" in r.text)
     task, file = TASK.search(told), OUTPUT_FILE.search(told)
-    if task and (tool := next((t for t in ("TaskOutput", "BashOutput") if t in asked.tools), None)):
+    if task and (tool := next((t for t in ("TaskOutput", "BashOutput") if t in request.tools), None)):
         return Reply((call(tool, task_id=task[1], bash_id=task[1], block=True, timeout=9000),))
     return Reply((call("Read", file_path=file[1] if file else "@CWD@/notes.txt"),))
 
 
-def _send_on(asked: Asked) -> Reply:
+def _send_on(request: ApiRequest) -> Reply:
     """Send an agent on that has finished: a message to it, in older clients a call that resumes it."""
-    agent_id = _last_agent(asked)
+    agent_id = _last_agent(request)
     words = "{subtasktwo} and once more [call @CALL@]"
-    if any("resume" in known for known in asked.tools.values()):
+    if any("resume" in known for known in request.tools.values()):
         more = {"description": "go on", "subagent_type": "general-purpose", "resume": agent_id}
         return Reply((call("Agent", prompt=words, **more),))
     return Reply((call("SendMessage", to=agent_id, summary="go on", message=words),))
 
 
-def _say_to_agent(asked: Asked) -> Reply:
+def _say_to_agent(request: ApiRequest) -> Reply:
     """Say something to an agent that is at work."""
-    return Reply((call("SendMessage", to=_last_agent(asked), summary="a word", message="Count the hidden ones too."),))
+    return Reply(
+        (call("SendMessage", to=_last_agent(request), summary="a word", message="Count the hidden ones too."),)
+    )
 
 
-def _last_agent(asked: Asked) -> str:
-    return next(found[1] for r in reversed(asked.returned) if (found := AGENT_ID.search(r.text)))
+def _last_agent(request: ApiRequest) -> str:
+    return next(found[1] for r in reversed(request.returned) if (found := AGENT_ID.search(r.text)))
 
 
 _LOOK = (
@@ -262,24 +264,24 @@ AUX: dict[str, Reply] = {
 }
 
 
-def reply_to(asked: Asked) -> Reply:
+def reply_to(request: ApiRequest) -> Reply:
     """Choose what the model answers."""
-    if asked.aux:
-        return AUX.get(asked.aux, Reply((text("ok"),)))
-    steps = SCRIPTS.get(asked.script or "", ())
-    if asked.step >= len(steps):
+    if request.aux:
+        return AUX.get(request.aux, Reply((text("ok"),)))
+    steps = SCRIPTS.get(request.script or "", ())
+    if request.step >= len(steps):
         return Reply((text("ok"),))
-    step = steps[asked.step]
-    return fitted(step if isinstance(step, Reply) else step(asked), asked)
+    step = steps[request.step]
+    return fitted(step if isinstance(step, Reply) else step(request), request)
 
 
-def fitted(reply: Reply, asked: Asked) -> Reply:
+def fitted(reply: Reply, request: ApiRequest) -> Reply:
     """Fit a reply to the tools that this client offers."""
     blocks = []
     for block in reply.blocks:
         if block["type"] == "tool_use":
-            name = "Task" if block["name"] == "Agent" and "Agent" not in asked.tools else block["name"]
-            known = asked.tools.get(name)
+            name = "Task" if block["name"] == "Agent" and "Agent" not in request.tools else block["name"]
+            known = request.tools.get(name)
             given = {k: v for k, v in block["input"].items() if not known or k in known}
             blocks.append({**block, "name": name, "input": given})
         else:

@@ -21,9 +21,9 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from .api import Api, Late
+from .api import Api, WaitError
 from .client import Home, install, make_home, recorder_command, register_hooks, version_tuple
-from .processes import carrying
+from .processes import processes_with
 from .sink import Sink
 from .terminal import POINTER, Terminal, open_terminal, wait_until
 
@@ -68,7 +68,7 @@ class Stage:
     def __exit__(self, *_: object) -> None:
         for client in self.open_clients:
             client.close()
-        with contextlib.suppress(Late):
+        with contextlib.suppress(WaitError):
             self.wait_for_quiet()
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
@@ -100,7 +100,7 @@ class Stage:
 
     def processes(self) -> list[int]:
         """Find the processes that carry this run's mark."""
-        return carrying(f"{MARK}={self.mark}")
+        return processes_with(f"{MARK}={self.mark}")
 
     def wait_for_quiet(self, timeout_s: float = 30) -> None:
         """Wait until all that the clients started is gone."""
@@ -162,7 +162,7 @@ class Stage:
         Clients before 2.1.47 do not say what the last words were, and on a busy machine write them down a second later:
         a story that quits at once would leave an answer that no event tells of.
         """
-        answer = self.api.answered(turn, step)
+        answer = self.api.wait_response(turn, step)
         said = self.wait_hook(event, after=answer["t_end"] - 0.05)
         if version_tuple(self.version) < (2, 1, 47):
             self.wait_written(answer["message_id"])
@@ -321,7 +321,7 @@ class Typed:
         seen = text[-12:]
         for patience_s in (8, 8):  # a dialog that is just closing swallows what is typed
             self.terminal.write(text)
-            with contextlib.suppress(Late):
+            with contextlib.suppress(WaitError):
                 wait_until(lambda: self.shows(seen), f"typed words on the screen: {seen!r}", patience_s)
                 break
             self.empty_line()
@@ -329,21 +329,21 @@ class Typed:
         if until is None:
             return
         for attempt in range(8):
-            with contextlib.suppress(Late):
+            with contextlib.suppress(WaitError):
                 wait_until(until, "the client took the words", 2.5)
                 return
             if attempt == 3:  # what was typed before the client listened is on the screen, and not in its line
                 self.empty_line()
                 self.terminal.write(text)
             self.terminal.key("Enter")
-        raise Late(f"the client did not take {text!r}\n{self.terminal.screen()}")
+        raise WaitError(f"the client did not take {text!r}\n{self.terminal.screen()}")
 
     def empty_line(self) -> None:
         """Take away what stands where one types, and wait until it is gone: what comes at once is a part of the words."""
         before = self.line()
         if before:
             self.terminal.key("C-u")
-            with contextlib.suppress(Late):  # a hint in grey stays where it is
+            with contextlib.suppress(WaitError):  # a hint in grey stays where it is
                 wait_until(lambda: self.line() != before, "the line is empty", 1)
 
     def line(self) -> str:
@@ -364,13 +364,13 @@ class Typed:
         deadline = time.monotonic() + 30
         while self.terminal.is_running():
             if time.monotonic() > deadline:
-                raise Late("the client did not leave\n" + self.terminal.screen())
+                raise WaitError("the client did not leave\n" + self.terminal.screen())
             self.empty_line()  # words that were taken may still stand there
             self.terminal.write("/exit")
-            with contextlib.suppress(Late):
+            with contextlib.suppress(WaitError):
                 wait_until(lambda: "/exit" in self.line(), "/exit where one types", 5)  # an earlier one may be shown
             self.terminal.key("Enter")
-            with contextlib.suppress(Late):
+            with contextlib.suppress(WaitError):
                 wait_until(lambda: not self.terminal.is_running(), "gone", 4)
         self.row["t_end"] = time.time()
 

@@ -111,7 +111,7 @@ def hooked(stage: Stage) -> None:
 def many_calls(stage: Stage) -> None:
     """Sixty calls in groups of ten, the last of them interrupted; then three thousand lines in one prompt."""
     client = stage.stream()
-    stage.api.answered(client.say("{many} work"), 5)
+    stage.api.wait_response(client.say("{many} work"), 5)
     stage.wait_gate("slow")
     client.interrupt()
     client.wait_results(1)
@@ -171,7 +171,7 @@ def auto_compact(stage: Stage) -> None:
     """The context is full in the middle of a turn: the client compacts, and the same turn goes on."""
     client = stage.stream()
     turn = client.say("{full} work")
-    stage.wait_hook("Stop", after=stage.api.answered(turn)["t_end"])
+    stage.wait_hook("Stop", after=stage.api.wait_response(turn)["t_end"])
     stage.finished(client.say("{hello} afterwards"), 0)
     client.close()
 
@@ -210,9 +210,9 @@ def one_session_twice(stage: Stage) -> None:
     first = stage.run("{hello} first")
     (key_a, text_a), (key_b, text_b) = stage.prompt("{slow} one"), stage.prompt("{slow} two")
     one = stage.start(text_a, "--resume", str(first["session_id"]))
-    stage.api.answered(key_a)
+    stage.api.wait_response(key_a)
     two = stage.start(text_b, "--resume", str(first["session_id"]))
-    stage.api.answered(key_b)
+    stage.api.wait_response(key_b)
     stage.open_gate("slow")
     for client in (one, two):
         client.process.communicate(timeout=60)
@@ -225,8 +225,8 @@ def two_sessions(stage: Stage) -> None:
     """Two sessions of one project at the same time, both busy."""
     (key_a, text_a), (key_b, text_b) = stage.prompt("{slow} one"), stage.prompt("{slow} two")
     one, two = stage.start(text_a), stage.start(text_b)
-    stage.api.answered(key_a)
-    stage.api.answered(key_b)
+    stage.api.wait_response(key_a)
+    stage.api.wait_response(key_b)
     stage.open_gate("slow")
     for client in (one, two):
         client.process.communicate(timeout=60)
@@ -238,11 +238,11 @@ def queue_stream(stage: Stage) -> None:
     """A second prompt sent while the first is busy with a tool."""
     client = stage.stream()
     busy = client.say("{slow} first")
-    stage.api.answered(busy)
+    stage.api.wait_response(busy)
     stage.wait_gate("slow")
     client.say("{hello} meanwhile")
     stage.open_gate("slow")
-    stage.api.answered(busy, 1)
+    stage.api.wait_response(busy, 1)
     if version_tuple(stage.version) <= OWN_ANSWER_UNTIL:
         stage.finished("p2", 0)
     stage.finished(client.say("{hello} later"), 0)
@@ -253,11 +253,11 @@ def queue_stream(stage: Stage) -> None:
 def interrupt_stream(stage: Stage) -> None:
     """An interruption through the control channel, in a stream and in a tool, then a normal turn."""
     client = stage.stream()
-    stage.api.asked(client.say("{slowstream} never ends"))
+    stage.api.wait_request(client.say("{slowstream} never ends"))
     wait_for_words(stage)
     client.interrupt()
     client.wait_results(1)
-    stage.api.answered(client.say("{slow} hangs"))
+    stage.api.wait_response(client.say("{slow} hangs"))
     stage.wait_gate("slow")
     client.interrupt()
     client.wait_results(2)
@@ -270,12 +270,12 @@ def sigterm(stage: Stage) -> None:
     """The client is asked to end in the middle of a tool; another session follows later."""
     _, text = stage.prompt("{slow} will be ended")
     client = stage.start(text)
-    stage.wait_written(stage.api.answered("p1")["message_id"])
+    stage.wait_written(stage.api.wait_response("p1")["message_id"])
     stage.wait_gate("slow")
     client.kill(signal.SIGTERM)
     stage.open_gate("slow")
     stage.wait_for_quiet()
-    session = str(stage.api.answered("p1")["session_id"])
+    session = str(stage.api.wait_response("p1")["session_id"])
     if not any(h["payload"].get("session_id") == session for h in stage.hooks("SessionEnd")):
         hours_later(stage, session)  # the client was gone before its hook began (2.1.292): as if it had been killed
     stage.run("{hello} another session")
@@ -287,9 +287,9 @@ def sigkill(stage: Stage) -> None:
     stage.run("{hello} before")
     _, text = stage.prompt("{slow} will be killed")
     client = stage.start(text)
-    stage.wait_written(stage.api.answered("p2")["message_id"])
+    stage.wait_written(stage.api.wait_response("p2")["message_id"])
     stage.wait_gate("slow")
     client.kill(signal.SIGKILL)
     stage.open_gate("slow")
-    hours_later(stage, str(stage.api.answered("p2")["session_id"]))
+    hours_later(stage, str(stage.api.wait_response("p2")["session_id"]))
     stage.run("{hello} another session")

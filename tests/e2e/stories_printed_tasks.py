@@ -32,10 +32,10 @@ def _ends_meanwhile(stage: Stage, client: Streamed) -> None:
     turn = client.say("{backgroundtwo} begin")
     stage.finished(turn, 1)
     busy = client.say("{slow} work")
-    stage.api.answered(busy)
+    stage.api.wait_response(busy)
     stage.wait_gate("slow")
     stage.open_gate("backgroundtwo")
-    stage.wait_written(f"<tool-use-id>{stage.api.answered(turn)['tool_uses'][0]['id']}")
+    stage.wait_written(f"<tool-use-id>{stage.api.wait_response(turn)['tool_uses'][0]['id']}")
     stage.open_gate("slow")
     stage.finished(busy, 1)
     stage.finished(client.say("{hello} afterwards"), 0)
@@ -103,7 +103,7 @@ def agent_sent_on(stage: Stage) -> None:
 
 def _ends_within(stage: Stage, turn: str) -> None:
     """Let an agent end, and turnspan see that, while the turn that sent it on is at work."""
-    asked = stage.api.answered(turn)["n"]
+    asked = stage.api.wait_response(turn)["n"]
     stage.wait_gate("slow")
     end = stage.api.wait_for(
         lambda e: e["event"] == "response" and e["script"] == "subtasktwo" and e["step"] == 2 and e["n"] > asked,

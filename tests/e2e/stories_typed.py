@@ -29,7 +29,7 @@ def typed(stage: Stage) -> None:
 def esc_in_tool(stage: Stage) -> None:
     """Esc while a command runs, then a normal turn."""
     client = stage.terminal()
-    stage.api.answered(client.type("{slow} first"))
+    stage.api.wait_response(client.type("{slow} first"))
     stage.wait_gate("slow")
     press_until(client, "Escape", lambda: _interrupted(client))
     stage.finished(client.type("{hello} second"), 0)
@@ -40,7 +40,7 @@ def esc_in_tool(stage: Stage) -> None:
 def esc_in_stream(stage: Stage) -> None:
     """Esc while the answer streams, then a normal turn."""
     client = stage.terminal()
-    stage.api.asked(client.type("{slowstream} first"))
+    stage.api.wait_request(client.type("{slowstream} first"))
     wait_for_words(stage)
     if version_tuple(stage.version) >= (2, 1, 207):  # older clients show no text before it is complete
         client.wait_shows("A long answer")
@@ -54,11 +54,11 @@ def typed_while_busy(stage: Stage) -> None:
     """Words typed while a tool runs."""
     client = stage.terminal()
     busy = client.type("{slow} first")
-    stage.api.answered(busy)
+    stage.api.wait_response(busy)
     stage.wait_gate("slow")
     client.type("{hello} meanwhile", check=False)
     stage.open_gate("slow")
-    stage.api.answered(busy, 1)
+    stage.api.wait_response(busy, 1)
     if version_tuple(stage.version) <= OWN_ANSWER_UNTIL:
         stage.finished("p2", 0)
     stage.finished(client.type("{hello} later"), 0)
@@ -75,7 +75,7 @@ def bash_mode(stage: Stage) -> None:
     wait_until(lambda: any(line.strip().startswith("!") for line in client.terminal.screen().splitlines()), "bash mode")
     client.enter("echo from-bash-mode")
     if version_tuple(stage.version) >= (2, 1, 207):
-        stage.api.answered("bash1")
+        stage.api.wait_response("bash1")
         stage.wait_hook("Stop", after=before)
     else:
         wait_until(
@@ -155,7 +155,7 @@ def typed_sigkill(stage: Stage) -> None:
     """The terminal's client is killed in the middle; the same session is continued in another."""
     client = stage.terminal()
     stage.finished(client.type("{hello} first"), 0)
-    stage.wait_written(stage.api.answered(client.type("{slow} killed"))["message_id"])
+    stage.wait_written(stage.api.wait_response(client.type("{slow} killed"))["message_id"])
     stage.wait_gate("slow")
     client.kill(signal.SIGKILL)
     stage.open_gate("slow")

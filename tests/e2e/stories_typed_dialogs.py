@@ -49,10 +49,10 @@ def _rewind(client: Typed, before: str, how: str = RESTORE) -> None:
 def decided(stage: Stage) -> None:
     """The person denies a command without a word, another one with some, answers a question, takes another model."""
     client = stage.terminal("--permission-mode", "default")
-    stage.api.answered(client.type("{touch} first"))
+    stage.api.wait_response(client.type("{touch} first"))
     _deny(client)
     turn = client.type("{touch} second")
-    stage.api.answered(turn)
+    stage.api.wait_response(turn)
     _deny(client, "leave it as it is")
     stage.finished(turn, 1)
     turn = client.type("{ask} which one")

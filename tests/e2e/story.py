@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .client import version_tuple
-from .hours import HOURS, hours_before
+from .time_shift import HOURS, moved_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +68,7 @@ def hours_later(stage: Stage, session_id: str) -> None:
     for path in stage.home.transcripts.rglob("*.jsonl"):
         if session_id in str(path):
             written = path.stat()
-            path.write_text(hours_before(path.read_text()))
+            path.write_text(moved_back(path.read_text()))
             os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))
     for path in (stage.home.config / "turnspan").rglob("*"):
         os.utime(path, (time.time() - HOURS * 3600,) * 2)

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from .api import Late
+from .api import WaitError
 from .screen import Screen
 
 COLUMNS, ROWS = 180, 50
@@ -72,7 +72,7 @@ def wait_until(is_so: object, what: str, timeout_s: float = 20, poll_s: float = 
     deadline = time.monotonic() + timeout_s
     while not is_so():
         if time.monotonic() > deadline:
-            raise Late(f"{what}: not in {timeout_s:.0f} s")
+            raise WaitError(f"{what}: not in {timeout_s:.0f} s")
         time.sleep(poll_s)
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .hours import HOURS
 from .judge import CHECKS, judge
+from .time_shift import HOURS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

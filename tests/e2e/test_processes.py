@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 
-from .processes import carrying
+from .processes import processes_with
 
 
 def test_a_process_is_found_at_once():
@@ -14,8 +14,8 @@ def test_a_process_is_found_at_once():
         name, value = mark.split("=")
         pid = os.posix_spawn(sys.executable, [sys.executable, "-ISc", "import time; time.sleep(60)"], {name: value})
         try:
-            assert carrying(mark) == [pid]
+            assert processes_with(mark) == [pid]
         finally:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-        assert carrying(mark) == []
+        assert processes_with(mark) == []

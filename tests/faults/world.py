@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.processes import carrying
+from e2e.processes import processes_with
 
 from faults.sink import spans_in
 from faults.story import loom
@@ -129,7 +129,7 @@ class World:
 
     def workers(self):
         """Return the processes that are at work here."""
-        return carrying(f"FAULTS_WORLD={self.token}")
+        return processes_with(f"FAULTS_WORLD={self.token}")
 
     # ---- how the story is lived
 

@@ -9,7 +9,7 @@ HOURS = 2  # more than what seals a turn whose tool never came back
 STAMP = re.compile(r'"timestamp":"([^"]+)"')
 
 
-def hours_before(transcript: str) -> str:
+def moved_back(transcript: str) -> str:
     """Move every time in a transcript."""
     return STAMP.sub(_moved, transcript)
 

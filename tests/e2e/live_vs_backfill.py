@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .hours import HOURS
+from .time_shift import HOURS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

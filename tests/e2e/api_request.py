@@ -1,4 +1,4 @@
-"""What one Messages API request asks for: a body and its headers → `Asked`.
+"""What one Messages API request asks for: a body and its headers → `ApiRequest`.
 
 The scripted API is the only witness of what really happened, so it must say of each request which turn it belongs to,
 without trusting the transcript it will be compared with. Rules:
@@ -31,7 +31,7 @@ INTERRUPTED = "[Request interrupted by user"
 PLAN_ACCEPTED = "Implement the following plan:"
 MEANWHILE = ("The user sent a new message while you were working", "The user sent the following message")
 COMPACTED = "This session is being continued from a previous conversation"
-GOES_ON = "goes-on"  # the turn of a request that knows only the summary: the one that ran before the compaction
+CONTINUED = "continued"  # the turn of a request that knows only the summary: the one that ran before the compaction
 STOP_BLOCKED = "Stop hook feedback"
 
 # What a request without the person's words is for, by a phrase that its instructions hold (oldest clients last).
@@ -56,7 +56,7 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ApiRequest:
     """One request, understood."""
 
     session_id: str | None
@@ -97,12 +97,12 @@ class _Start:
     kind: str | None
 
 
-def read_request(body: dict[str, Any], headers: dict[str, str]) -> Asked:
+def read_request(body: dict[str, Any], headers: dict[str, str]) -> ApiRequest:
     """Understand a request."""
     messages = body.get("messages") or []
     blocks = _text_blocks(messages)
     tools = {str(t.get("name")): frozenset((t.get("input_schema") or {}).get("properties") or {}) for t in _tools(body)}
-    base = Asked(
+    base = ApiRequest(
         session_id=_session_id(body, headers),
         model=str(body.get("model")),
         stream=bool(body.get("stream")),
@@ -190,7 +190,7 @@ def _starts(blocks: list[_Block]) -> list[_Start]:
         elif block.text.startswith(PLAN_ACCEPTED):
             found.append(_Start(block.at, block.text, "plan-exec", "plan-clear-context"))
         elif block.text.startswith(COMPACTED):
-            found.append(_Start(block.at, block.text, GOES_ON, "human"))
+            found.append(_Start(block.at, block.text, CONTINUED, "human"))
         elif mark:
             found.append(_Start(block.at, block.text, mark.group(1), "human"))
         elif CALLED_BY.search(block.text):
@@ -215,7 +215,7 @@ def _script(start: _Start | None) -> str | None:
         return "notified"
     if start.kind == "bash-mode":
         return "bash"
-    if start.turn == GOES_ON:
+    if start.turn == CONTINUED:
         return "compacted"
     named = SCRIPT.search(start.text)
     return named.group(1) if named else None
