@@ -1,11 +1,11 @@
-"""The scripted Messages API on loopback, and the truth about what it served.
+"""The scripted Messages API on loopback, which records everything it served.
 
 Rules:
 
-- Every answer has its own message id, request id and token counts: no two responses of a run can be confused.
-- Each answer is written to `truth.jsonl` when it ended: `event=response`, also when it was an error or when the client
-  hung up (`aborted`). The first time a tool's result comes back is `event=tool_result`.
-- Stories wait for what the API saw (`wait_for`), never for time to pass.
+- Every response has its own message id, request id and token counts, so that no two responses of a run are confused.
+- Each response is written to `truth.jsonl` when it ends, as `event=response`, including errors and responses during
+  which the client closed the connection (`aborted`). The first return of a tool result is `event=tool_result`.
+- Stories wait for requests and responses (`wait_for`); they never sleep.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ ERROR_TYPES = {400: "invalid_request_error", 401: "authentication_error", 500: "
 
 
 class WaitError(AssertionError):
-    """What a story waited for did not happen in time."""
+    """Something that a story waited for did not happen in time."""
 
 
 def usage_of(n: int, reply: Reply) -> dict[str, Any]:
-    """Make the token counts of the n-th response: each class moves by its own step, so every sum is telling too."""
+    """Return the token counts of the n-th response. Each class grows by its own step, so that sums are distinct, too."""
     five, hour = 300 + 11 * n, 40 + 2 * n
     usage: dict[str, Any] = {
         "input_tokens": 1000 + 7 * n,
@@ -54,7 +54,7 @@ def usage_of(n: int, reply: Reply) -> dict[str, Any]:
 
 
 class Api:
-    """The server; use it as a context."""
+    """The server, a context manager."""
 
     def __init__(self, truth: Path, cwd: Path, bodies: Path | None = None) -> None:
         self.cwd = cwd
@@ -65,7 +65,7 @@ class Api:
         self._n = 0
         self._attempts: dict[tuple[Any, ...], int] = {}
         self._returned: set[str] = set()
-        self._turns: dict[str | None, str | None] = {}  # session → the turn that its main conversation is in
+        self._turns: dict[str | None, str | None] = {}  # session → the current turn of its main conversation
         self._let_go = threading.Event()
         api = self
 
@@ -108,7 +108,7 @@ class Api:
     # ---- for stories
 
     def wait_for(self, wanted: Callable[[dict[str, Any]], bool], what: str, timeout_s: float = 30) -> dict[str, Any]:
-        """Wait until something was seen."""
+        """Wait for an event that matches; return it."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while True:
@@ -121,7 +121,7 @@ class Api:
     def wait_request(
         self, turn: str, step: int = 0, script: str | None = None, timeout_s: float = 30
     ) -> dict[str, Any]:
-        """Wait for a turn's request."""
+        """Wait for a request of a turn."""
 
         def wanted(e: dict[str, Any]) -> bool:
             here = e["event"] == "request" and not e["aux"] and e["step"] == step
@@ -130,13 +130,13 @@ class Api:
         return self.wait_for(wanted, f"step {step} of {turn}", timeout_s)
 
     def wait_response(self, turn: str, step: int = 0, timeout_s: float = 30) -> dict[str, Any]:
-        """Wait for the end of a turn's response."""
+        """Wait for the end of a response of a turn."""
 
         def wanted(e: dict[str, Any]) -> bool:
             here = e["event"] == "response" and not e["aux"] and e["http_status"] == 200
             return here and e["turn"] == turn and e["step"] == step
 
-        return self.wait_for(wanted, f"the answer to step {step} of {turn}", timeout_s)
+        return self.wait_for(wanted, f"the response to step {step} of {turn}", timeout_s)
 
     def let_go(self) -> None:
         """End all held streams."""
@@ -145,7 +145,7 @@ class Api:
     # ---- for the client
 
     def answer(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
-        """Answer one request and write down what happened."""
+        """Answer one request and record it."""
         t_request = time.time()
         headers = {k.lower(): v for k, v in handler.headers.items()}
         request = self._placed(read_request(body, headers))
@@ -173,7 +173,7 @@ class Api:
         self._note(row)
 
     def _placed(self, request: ApiRequest) -> ApiRequest:
-        """Give a request that begins with a summary the turn that was running when the client compacted."""
+        """Assign a request that begins with a summary to the turn during which the client compacted."""
         with self._changed:
             if request.turn == CONTINUED:
                 return replace(request, turn=self._turns.get(request.session_id))
@@ -275,7 +275,7 @@ class Api:
 
 
 def _after_failures(reply: Reply, tries: int) -> Reply:
-    """Decide what this attempt gets: a reply that fails N times is whole after them."""
+    """Return the reply for this attempt: after `fails` failures it succeeds."""
     if reply.fails and tries > reply.fails:
         return Reply(reply.blocks, reply.stop_reason)
     return reply
@@ -291,7 +291,7 @@ def _message(n: int, request: ApiRequest, reply: Reply, cwd: Path) -> dict[str, 
             made["id"] = f"toolu_{uuid.uuid4().hex[:22]}"
             made = json.loads(json.dumps(made).replace("@CALL@", made["id"]))
         content.append(made)
-    for i, block in enumerate(content):  # a search's result names the search before it
+    for i, block in enumerate(content):  # the result of a search refers to the search before it
         if block["type"] == "web_search_tool_result":
             block["tool_use_id"] = content[i - 1]["id"]
     return {
@@ -346,7 +346,7 @@ def _row(n: int, t_request: float, request: ApiRequest, reply: Reply, message: d
 
 
 def _opened(block: Block) -> Block:
-    """Make a block as `content_block_start` shows it: empty where deltas follow."""
+    """Return a block as in `content_block_start`: empty if deltas follow."""
     if block["type"] == "text":
         return {"type": "text", "text": ""}
     if block["type"] == "thinking":

@@ -1,4 +1,4 @@
-"""The scripted API understands what a client asks: which turn, which agent, which step."""
+"""The scripted API recognizes the turn, the agent and the step of a request."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ REMINDER = "<system-reminder>Today is a day. #p9</system-reminder>"
 
 
 def user(*texts: str, result: str = "") -> dict[str, Any]:
-    """A message of the person, perhaps after a tool's result."""
+    """A user message, optionally after a tool result."""
     parts = [{"type": "tool_result", "tool_use_id": result, "content": "done"}] if result else []
     return {"role": "user", "content": [*parts, *({"type": "text", "text": t} for t in texts)]}
 
 
 def answer(call: str = "") -> dict[str, Any]:
-    """An answer of the model, perhaps with a call."""
+    """A response of the model, optionally with a call."""
     part = {"type": "tool_use", "id": call, "name": "Bash", "input": {}} if call else {"type": "text", "text": "yes"}
     return {"role": "assistant", "content": [part]}
 
@@ -72,8 +72,8 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_turn_of_a_request(case: str):
-    """Every shape in which a client goes on or begins anew is told apart."""
+def test_a_request_is_assigned_to_its_turn(case: str):
+    """A request that continues a turn and one that starts a new turn are distinguished, in every format of the clients."""
     messages, (turn, kind, script, step) = CASES[case]
     seen = request_of(*messages)
     assert (seen.turn, seen.turn_kind, seen.script, seen.step) == (turn, kind, script, step)
@@ -81,13 +81,13 @@ def test_the_turn_of_a_request(case: str):
     assert seen.aux is None
 
 
-def test_words_typed_meanwhile_are_queued():
-    """They belong to the running turn, by their own name."""
+def test_a_prompt_typed_while_a_turn_runs_is_queued():
+    """It belongs to the running turn and keeps its own number."""
     assert request_of(FIRST, answer("t"), user(MEANWHILE, result="t")).queued == ("p2",)
 
 
-def test_an_agent_is_known_by_the_call_in_its_prompt():
-    """Also a fork, which carries the whole conversation before its own prompt."""
+def test_an_agent_is_identified_by_the_call_in_its_prompt():
+    """A fork is identified, too, although its requests begin with the complete conversation."""
     alone = request_of(user("{subtask} count [call toolu_5]"))
     fork = request_of(
         FIRST, answer("toolu_5"), user("Your directive: {subtask} count [call toolu_5]", result="toolu_5")
@@ -97,8 +97,8 @@ def test_an_agent_is_known_by_the_call_in_its_prompt():
         assert (seen.turn, seen.script, seen.step) == (None, "subtask", 0)
 
 
-def test_what_is_not_the_conversation_is_told_apart():
-    """Titles, warm-ups, compactions and the search behind a tool are no part of any turn."""
+def test_requests_outside_the_conversation_are_recognized():
+    """Titles, warm-ups, compactions and the search behind a tool do not belong to any turn."""
     compaction = user("Your task is to create a detailed summary of the conversation")
     assert request_of(FIRST, answer(), compaction).aux == "compact"
     assert request_of(user("Warmup")).aux == "warmup"
