@@ -19,7 +19,7 @@ def generate(out, *options):
 
 
 def rows_of(path):
-    """Every line of a transcript; each must be complete."""
+    """Yield the rows of a transcript; every line must be complete."""
     with path.open("rb") as file:
         for line in file:
             assert line.endswith(b"\n")

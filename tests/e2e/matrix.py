@@ -45,7 +45,7 @@ EXCUSED = {
     "unrecorded": "responses are in no transcript (the client was killed or interrupted first)",
     "prompts the client never wrote down": "prompts are in no transcript: their turns have an answer and no prompt",
     "responses that the client filed with another agent": (
-        "responses are in the file of the agent that suggests prompts: exported as part of that agent"
+        "answers are in the file of the prompt-suggestion subagent: exported as part of that subagent"
     ),
 }
 
@@ -135,7 +135,7 @@ def merged(page: str, text: str) -> str:
     return f"{page or HEAD}{BEGIN}\n{text}{END}\n"
 
 
-@click.command(help=__doc__)
+@click.command(help=(__doc__ or "").replace("\n\n", "\n\n\b\n"))  # \b: keep the lines as they are
 @click.argument("versions", nargs=-1)
 @click.option("--only", multiple=True, type=click.Choice(list(SCENARIOS)), help="Run only this story (repeatable).")
 @click.option("--table", "target", default=str(TABLE), help="The page to write, or - for standard output.")
