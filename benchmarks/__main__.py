@@ -1,6 +1,6 @@
 """Measure all goals for speed and memory, and print them as one table.
 
-    python -m benchmarks                       everything: about half an hour, 3 GB of generated transcripts
+    python -m benchmarks                       everything: about a quarter of an hour, 3 GB of generated transcripts
     python -m benchmarks --quick               the same with short sessions and a small archive: a few minutes
     python -m benchmarks secrets               which secrets masking misses, and what it masks wrongly
     … --data DIRECTORY --only event hook --json --write docs/performance.md
