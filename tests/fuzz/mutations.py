@@ -26,7 +26,7 @@ ODD = (
 )  # fmt: skip
 KINDS = (
     "user", "assistant", "system", "attachment", "queue-operation", "api-request", "summary", "tag", "progress", "mode",
-    "fork-context-ref", "ai-title", "nobody-knows-this",
+    "fork-context-ref", "ai-title", "unknown-type",
 )  # fmt: skip
 _MARK = b"== "
 
