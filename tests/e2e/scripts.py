@@ -227,7 +227,7 @@ SCRIPTS: dict[str, tuple[Step, ...]] = {
         *_says("Started in background."),
     ),
     "sendon": (Reply((agent("subtask", "count files"),)), _send_on, *_says("The agent was sent on.")),
-    "sendlater": (_send_on, Reply((bash(gate("slow")),)), *_says("It went on meanwhile.")),
+    "sendlater": (_send_on, Reply((bash(gate("slow")),)), *_says("It continued.")),
     "agentcommand": (Reply((agent("subtaskcommand", "long count", background=True),)), *_says("It was asked.")),
     "subtaskcommand": (Reply((in_background("background"),)), *_says("The command runs.")),
     "sayto": (_say_to_agent, *_says("I sent the agent a message.")),

@@ -75,7 +75,7 @@ def background_default(stage: Stage) -> None:
 
 @scenario(since="2.0.64", until="2.1.63", weight=2)
 def agent_resumed(stage: Stage) -> None:
-    """A finished agent is resumed by a later call of the same turn, then by another turn that continues meanwhile."""
+    """A finished agent is resumed by a later call of the same turn, then by another turn while that is running."""
     client = stage.stream()
     stage.finished(client.say("{sendon} delegate"), 2)
     turn = client.say("{sendlater} once more")
