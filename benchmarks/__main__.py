@@ -1,15 +1,15 @@
-"""Every goal of speed and memory, measured and judged in one table.
+"""Measure all goals for speed and memory, and print them as one table.
 
-    python -m benchmarks                       everything: about half an hour, and 3 GB of made transcripts
-    python -m benchmarks --quick               the same with short sessions and a small archive: some minutes
+    python -m benchmarks                       everything: about a quarter of an hour, 3 GB of generated transcripts
+    python -m benchmarks --quick               the same with short sessions and a small archive: a few minutes
     python -m benchmarks secrets               which secrets masking misses, and what it masks wrongly
     … --data DIRECTORY --only event hook --json --write docs/performance.md
 
-- Each row stands next to its yardstick, in the same run, interleaved: ratios of minima, and of medians, which tell how
-  busy the machine was. The ratio of the minima is judged.
-- `--data` is where made transcripts are kept, and found again the next time.
-- `--write` puts the table into a file, between its markers.
-- A goal that is missed is said so. It is no error: nothing here is a test.
+- Each row is measured next to its yardstick, in the same run, interleaved. The goal applies to the ratio of the minima;
+  the ratio of the medians shows how busy the machine was.
+- `--data` is a directory for generated transcripts, which the next run reuses.
+- `--write` replaces the table between the markers of a file.
+- A missed goal is marked in the table. It is not an error: benchmarks are not tests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-import backfill  # noqa: E402  the other files are scripts: they know each other by their plain names
+import backfill  # noqa: E402  the other files are scripts that import each other by name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,25 +37,25 @@ BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
 
 
 class Row(NamedTuple):
-    """One line of the table. `is_most`: the goal is the most it may be; else the least."""
+    """One row of the table. `is_most`: the goal is an upper bound, else a lower bound."""
 
     what: str
     next_to: str
     goal: float
     is_most: bool
-    best: float  # the ratio of the minima, or the figure itself
+    best: float  # the ratio of the minima, or an absolute figure
     median: float | None
     detail: str = ""
     unit: str = "x"
 
     @property
     def is_met(self) -> bool:
-        slack = 1.1 if self.goal == 1.0 else 1.0  # "the same" has to allow for noise
+        slack = 1.1 if self.goal == 1.0 else 1.0  # "equal" needs a tolerance for noise
         return self.best <= self.goal * slack if self.is_most else self.best >= self.goal
 
 
 class Size(NamedTuple):
-    """How much is measured."""
+    """The amount of work in a run."""
 
     lengths: tuple[int, ...]
     megabytes: int
@@ -71,11 +71,11 @@ QUICK = Size((10, 100, 1000), 60, 180, 5, 5, 20, 1)
 
 
 def script(name: str, *options: str) -> Any:
-    """What one of the other benchmarks found."""
+    """Run another benchmark; return its JSON output."""
     command = [sys.executable, str(HERE / name), *options, "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     if done.returncode:
-        sys.exit(f"{name} ended with code {done.returncode}")
+        sys.exit(f"{name} exited with {done.returncode}")
     return json.loads(done.stdout)
 
 
@@ -203,11 +203,11 @@ def table(rows: list[Row], took_s: float, *, is_quick: bool) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Put the table between the markers of a file."""
+    """Replace the table between the markers of a file."""
     before, _, rest = path.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     if not rest:
-        sys.exit(f"{path} has no {BEGIN}")
+        sys.exit(f"{path} has no marker {BEGIN}")
     path.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
 
 
@@ -216,9 +216,9 @@ def main() -> None:
         sys.exit(subprocess.run([sys.executable, str(HERE / "leaks.py"), *sys.argv[2:]], check=False).returncode)
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="short sessions, a small archive, fewer rounds")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="some of it")
-    parser.add_argument("--data", type=Path, help="where made transcripts are kept, and found again")
-    parser.add_argument("--write", type=Path, help="a file with markers for the table")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="run only these parts")
+    parser.add_argument("--data", type=Path, help="directory for generated transcripts, reused by the next run")
+    parser.add_argument("--write", type=Path, help="write the table between the markers of this file")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     size = QUICK if options.quick else FULL

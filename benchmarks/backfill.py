@@ -67,7 +67,7 @@ def timed(command: list[str], env: dict[str, str]) -> Run:
         wall_s = time.perf_counter() - began
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
-            sys.exit(f"{command} ended with code {process.returncode}")
+            sys.exit(f"{command} exited with {process.returncode}")
         out.seek(0)
         output = out.read().decode()
     peak_mb = used.ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)  # macOS counts bytes, Linux KB

@@ -202,7 +202,7 @@ def measure(turns: int, rounds: int) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=100, help="how many made-up turns of 13 spans")
+    parser.add_argument("--turns", type=int, default=100, help="number of generated turns, each with 13 spans")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()

@@ -51,7 +51,7 @@ def write_archive(
     archive = Archive(out / "projects", dice, {}, defaultdict(lambda: [0, 0]))
     eras = [era for era in ERAS if version in (None, era.name)]
     if not eras:
-        sys.exit(f"no such version: {version} (there are {', '.join(era.name for era in ERAS)})")
+        sys.exit(f"no such version: {version} (available: {', '.join(era.name for era in ERAS)})")
     weights = [dice.rng.lognormvariate(0, 1.1) for _ in range(sessions)]
     until = list(itertools.accumulate(era.share for era in eras))
     totals, strays, warmups, rows = Tally(), Tally(), Tally(), []
@@ -86,7 +86,7 @@ def write_archive(
             "seed": seed,
         },
         "totals": totals.report(),
-        "agents_nobody_launched": strays.report(),
+        "unlaunched_agents": strays.report(),
         "warmups": warmups.report(),
         "line_kinds": {kind: {"lines": n, "bytes": size} for kind, (n, size) in sorted(archive.kinds.items())},
         "by_version": {name: tally.report() for name, tally in by_version.items()},

@@ -346,7 +346,7 @@ def main():
     random = Random(options.seed)
     makers = (named_samples, password_samples, command_samples, key_samples, format_samples)
     groups = {
-        "promised": rates(sample for make in makers for sample in make(random, options.samples)),
+        "covered": rates(sample for make in makers for sample in make(random, options.samples)),
         "detect-secrets": rates(detect_secrets_samples(random, options.samples)),
     }
     if options.gitleaks:

@@ -107,10 +107,10 @@ def cost_of_traces(rounds):
             for piece in Reading(session_at(file), Progress(), ending).pieces()
             for trace in piece.traces
         ]
-    spelling, policy = GenAI(Capture()), Policy()
+    naming, policy = GenAI(Capture()), Policy()
     best = race(
         {
-            "encode": lambda: [encode_request([trace], spelling) for trace in traces],
+            "encode": lambda: [encode_request([trace], naming) for trace in traces],
             "redact": lambda: [redact(trace, policy) for trace in traces],
         },
         rounds,

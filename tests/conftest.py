@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Options, hooks and fixtures for all tests."""
 
 import os
 import signal
@@ -9,36 +9,36 @@ from hypothesis import settings
 
 from turnspan.cli import main
 
-# The same examples every time, however slow the machine is; `--hypothesis-profile=search` looks for new ones.
+# The same examples in every run and no deadline; `--hypothesis-profile=search` looks for new ones.
 settings.register_profile("plain", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, max_examples=2000)
 settings.load_profile("plain")
 
 
 def pytest_addoption(parser):
-    """Add what a person may ask for."""
-    parser.addoption("--update-golden", action="store_true", help="write fixtures/*/golden.json anew")
-    parser.addoption("--slow", action="store_true", help="also run what needs a big real part, as CI does")
+    """Add our command-line options."""
+    parser.addoption("--update-golden", action="store_true", help="rewrite fixtures/*/golden.json")
+    parser.addoption("--slow", action="store_true", help="also run tests that need the npm client, a backend server or a browser, as CI does")
 
 
 def pytest_configure():
-    """Whatever started us: a job in the background ignores Ctrl-C, and so would every process of ours."""
+    """Restore SIGINT: a background job ignores it, and every process of the tests would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out what needs a big real part (the npm client, a server), unless it was asked for; CI asks for it."""
+    """Skip slow tests (the npm client, a server, a browser) unless --slow is given, as in CI."""
     if config.getoption("--slow"):
         return
-    skip = pytest.mark.skip(reason="needs a big real part: run it with --slow, as CI does")
+    skip = pytest.mark.skip(reason="slow: run it with --slow, as CI does")
     for item in items:
         if "slow" in item.keywords:
             item.add_marker(skip)
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus):
-    """Say what was shown, and write it down if that is wanted and all went well."""
+    """Print the figures of the run; write them into the page if requested and all tests passed."""
     if not figures.noted():
         return
     terminalreporter.section("figures")
@@ -51,7 +51,7 @@ def pytest_terminal_summary(terminalreporter, exitstatus):
 
 @pytest.fixture
 def command(capsys):
-    """Run the command line here; give its exit code and what it wrote."""
+    """Run the command line in this process; return its exit code, stdout and stderr."""
 
     def run(*arguments):
         with pytest.raises(SystemExit) as exit_:

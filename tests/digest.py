@@ -1,7 +1,7 @@
-"""`python -m tests.digest [FILE]`: one line for each session of the fixtures and of the recordings, with digests.
+"""`python -m tests.digest [FILE]`: digests of the traces and requests of every fixture and recording, one session a line.
 
-A line names a session and the digest of its traces as they are built, and of the requests that each destination would
-get, in every capture mode. Run it before and after a change that must not change what is exported, and compare:
+Each line has the digest of a session's traces, and of the requests for each type of destination in every capture mode.
+Run it before and after a change that must not affect what is exported, and compare:
 
     python -m tests.digest before.txt; …; python -m tests.digest after.txt; diff before.txt after.txt
 """
@@ -59,7 +59,7 @@ def session_digests(session, targets):
 
 
 def lines():
-    """Yield a line for each session of every tree that is there."""
+    """Yield a line for each session of every tree that exists."""
     with tempfile.TemporaryDirectory() as directory:
         targets = settings(Path(directory))
         for tree in TREES:
@@ -76,7 +76,7 @@ def main():
     whole = hashlib.sha256("\n".join(found).encode()).hexdigest()
     if len(sys.argv) > 1:
         Path(sys.argv[1]).write_text("\n".join([*found, ""]))
-    print(f"{len(found)} sessions: {whole}")  # noqa: T201  the answer
+    print(f"{len(found)} sessions: {whole}")  # noqa: T201  the result
 
 
 if __name__ == "__main__":

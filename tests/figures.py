@@ -1,8 +1,8 @@
-"""What a run has shown, in figures: printed at its end, and written into `docs/reliability.md` when asked to.
+"""Figures of a test run: printed at its end, and optionally written into `docs/reliability.md`.
 
-A suite says `note("kill", "…")`. With `TURNSPAN_FIGURES=1` the text between `<!-- kill -->` and `<!-- / -->` on that
-page is replaced by it, so that the page tells what was last run and nothing else. (Not with `pytest -n`: the processes that
-it starts keep their notes to themselves.)
+A suite calls `note("kill", "…")`. With `TURNSPAN_FIGURES=1` that text replaces what is between `<!-- kill -->` and
+`<!-- / -->` on the page, so that the page shows the figures of the last run. (This does not work with `pytest -n`: notes
+are not sent from its worker processes.)
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _noted: dict[str, str] = {}
 
 
 def note(key, text, *, is_sampled=False):
-    """Remember what a suite has shown; the last word counts. `is_sampled`: by default it shows only a part."""
+    """Record a figure; the last one for a key counts. `is_sampled`: by default the suite runs only a sample."""
     _noted[key] = f"{text} (a sample)" if is_sampled and not IS_ALL else text
 
 
 def noted():
-    """Return what was noted in this run."""
+    """Return the figures of this run."""
     return dict(_noted)
 
 
 def write(page, figures):
-    """Put figures into a page, each in its place; a figure without a place is an error."""
+    """Write figures into a page; a figure without a marker is an error."""
     text = page.read_text(encoding="utf-8")
     for key, figure in figures.items():
         place = re.compile(rf"(<!-- {re.escape(key)} -->).*?(<!-- / -->)", re.DOTALL)

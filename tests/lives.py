@@ -1,4 +1,4 @@
-"""Replays a session: the same files at many moments, with the events of those moments."""
+"""Replays a session: its files as they were at many moments, with the events of those moments."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Reads transcripts in one pass, and shows the result."""
+"""Reads transcripts in one pass, and outlines the traces."""
 
 import msgspec
 
@@ -13,7 +13,7 @@ def project_dirs(projects):
 
 
 def read(path, progress=None, **ending):
-    """Return the traces of one reading of a session, and the progress after it. It is over unless said otherwise."""
+    """Read a session once; return its traces and the progress. By default the session is over."""
     progress = progress or Progress()
     traces = []
     for piece in Reading(SessionFile(path.stem, path), progress, Ending(**(ending or {"is_over": True}))).pieces():
@@ -55,7 +55,7 @@ def spans(traces, kind=None):
 
 
 def outline(traces):
-    """Return one line a span, indented below its parent; `…` marks a parent in an earlier trace."""
+    """Return one line for each span, indented below its parent; `…` marks a parent in an earlier trace."""
     lines = []
     for trace in traces:
         depths = {}

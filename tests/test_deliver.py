@@ -122,7 +122,7 @@ def test_a_span_that_is_too_large_alone_is_cut(limit, kept):
 
 
 def test_a_span_that_is_too_large_without_content_is_quarantined_alone():
-    """When not even its metadata is taken it is named, and the others go on."""
+    """A span whose metadata alone is too large is quarantined; the others are sent."""
     backend = Recording(lambda rows: TOO_LARGE if any(row.name == "Turn 2" for row in rows) else ACKNOWLEDGED)
     delivery = deliver(backend, turns(4))
     assert delivery.stopped is None

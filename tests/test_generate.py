@@ -19,7 +19,7 @@ def generate(out, *options):
 
 
 def rows_of(path):
-    """Every line of a transcript; each must be complete."""
+    """Yield the rows of a transcript; every line must be complete."""
     with path.open("rb") as file:
         for line in file:
             assert line.endswith(b"\n")
@@ -106,7 +106,7 @@ def check_tree(out, expected):
     assert dict(sessions.tokens) == totals["tokens"]
     assert dict(Counter(sessions.calls.values())) == totals["tool_calls_by_name"]
     assert sum(totals["turns_by_origin"].values()) == totals["turns"]
-    apart = [expected["agents_nobody_launched"], expected["warmups"]]
+    apart = [expected["unlaunched_agents"], expected["warmups"]]
     strays.report()
     assert len(places) == sum(part.get("agents", 0) for part in apart)
     assert all(strays.tokens[name] == sum(part["tokens"][name] for part in apart) for name in TOKENS)

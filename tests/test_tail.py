@@ -199,7 +199,7 @@ def test_an_unreadable_file_is_named(tmp_path):
     path.touch(mode=0)
     user = os.geteuid()
     if user == 0:
-        os.seteuid(65534)  # root may read everything, nobody may not
+        os.seteuid(65534)  # root can read every file; 65534 is an unprivileged user
     try:
         assert "permission denied" in why_not(path)
     finally:

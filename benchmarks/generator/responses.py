@@ -112,7 +112,7 @@ def respond(t: Transcript, *, is_final: bool, blob: bytes = b"", tools: str = "r
     tally.counts["generations"] += 1
     tally.counts["subagent_generations"] += t.depth > 0
     stop = b"null" if version < (2, 1, 63) and dice.chance(0.95) else b'"end_turn"' if is_final else b'"tool_use"'
-    # some tools are done before the response is: their results stand between its lines
+    # some tools finish before the response does: their results are between its lines
     is_split = len(calls) > 1 and not any(c.prompt for c in calls) and dice.chance(0.18)
     tally.counts["responses_split_by_results"] += is_split
     asked_by: list[bytes] = []
@@ -185,7 +185,7 @@ DONE = shape(
 DONE_INLINE = shape({"content": "<<=content>>", "totalDurationMs": "<<=took_ms>>", "totalTokens": "<<=tokens>>"})
 LAUNCHED = shape({"isAsync": True, "status": "async_launched", "agentId": "<<agent>>", "prompt": "<<prompt>>"})
 REPORT = shape(
-    [{"type": "text", "text": "<<text>>"}, {"type": "text", "text": "agentId: <<agent>> (keep it to go on)"}]
+    [{"type": "text", "text": "<<text>>"}, {"type": "text", "text": "agentId: <<agent>> (keep it to continue)"}]
 )
 NOTE = shape([{"type": "text", "text": "Runs in the background.\nagentId: <<agent>>"}])
 

@@ -87,7 +87,7 @@ class Session:
         if dice.chance(0.06):
             self.local_command(dice.random())
         if dice.chance(0.01) and self.version < (2, 1, 100):
-            t.link("user/meta", content=b'"Go on from where you stopped."')
+            t.link("user/meta", content=b'"Continue from where you stopped."')
             t.link("assistant/none", id=dice.uuid(), text=b"No response requested.")
             self.tally.counts["synthetic_without_request"] += 1
         self.turns += 1
@@ -254,7 +254,7 @@ class Session:
         if PROGRESS_BEGAN <= self.version < PROGRESS_ENDED:
             t.link("progress/hook", event=b"Stop", match=b"", tool=dice.uuid())
             if dice.chance(0.03):
-                stray_agent(t, self.stray, b"aprompt_suggestion-", b"Say what the person may want next.")
+                stray_agent(t, self.stray, b"aprompt_suggestion-", b"Suggest what the user may want next.")
         if self.version >= (2, 0, 50):
             t.link("system/stop_hook_summary", took_ms=b"%d" % dice.below(900), tool=dice.uuid())
         if self.version >= (2, 1, 100):
@@ -299,7 +299,7 @@ class Session:
         counts["lines"] += t.sink.lines
         counts["bytes"] += t.sink.bytes
         path = f"projects/{self.project}/{self.id}.jsonl"
-        alone = {"agents_nobody_launched": self.stray.counts["agents"], "warmups": self.warmups.counts["agents"]}
+        alone = {"unlaunched_agents": self.stray.counts["agents"], "warmups": self.warmups.counts["agents"]}
         cost = {"client_cost_usd": self.tally.cost() / 1e8} if self.version >= NEWEST else {}
         times = {"started": stamp(self.started).decode(), "ended": stamp(t.now).decode()}
         return {

@@ -142,7 +142,7 @@ def make_call(t: Transcript) -> Call:
     may_delegate = t.depth == 0 or (t.depth == 1 and version >= (2, 1, 63) and dice.chance(0.3))
     if roll < 0.025 and may_delegate:
         name = b"Agent" if version >= (2, 1, 75) else b"Task"
-        prompt = dice.prose(700) + id_  # unique, as a person's task would be
+        prompt = dice.prose(700) + id_  # unique, like a user's task
         about, kind = dice.words(), b"Explore" if dice.chance(0.4) else b"general-purpose"
         asked = fill(AGENT_IN, about=about, prompt=prompt, kind=kind)
         call = Call(id_, name, asked, prompt=prompt, about=about, kind=kind)

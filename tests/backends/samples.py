@@ -134,7 +134,7 @@ def small_trace(n: int, *, version: str = "2.1.325") -> Trace:
 
 
 def sdk_spans(traces, naming):
-    """Return the same traces as spans of the SDK."""
+    """Return traces as spans of the SDK."""
     scope = InstrumentationScope("turnspan", __version__)
     spans = []
     for trace in traces:
@@ -210,7 +210,7 @@ def _usages():
 
 
 def spans_of(text):
-    """Return a strategy for spans with such texts."""
+    """Return a strategy for spans whose texts come from `text`."""
     return st.builds(
         Span,
         span_id=span_ids,
@@ -241,7 +241,7 @@ def spans_of(text):
 
 
 def traces_of(text):
-    """Return a strategy for traces with such texts."""
+    """Return a strategy for traces whose texts come from `text`."""
     return st.builds(
         Trace,
         trace_id=trace_ids,

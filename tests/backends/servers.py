@@ -100,7 +100,7 @@ def _plain(value):
 class HttpServer:
     """Answers each request with the next of `answers`, and repeats the last.
 
-    An answer is bytes, or a function of the connection and the request: whatever a test wants to do to a client.
+    An answer is bytes, or a function of the connection and the request.
     """
 
     def __init__(self, *answers, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> None:
@@ -167,7 +167,7 @@ class HttpServer:
 
 
 class _Stream:
-    """Lines and bytes of a connection. A file made of it would keep the socket open after a close."""
+    """Lines and bytes of a connection. `makefile` would keep the socket open after `close`."""
 
     def __init__(self, connection) -> None:
         self._connection = connection
@@ -249,11 +249,11 @@ class GrpcServer(TraceServiceServicer):
 
 
 class Certificates:
-    """A private CA and the certificates it signed, made with the openssl command."""
+    """A private CA and the certificates it signed, created with the openssl command."""
 
     def __init__(self, directory) -> None:
         if shutil.which("openssl") is None:
-            pytest.skip("the openssl command is needed to make certificates")
+            pytest.skip("needs the openssl command")
         self._directory = directory
         self.ca = self._path("ca.pem")
         self._run(

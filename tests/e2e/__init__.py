@@ -1,1 +1,1 @@
-"""The real client against a scripted API: what it was served, next to what reached the OTLP server."""
+"""End-to-end tests: a real client runs against a scripted API, and the exported spans are compared with the API's record."""

@@ -1,11 +1,11 @@
-"""The scripted Messages API on loopback, and the truth about what it served.
+"""The scripted Messages API on loopback, which records everything it served.
 
 Rules:
 
-- Every answer has its own message id, request id and token counts: no two responses of a run can be confused.
-- Each answer is written to `truth.jsonl` when it ended: `event=response`, also when it was an error or when the client
-  hung up (`aborted`). The first time a tool's result comes back is `event=tool_result`.
-- Stories wait for what the API saw (`wait_for`), never for time to pass.
+- Every response has its own message id, request id and token counts, so that no two responses of a run are confused.
+- Each response is written to `truth.jsonl` when it ends, as `event=response`, including errors and responses during
+  which the client closed the connection (`aborted`). The first return of a tool result is `event=tool_result`.
+- Stories wait for requests and responses (`wait_for`); they never sleep.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Self
 
-from .asked import GOES_ON, Asked, read_request
+from .api_request import CONTINUED, ApiRequest, read_request
 from .scripts import Block, Reply, reply_to
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ HELD_MAX_S = 30.0
 ERROR_TYPES = {400: "invalid_request_error", 401: "authentication_error", 500: "api_error", 529: "overloaded_error"}
 
 
-class Late(AssertionError):  # noqa: N818 - it reads as what it is: `raise Late`
-    """What a story waited for did not happen in time."""
+class WaitError(AssertionError):
+    """Something that a story waited for did not happen in time."""
 
 
 def usage_of(n: int, reply: Reply) -> dict[str, Any]:
-    """Make the token counts of the n-th response: each class moves by its own step, so every sum is telling too."""
+    """Return the token counts of the n-th response. Each class grows by its own step, so that sums are distinct, too."""
     five, hour = 300 + 11 * n, 40 + 2 * n
     usage: dict[str, Any] = {
         "input_tokens": 1000 + 7 * n,
@@ -54,7 +54,7 @@ def usage_of(n: int, reply: Reply) -> dict[str, Any]:
 
 
 class Api:
-    """The server; use it as a context."""
+    """The server, a context manager."""
 
     def __init__(self, truth: Path, cwd: Path, bodies: Path | None = None) -> None:
         self.cwd = cwd
@@ -65,7 +65,7 @@ class Api:
         self._n = 0
         self._attempts: dict[tuple[Any, ...], int] = {}
         self._returned: set[str] = set()
-        self._turns: dict[str | None, str | None] = {}  # session → the turn that its main conversation is in
+        self._turns: dict[str | None, str | None] = {}  # session → the current turn of its main conversation
         self._let_go = threading.Event()
         api = self
 
@@ -108,7 +108,7 @@ class Api:
     # ---- for stories
 
     def wait_for(self, wanted: Callable[[dict[str, Any]], bool], what: str, timeout_s: float = 30) -> dict[str, Any]:
-        """Wait until something was seen."""
+        """Wait for an event that matches; return it."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while True:
@@ -116,10 +116,12 @@ class Api:
                 if found is not None:
                     return found
                 if not self._changed.wait(max(0.0, deadline - time.monotonic())) and time.monotonic() >= deadline:
-                    raise Late(f"the API did not see {what} in {timeout_s:.0f} s")
+                    raise WaitError(f"the API did not see {what} in {timeout_s:.0f} s")
 
-    def asked(self, turn: str, step: int = 0, script: str | None = None, timeout_s: float = 30) -> dict[str, Any]:
-        """Wait for a turn's request."""
+    def wait_request(
+        self, turn: str, step: int = 0, script: str | None = None, timeout_s: float = 30
+    ) -> dict[str, Any]:
+        """Wait for a request of a turn."""
 
         def wanted(e: dict[str, Any]) -> bool:
             here = e["event"] == "request" and not e["aux"] and e["step"] == step
@@ -127,14 +129,14 @@ class Api:
 
         return self.wait_for(wanted, f"step {step} of {turn}", timeout_s)
 
-    def answered(self, turn: str, step: int = 0, timeout_s: float = 30) -> dict[str, Any]:
-        """Wait for the end of a turn's response."""
+    def wait_response(self, turn: str, step: int = 0, timeout_s: float = 30) -> dict[str, Any]:
+        """Wait for the end of a response of a turn."""
 
         def wanted(e: dict[str, Any]) -> bool:
             here = e["event"] == "response" and not e["aux"] and e["http_status"] == 200
             return here and e["turn"] == turn and e["step"] == step
 
-        return self.wait_for(wanted, f"the answer to step {step} of {turn}", timeout_s)
+        return self.wait_for(wanted, f"the response to step {step} of {turn}", timeout_s)
 
     def let_go(self) -> None:
         """End all held streams."""
@@ -143,23 +145,23 @@ class Api:
     # ---- for the client
 
     def answer(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
-        """Answer one request and write down what happened."""
+        """Answer one request and record it."""
         t_request = time.time()
         headers = {k.lower(): v for k, v in handler.headers.items()}
-        asked = self._placed(read_request(body, headers))
-        reply, n = self._admit(asked, t_request)
+        request = self._placed(read_request(body, headers))
+        reply, n = self._admit(request, t_request)
         if self._bodies:
             kept = json.dumps({"n": n, "headers": headers, "body": body}, indent=1)
             (self._bodies / f"{n:03}.json").write_text(kept)
-        message = _message(n, asked, reply, self.cwd) if reply.status == 200 else None
-        row = _row(n, t_request, asked, reply, message)
+        message = _message(n, request, reply, self.cwd) if reply.status == 200 else None
+        row = _row(n, t_request, request, reply, message)
         try:
             time.sleep(FIRST_BYTE_S)
             row["t_first_byte"] = time.time()
             if message is None:
                 error = {"type": ERROR_TYPES.get(reply.status, "api_error"), "message": reply.error}
                 _send_json(handler, reply.status, {"type": "error", "error": error}, row["request_id"])
-            elif not asked.stream:
+            elif not request.stream:
                 row["t_first_token"] = time.time()
                 row["block_end"] = [time.time() for _ in message["content"]]
                 _send_json(handler, 200, message, row["request_id"])
@@ -170,23 +172,30 @@ class Api:
         row["t_end"] = time.time()
         self._note(row)
 
-    def _placed(self, asked: Asked) -> Asked:
-        """Give a request that begins with a summary the turn that was running when the client compacted."""
+    def _placed(self, request: ApiRequest) -> ApiRequest:
+        """Assign a request that begins with a summary to the turn during which the client compacted."""
         with self._changed:
-            if asked.turn == GOES_ON:
-                return replace(asked, turn=self._turns.get(asked.session_id))
-            if asked.turn is not None and not asked.aux:
-                self._turns[asked.session_id] = asked.turn
-        return asked
+            if request.turn == CONTINUED:
+                return replace(request, turn=self._turns.get(request.session_id))
+            if request.turn is not None and not request.aux:
+                self._turns[request.session_id] = request.turn
+        return request
 
-    def _admit(self, asked: Asked, t_request: float) -> tuple[Reply, int]:
-        reply = reply_to(asked)
+    def _admit(self, request: ApiRequest, t_request: float) -> tuple[Reply, int]:
+        reply = reply_to(request)
         with self._changed:
             self._n += 1
             n = self._n
-            key = (asked.session_id, asked.parent_tool_use_id, asked.turn, asked.script, asked.step, asked.aux)
+            key = (
+                request.session_id,
+                request.parent_tool_use_id,
+                request.turn,
+                request.script,
+                request.step,
+                request.aux,
+            )
             tries = self._attempts[key] = self._attempts.get(key, 0) + 1
-            for back in asked.returned:
+            for back in request.returned:
                 if back.tool_use_id not in self._returned:
                     self._returned.add(back.tool_use_id)
                     self._write({
@@ -194,9 +203,9 @@ class Api:
                         "text": back.text[:4000], "text_len": len(back.text), "t_seen": t_request,
                     })  # fmt: skip
             self.seen.append({
-                "event": "request", "n": n, "aux": asked.aux, "turn": asked.turn, "script": asked.script,
-                "step": asked.step, "thread": asked.thread, "session_id": asked.session_id, "try": tries,
-                "parent_tool_use_id": asked.parent_tool_use_id, "queued": list(asked.queued),
+                "event": "request", "n": n, "aux": request.aux, "turn": request.turn, "script": request.script,
+                "step": request.step, "thread": request.thread, "session_id": request.session_id, "try": tries,
+                "parent_tool_use_id": request.parent_tool_use_id, "queued": list(request.queued),
             })  # fmt: skip
             self._changed.notify_all()
         return _after_failures(reply, tries), n
@@ -266,30 +275,30 @@ class Api:
 
 
 def _after_failures(reply: Reply, tries: int) -> Reply:
-    """Decide what this attempt gets: a reply that fails N times is whole after them."""
+    """Return the reply for this attempt: after `fails` failures it succeeds."""
     if reply.fails and tries > reply.fails:
         return Reply(reply.blocks, reply.stop_reason)
     return reply
 
 
-def _message(n: int, asked: Asked, reply: Reply, cwd: Path) -> dict[str, Any]:
+def _message(n: int, request: ApiRequest, reply: Reply, cwd: Path) -> dict[str, Any]:
     content: list[Block] = []
     for block in reply.blocks:
         made = json.loads(json.dumps(block).replace("@CWD@", str(cwd)).replace("@N@", uuid.uuid4().hex[:20]))
-        if block["type"] == "text" and not asked.aux:
+        if block["type"] == "text" and not request.aux:
             made["text"] += f" [r{n}]"
         if block["type"] == "tool_use":
             made["id"] = f"toolu_{uuid.uuid4().hex[:22]}"
             made = json.loads(json.dumps(made).replace("@CALL@", made["id"]))
         content.append(made)
-    for i, block in enumerate(content):  # a search's result names the search before it
+    for i, block in enumerate(content):  # the result of a search refers to the search before it
         if block["type"] == "web_search_tool_result":
             block["tool_use_id"] = content[i - 1]["id"]
     return {
         "id": f"msg_{uuid.uuid4().hex[:24]}",
         "type": "message",
         "role": "assistant",
-        "model": asked.model,
+        "model": request.model,
         "content": content,
         "stop_reason": reply.ends_with,
         "stop_sequence": None,
@@ -297,7 +306,7 @@ def _message(n: int, asked: Asked, reply: Reply, cwd: Path) -> dict[str, Any]:
     }
 
 
-def _row(n: int, t_request: float, asked: Asked, reply: Reply, message: dict[str, Any] | None) -> dict[str, Any]:
+def _row(n: int, t_request: float, request: ApiRequest, reply: Reply, message: dict[str, Any] | None) -> dict[str, Any]:
     content = message["content"] if message else []
     row = {
         "event": "response",
@@ -305,22 +314,22 @@ def _row(n: int, t_request: float, asked: Asked, reply: Reply, message: dict[str
         "t_request": t_request,
         "message_id": message and message["id"],
         "request_id": f"req_{uuid.uuid4().hex[:20]}",
-        "model": asked.model,
-        "thread": asked.thread,
-        "parent_tool_use_id": asked.parent_tool_use_id,
-        "aux": asked.aux,
-        "turn": asked.turn,
-        "turn_kind": asked.turn_kind,
-        "queued": list(asked.queued),
-        "session_id": asked.session_id,
-        "script": asked.script,
-        "step": asked.step,
-        "tools_n": len(asked.tools),
-        "max_tokens": asked.max_tokens,
-        "stream": asked.stream,
+        "model": request.model,
+        "thread": request.thread,
+        "parent_tool_use_id": request.parent_tool_use_id,
+        "aux": request.aux,
+        "turn": request.turn,
+        "turn_kind": request.turn_kind,
+        "queued": list(request.queued),
+        "session_id": request.session_id,
+        "script": request.script,
+        "step": request.step,
+        "tools_n": len(request.tools),
+        "max_tokens": request.max_tokens,
+        "stream": request.stream,
         "http_status": reply.status,
         "aborted": False,
-        "attempt": asked.attempt,
+        "attempt": request.attempt,
         "usage": message and message["usage"],
         "content": content,
         "tool_uses": [
@@ -337,7 +346,7 @@ def _row(n: int, t_request: float, asked: Asked, reply: Reply, message: dict[str
 
 
 def _opened(block: Block) -> Block:
-    """Make a block as `content_block_start` shows it: empty where deltas follow."""
+    """Return a block as in `content_block_start`: empty if deltas follow."""
     if block["type"] == "text":
         return {"type": "text", "text": ""}
     if block["type"] == "thinking":

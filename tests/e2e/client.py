@@ -1,11 +1,12 @@
-"""The real client: `@anthropic-ai/claude-code` from npm, in a home of its own.
+"""The real client: `@anthropic-ai/claude-code` from npm, in a separate home directory.
 
 Rules:
 
 - A version is installed once, into a cache outside the repository: `TURNSPAN_E2E_CACHE`, else the user's own.
-- The client sees nothing of this machine's account: its environment is written here word by word, its home,
-  configuration and temporary files lie in the run's directory, and the only server it is told about is on loopback.
-- What cannot be had (no npm, no package for this system) is `Unavailable` with the reason; a test turns it into a skip.
+- The client is isolated from the user's account: its environment is listed here completely, its home, configuration
+  and temporary files are in the run's directory, and the only server it knows is on loopback.
+- If the client cannot be installed (no npm, no package for this system), `Unavailable` is raised with the reason, and
+  the test is skipped.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PACKAGE = "@anthropic-ai/claude-code"
 NEWEST = "2.1.325"
 API_KEY = "sk-ant-api03-scripted-" + "0" * 40
 HERE = Path(__file__).parent
-# The first version that knows an event; settings that name an unknown one are refused by some old clients.
+# The first version that supports an event; some old clients reject settings with an unknown one.
 HOOK_EVENTS = {
     "Stop": (1, 0, 38),
     "SubagentStop": (1, 0, 41),
@@ -41,27 +42,29 @@ HOOK_EVENTS = {
     "PreToolUse": (1, 0, 38),
     "PostToolUse": (1, 0, 38),
 }
-RECORDED = tuple(event for event in HOOK_EVENTS if not event.endswith("ToolUse"))  # one for each call would be felt
+RECORDED = tuple(
+    event for event in HOOK_EVENTS if not event.endswith("ToolUse")
+)  # one per tool call would slow the client down
 
 
-class Unavailable(Exception):  # noqa: N818 — it is a circumstance, not a fault
-    """The client cannot be had here."""
+class Unavailable(Exception):  # noqa: N818  a reason to skip, not an error
+    """The client is not available on this machine."""
 
 
 def cache_dir() -> Path:
-    """Find where clients are kept."""
+    """Return the directory of installed clients."""
     chosen = os.environ.get("TURNSPAN_E2E_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(chosen) if chosen else Path(base) / "turnspan-e2e"
 
 
 def version_tuple(version: str) -> tuple[int, ...]:
-    """Make a version comparable."""
+    """Return a version as numbers, for comparisons."""
     return tuple(int(part) for part in version.split("."))
 
 
 def install(version: str = NEWEST) -> Path:
-    """Install a version unless it is there, and give its executable."""
+    """Install a version unless it is installed; return its executable."""
     place = cache_dir() / version
     program = place / "node_modules" / ".bin" / "claude"
     place.mkdir(parents=True, exist_ok=True)
@@ -91,7 +94,7 @@ def install(version: str = NEWEST) -> Path:
 
 
 def _check_runs(place: Path, program: Path, version: str) -> None:
-    """Try the installed client; where npm is set not to run install scripts, run the package's own now."""
+    """Start the installed client; run the package's install script if npm is configured not to."""
     env = {"PATH": os.environ["PATH"], "HOME": str(place)}
     script = place / "node_modules" / PACKAGE / "install.cjs"
     for attempt in (1, 2):
@@ -107,7 +110,7 @@ def _check_runs(place: Path, program: Path, version: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A run's own home directory and project."""
+    """The home directory and the project of a run."""
 
     root: Path
     version: str
@@ -129,16 +132,16 @@ class Home:
 
     @property
     def settings(self) -> Path:
-        """The person's settings."""
+        """The user's settings file."""
         return self.config / "settings.json"
 
     @property
     def transcripts(self) -> Path:
-        """Where the client writes its transcripts."""
+        """The directory of the transcripts."""
         return self.config / "projects"
 
     def environment(self, **extra: str) -> dict[str, str]:
-        """Write the client's whole environment: nothing is inherited but the way to the programs."""
+        """Return the client's complete environment; only `PATH` is inherited."""
         return {
             "PATH": os.environ["PATH"],
             "HOME": str(self.home),
@@ -148,7 +151,7 @@ class Home:
             "SHELL": "/bin/bash",
             "LANG": "C.UTF-8",
             "TERM": "xterm-256color",
-            "IS_SANDBOX": "1",  # root may skip permissions only in a sandbox, and this is one
+            "IS_SANDBOX": "1",  # root may skip permissions only in a sandbox
             "ANTHROPIC_API_KEY": API_KEY,
             "DISABLE_TELEMETRY": "1",
             "DISABLE_ERROR_REPORTING": "1",
@@ -162,7 +165,7 @@ class Home:
 
 
 def make_home(root: Path, version: str) -> Home:
-    """Make a home in which the client asks no questions, and a project with something to look at."""
+    """Create a home in which the client shows no first-run dialogs, and a project with a few files."""
     made = Home(root.resolve(), version)
     for folder in (
         made.config / "commands",
@@ -205,12 +208,12 @@ def make_home(root: Path, version: str) -> Home:
 
 
 def write_settings(home: Home, settings: dict[str, Any]) -> None:
-    """Write the person's settings."""
+    """Write the user's settings."""
     home.settings.write_text(json.dumps(settings, indent=2) + "\n")
 
 
 def register_hooks(home: Home, command: str, events: tuple[str, ...] = RECORDED) -> None:
-    """Add a command to the person's hooks, for each event that this client knows."""
+    """Add a command to the user's hooks, for each event that this client supports."""
     settings = json.loads(home.settings.read_text())
     hooks = settings.setdefault("hooks", {})
     for event in events:
@@ -220,12 +223,12 @@ def register_hooks(home: Home, command: str, events: tuple[str, ...] = RECORDED)
 
 
 def recorder_command(home: Home) -> str:
-    """Make the command of the recording hook."""
+    """Return the command of the recording hook."""
     return f'"{sys.executable}" -I -S "{HERE / "recorder.py"}" "{home.root / "hooks"}"'
 
 
 def pixel_png() -> bytes:
-    """Make a red picture of eight by eight."""
+    """Return a red image of 8 by 8 pixels."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -236,7 +239,7 @@ def pixel_png() -> bytes:
 
 
 def picture_block() -> dict[str, Any]:
-    """Make the picture as a part of a prompt."""
+    """Return the image as a part of a prompt."""
     return {
         "type": "image",
         "source": {"type": "base64", "media_type": "image/png", "data": base64.b64encode(pixel_png()).decode()},

@@ -1,6 +1,6 @@
-"""Answering what the client asks in a terminal: a key pressed until it did something, an option chosen by its words.
+"""Answers the client's dialogs in a terminal.
 
-Keys are pressed again while nothing happens: a dialog that has just opened may not listen yet.
+Keys are pressed repeatedly until something happens: a dialog that has just opened may not accept input yet.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROCEED = "Do you want to proceed?"
 
 
 def press_until(client: Typed, key: str, is_so: Callable[[], bool]) -> None:
-    """Press a key, and again while nothing happened."""
+    """Press a key repeatedly until a condition holds."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         client.terminal.key(key)
@@ -30,32 +30,32 @@ def press_until(client: Typed, key: str, is_so: Callable[[], bool]) -> None:
             if is_so():
                 return
             time.sleep(0.03)
-    raise AssertionError(f"{key} did nothing\n{client.terminal.screen()}")
+    raise AssertionError(f"{key} had no effect\n{client.terminal.screen()}")
 
 
 def options(client: Typed) -> dict[str, str]:
-    """Read the numbered options on the screen: number → words."""
+    """Return the numbered options on the screen: number → text."""
     found = [OPTION.match(line) for line in client.terminal.screen().splitlines()]
     return {match[1]: match[2] for match in found if match}
 
 
 def option(client: Typed, *words: str) -> str:
-    """Wait for an option that begins with one of these words, and give its number."""
+    """Wait for an option that begins with one of these texts; return its number."""
     wait_until(lambda: any(o.startswith(words) for o in options(client).values()), f"one of the options {words}")
     return next(number for number, o in options(client).items() if o.startswith(words))
 
 
 def choose(client: Typed, words: str) -> None:
-    """Choose the option that begins with these words."""
+    """Choose the option that begins with this text."""
     number = option(client, words)
     press_until(client, number, lambda: not any(o.startswith(words) for o in options(client).values()))
 
 
 def point_at(client: Typed, key: str, words: str) -> None:
-    """Move the pointer of a list until it stands before these words."""
+    """Move the pointer of a list to the line with this text."""
 
-    def stands_there() -> bool:
+    def is_there() -> bool:
         lines = [line.strip("│ ") for line in client.terminal.screen().splitlines() if line[:1] in " │"]
         return any(line.startswith(POINTER) and words in line for line in lines)
 
-    press_until(client, key, stands_there)
+    press_until(client, key, is_there)

@@ -1,12 +1,12 @@
-"""What reached the OTLP server, next to what the API served: a run's directory → its problems.
+"""Compares the spans that reached the OTLP server with what the API served: a run's directory → its problems.
 
 Rules:
 
-- The truth is `truth.jsonl`. The transcript is asked only what could be known: a response that the client never wrote
-  down (it was killed first) cannot be exported, nor can words that it never wrote down (2.1.1 forgets those that it took
-  from its queue), and a count that it wrote down wrongly cannot be repaired. A response that it wrote into the file of
-  the agent that suggests prompts (2.1.29 sometimes does) is that agent's. All are counted, not blamed.
-- Everything else is blamed. `CHECKS` says what each name means; a run is right when it has no problem at all.
+- `truth.jsonl` is the reference. The transcript only shows what an exporter can know. A response that the client did not
+  record (it was killed first) cannot be exported, nor can a prompt that it did not record (2.1.1 drops those that it
+  takes from its queue), nor can a wrong token count be corrected. A response in the file of the agent that suggests
+  prompts (2.1.29 sometimes does this) belongs to that agent. All of these are counted and are not problems.
+- Every other difference is a problem; `CHECKS` describes them. A run passes if it has none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .again import differences
+from .live_vs_backfill import differences
 from .recorded import Recorded, Row, read_transcripts
 
 if TYPE_CHECKING:
@@ -25,34 +25,34 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CHECKS = {
-    "response_missing": "a response that the transcript holds has no generation",
+    "response_missing": "a response in the transcript has no generation",
     "response_twice": "a response has more than one generation",
-    "response_invented": "a generation stands for nothing that was served",
-    "aux_exported": "a generation stands for a request that was no part of the conversation (a warm-up, a title)",
+    "response_invented": "a generation has no response that was served",
+    "aux_exported": "a generation was exported for a request outside the conversation (a warm-up, a title)",
     "usage_wrong": "a generation's tokens are not those served",
     "model_wrong": "a generation names another model",
-    "time_wrong": "a generation or a tool lies elsewhere in time than it did",
+    "time_wrong": "a generation or a tool has a wrong start or end",
     "tool_missing": "a tool call has no span",
     "tool_twice": "a tool call has more than one span",
-    "tool_parent_wrong": "a tool's parent is not the response that asked for it",
-    "tool_status_wrong": "a failed tool looks well, or the other way round",
+    "tool_parent_wrong": "a tool's parent is not the response that called it",
+    "tool_status_wrong": "a failed tool has no error status, or the reverse",
     "tool_output_wrong": "a tool's output is not what the model got",
-    "agent_misplaced": "a subagent's response does not lie below the call that launched it",
-    "turn_split": "a turn lies in several traces",
-    "turns_merged": "a trace holds several turns",
-    "turn_input_missing": "a turn's root does not hold its prompt",
-    "turn_error_wrong": "a turn that ended in an API error looks well, or the other way round",
-    "queued_missing": "words typed meanwhile are nowhere in their turn",
-    "session_wrong": "a span names another session than the client did",
+    "agent_misplaced": "a subagent's response is not below the call that launched it",
+    "turn_split": "a turn is in several traces",
+    "turns_merged": "a trace contains several turns",
+    "turn_input_missing": "a turn's root does not contain its prompt",
+    "turn_error_wrong": "a turn that ended in an API error has no error status, or the reverse",
+    "queued_missing": "a queued prompt is missing from its turn",
+    "session_wrong": "a span has a wrong session id",
     "roots_wrong": "a trace has no root, or several",
     "parent_missing": "a span's parent never arrived",
     "span_repeated": "a span was sent twice although it was acknowledged",
     "version_wrong": "the resource does not name the client's version",
-    "cost_wrong": "a session's cost is not what the client itself counted",
-    "backfill_differs": "the same transcripts, exported once more, give other spans",
+    "cost_wrong": "a session's cost differs from the client's own total",
+    "backfill_differs": "a backfill of the same transcripts gives different spans",
     "undecodable": "the server could not decode a request",
 }
-START_S = 0.35  # the request's own row, the way to the server, a busy machine
+START_S = 0.35  # tolerance: time until the request is recorded and reaches the server, on a busy machine
 END_S = 0.6
 INFERRED_START_S = 1.5
 AS_WRITTEN_S = 0.01
@@ -69,13 +69,13 @@ class Judged:
 
     @property
     def is_right(self) -> bool:
-        """Say whether nothing is wrong."""
+        """Whether there are no problems."""
         return not self.problems
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A span that arrived, in the words of this judge."""
+    """A span that arrived, with the fields that are compared."""
 
     row: Row
     id: tuple[str, str]
@@ -87,13 +87,13 @@ class Seen:
 
     @property
     def is_error(self) -> bool:
-        """Say whether its status is an error."""
+        """Whether its status is an error."""
         return bool(self.row["status"] == 2)
 
 
 @dataclass(slots=True)
 class Case:
-    """A run, and what was found about it."""
+    """A run and the findings about it."""
 
     truth: list[Row]
     spans: dict[tuple[str, str], Seen]
@@ -105,12 +105,12 @@ class Case:
     tools: dict[str, list[Seen]] = field(default_factory=lambda: defaultdict(list))  # tool use id → spans
 
     def blame(self, check: str, what: str) -> None:
-        """Write a problem down."""
+        """Record a problem."""
         assert check in CHECKS, check
         self.problems[check].append(what)
 
     def above(self, span: Seen) -> Iterator[Seen]:
-        """Walk from a span to its root."""
+        """Yield the ancestors of a span, up to its root."""
         met = set()
         while span.parent in self.spans and span.parent not in met:
             met.add(span.parent)
@@ -119,7 +119,7 @@ class Case:
 
 
 def judge(run: Path) -> Judged:
-    """Compare a run's spans with its truth."""
+    """Compare the spans of a run with the API's record."""
     case = Case(
         list(_rows(run / "truth.jsonl")), {}, read_transcripts(run), json.loads((run / "meta.json").read_text())
     )
@@ -137,9 +137,9 @@ def judge(run: Path) -> Judged:
     _check_structure(case)
     _check_cost(case)
     if (run / "backfill.jsonl").exists():
-        again = [row for row in _rows(run / "backfill.jsonl") if row["event"] == "span"]
-        case.figures["backfilled spans"] += len(again)
-        for what in differences((span.row for span in case.spans.values()), again):
+        backfilled = [row for row in _rows(run / "backfill.jsonl") if row["event"] == "span"]
+        case.figures["backfilled spans"] += len(backfilled)
+        for what in differences((span.row for span in case.spans.values()), backfilled):
             case.blame("backfill_differs", what)
     return Judged({k: v for k, v in case.problems.items() if v}, case.figures)
 
@@ -151,7 +151,7 @@ def _rows(path: Path) -> Iterator[Row]:
 
 
 def _is_about(moment: float, truth: float, allowed_s: float, written: list[float]) -> bool:
-    """Say whether a time is near the truth, or else exactly what the client wrote down."""
+    """Whether a time is close to the true one, or equal to one that the client recorded."""
     return abs(moment - truth) <= allowed_s or any(abs(moment - w) <= AS_WRITTEN_S for w in written)
 
 
@@ -204,7 +204,7 @@ def _check_generation(case: Case, t: Row, span: Seen) -> None:
 
 
 def _check_unasked(case: Case) -> None:
-    """Look for generations of nothing, and of what was no part of the conversation."""
+    """Find generations without a response, and those of requests outside the conversation."""
     served = {t["message_id"]: t for t in case.truth if t["event"] == "response" and t["message_id"]}
     for key, spans in case.generations.items():
         if key in served:
@@ -221,7 +221,7 @@ def _check_unasked(case: Case) -> None:
 
 
 def _check_usage(case: Case, t: Row, span: Seen) -> None:
-    """Tokens as the GenAI conventions count them: the input includes what was cached."""
+    """Compare token counts; by the GenAI conventions, input includes cached tokens."""
     written = case.recorded.usage[t["message_id"]]
     want = t["usage"]
     if written.get("output_tokens") != want["output_tokens"]:
@@ -274,9 +274,9 @@ def _check_result(case: Case, label: str, span: Seen, back: Row, asked_at: float
     if span.is_error != back["is_error"]:
         case.blame("tool_status_wrong", f"{label}: {span.row['status']} for {back['is_error']}")
     want = _plain(HAND_BACK.sub("", back["text"]))[:60]
-    # A result that came after its turn had to leave is an event below the call.
-    told = [span, *(s for s in case.spans.values() if s.parent == span.id and s.kind == "other")]
-    have = _plain("".join(str(s.attributes.get("output.value", "")) + s.row["status_message"] for s in told))
+    # A result that arrived after its turn was exported is an event below the call.
+    outputs = [span, *(s for s in case.spans.values() if s.parent == span.id and s.kind == "other")]
+    have = _plain("".join(str(s.attributes.get("output.value", "")) + s.row["status_message"] for s in outputs))
     if "[image]" not in back["text"] and want not in have:
         case.blame(
             "tool_output_wrong",
@@ -284,9 +284,7 @@ def _check_result(case: Case, label: str, span: Seen, back: Row, asked_at: float
         )
     if span.start < asked_at - END_S or span.end > back["t_seen"] + END_S or span.end < span.start:
         early, late = span.start - asked_at, span.end - back["t_seen"]
-        case.blame(
-            "time_wrong", f"{label}: begins {early:+.2f} s after it was asked, ends {late:+.2f} s after its result"
-        )
+        case.blame("time_wrong", f"{label}: starts {early:+.2f} s after the call, ends {late:+.2f} s after its result")
 
 
 def _check_agents(case: Case, known: list[Row]) -> None:
@@ -302,7 +300,7 @@ def _check_agents(case: Case, known: list[Row]) -> None:
 
 
 def _turn_of(t: Row, launched: dict[str, Row]) -> str | None:
-    """Find the turn of a response; a subagent belongs to the turn of its call."""
+    """Return the turn of a response; a subagent belongs to the turn of its call."""
     met = 0
     while t["turn"] is None and t["parent_tool_use_id"] in launched and met < 9:
         t, met = launched[t["parent_tool_use_id"]], met + 1
@@ -311,7 +309,7 @@ def _turn_of(t: Row, launched: dict[str, Row]) -> str | None:
 
 def _check_turns(case: Case, known: list[Row]) -> None:
     launched = {use["id"]: t for t in known for use in t["tool_uses"]}
-    traces: dict[str, set[str]] = defaultdict(set)  # turn → the traces that hold it
+    traces: dict[str, set[str]] = defaultdict(set)  # turn → the traces it is in
     turns_in: dict[str, set[str]] = defaultdict(set)  # trace → the turns in it
     for t in known:
         turn = str(_turn_of(t, launched))
@@ -336,7 +334,9 @@ def _check_roots(case: Case, traces: dict[str, set[str]]) -> None:
     roots = {s.id[0]: s for s in case.spans.values() if s.parent is None}
     last = {t["turn"]: t for t in _last_requests(case)}
     failed = {turn for turn, t in last.items() if t["http_status"] != 200}
-    cut = {turn for turn, t in last.items() if t.get("stop_reason") == "max_tokens"}  # old clients call that an error
+    cut = {
+        turn for turn, t in last.items() if t.get("stop_reason") == "max_tokens"
+    }  # old clients record that as an error
     for turn, root in ((turn, roots[trace]) for turn, held in traces.items() for trace in held if trace in roots):
         if turn in case.meta["prompts"] and turn not in case.recorded.prompts:
             case.figures["prompts the client never wrote down"] += 1
@@ -355,7 +355,7 @@ def _check_queued(case: Case, known: list[Row]) -> None:
 
 
 def _last_requests(case: Case) -> Iterator[Row]:
-    """Find the last request of each turn of the main conversation."""
+    """Yield the last request of each turn of the main conversation."""
     last = {t["turn"]: t for t in case.truth if t["event"] == "response" and not t["aux"] and t["thread"] == "main"}
     yield from last.values()
 
@@ -381,7 +381,7 @@ def _check_structure(case: Case) -> None:
 
 
 def _check_cost(case: Case) -> None:
-    """Compare sessions of which the client counted exactly what the conversation asked for."""
+    """Compare the costs of sessions whose client total covers exactly the conversation's requests."""
     responses = [t for t in case.truth if t["event"] == "response" and t["http_status"] == 200]
     for session, counted in case.recorded.costs.items():
         own = [t for t in responses if t["session_id"] == session and not t["aux"] and not t["aborted"]]

@@ -1,16 +1,16 @@
-"""The version matrix: every client version through every story, and the table of `docs/compatibility.md`.
+"""The version matrix: runs every story with every client version and writes the table of `docs/compatibility.md`.
 
-    python -m tests.e2e.matrix                       all versions, the table goes to docs/compatibility.md
-    python -m tests.e2e.matrix 2.0.76 2.1.325        these anew; the others as they were last played
-    python -m tests.e2e.matrix --resume              go on with a run that was broken off, or with what went wrong
+    python -m tests.e2e.matrix                       run all versions and update docs/compatibility.md
+    python -m tests.e2e.matrix 2.0.76 2.1.325        run these versions; keep the last results of the others
+    python -m tests.e2e.matrix --resume              continue an interrupted run; repeat stories that failed
     python -m tests.e2e.matrix 2.0.76 --only tools --table -
 
 Rules:
 
-- Each outcome is kept beside the clients, with the state of the sources it was played with; the table is made of all
-  that is kept. It stands between two marker lines; what people wrote around them stays.
-- A story that a client cannot play is a dash. One that went wrong is played once more, alone: a machine that stalls for
-  a second can spoil what is typed in a terminal. How many needed that, or `--resume`, is said below the table.
+- Each result is stored next to the clients, with a digest of the sources that were tested. The table is generated from
+  all stored results. It replaces the text between two marker lines of the page.
+- A dash means that the client version does not support the story. A failed story is repeated once, alone: on a machine
+  that stalls for a second, typed input can get lost. The page says how many stories needed a second try.
 """
 
 from __future__ import annotations
@@ -45,30 +45,30 @@ EXCUSED = {
     "unrecorded": "responses are in no transcript (the client was killed or interrupted first)",
     "prompts the client never wrote down": "prompts are in no transcript: their turns have an answer and no prompt",
     "responses that the client filed with another agent": (
-        "answers stand in the file of the agent that suggests prompts: exported as a part of that agent"
+        "answers are in the file of the prompt-suggestion subagent: exported as part of that subagent"
     ),
 }
 
 
 def cell(outcome: Outcome | None) -> str:
-    """Show one outcome."""
+    """Return the text of one cell."""
     if outcome is None:
-        return "not yet"
+        return "not run"
     if outcome.failure:
-        return "not played"
+        return "failed"
     return "✓" if not outcome.problems else ", ".join(f"{k} {len(v)}" for k, v in outcome.problems.items())
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """An outcome, and how it came about."""
+    """A stored outcome."""
 
     outcome: Outcome
     tries: int
-    sources: str  # a digest of the product that was played with
+    sources: str  # a digest of the sources that were tested
 
 
 def sources() -> str:
-    """Name the state of the product's sources."""
+    """Return a digest of turnspan's sources."""
     digest = hashlib.sha256()
     for path in sorted((Path(__file__).parents[2] / "src").rglob("*.py")):
         digest.update(path.read_bytes())
@@ -76,19 +76,19 @@ def sources() -> str:
 
 
 def results_dir() -> Path:
-    """Find where outcomes are kept."""
+    """Return the directory of stored outcomes."""
     return cache_dir() / "outcomes"
 
 
 def keep_outcome(kept: Kept) -> None:
-    """Write an outcome down."""
+    """Store an outcome."""
     place = results_dir() / kept.outcome.version
     place.mkdir(parents=True, exist_ok=True)
     (place / f"{kept.outcome.scenario}.json").write_bytes(msgspec.json.encode(kept))
 
 
 def kept_outcomes() -> list[Kept]:
-    """Read what is kept of the stories that there are, oldest client first."""
+    """Return the stored outcomes of existing stories, oldest client first."""
     found = [msgspec.json.decode(path.read_bytes(), type=Kept) for path in results_dir().glob("*/*.json")]
     fitting = [k for k in found if k.outcome.scenario in SCENARIOS and _fits(k.outcome.scenario, k.outcome.version)]
     return sorted(fitting, key=lambda k: version_tuple(k.outcome.version))
@@ -99,7 +99,7 @@ def _fits(name: str, version: str) -> bool:
 
 
 def table(kept: list[Kept], unavailable: dict[str, str]) -> str:
-    """Write the table."""
+    """Return the table as Markdown."""
     outcomes = [k.outcome for k in kept]
     versions = list(dict.fromkeys(o.version for o in outcomes))
     by_place = {(o.scenario, o.version): o for o in outcomes}
@@ -115,10 +115,10 @@ def table(kept: list[Kept], unavailable: dict[str, str]) -> str:
     for outcome in outcomes:
         sums.update(outcome.figures)
     right = sum(o.is_right for o in outcomes)
-    told = ", ".join(
+    compared = ", ".join(
         f"{sums[k]} {k}" for k in ("generations", "tools", "subagent responses", "turns", "spans", "costs compared")
     )
-    lines += ["", f"{right} of {len(outcomes)} runs without any difference; compared: {told}."]
+    lines += ["", f"{right} of {len(outcomes)} runs without any difference; compared: {compared}."]
     later = sum(k.tries > 1 for k in kept)
     lines += [f"{later} of them passed on the second try: a busy machine, or an error that has since been fixed."]
     lines += [f"Revisions of turnspan's sources that were tested: {', '.join(sorted({k.sources for k in kept}))}."]
@@ -128,19 +128,19 @@ def table(kept: list[Kept], unavailable: dict[str, str]) -> str:
 
 
 def merged(page: str, text: str) -> str:
-    """Put the table between the page's markers, or at its end."""
+    """Return a page with the table between its markers, or at its end."""
     if BEGIN in page and END in page:
         before, rest = page.split(BEGIN, 1)
         return f"{before}{BEGIN}\n{text}{END}{rest.split(END, 1)[1]}"
     return f"{page or HEAD}{BEGIN}\n{text}{END}\n"
 
 
-@click.command(help=__doc__)
+@click.command(help=(__doc__ or "").replace("\n\n", "\n\n\b\n"))  # \b: keep the lines as they are
 @click.argument("versions", nargs=-1)
-@click.option("--only", multiple=True, type=click.Choice(list(SCENARIOS)), help="Play only this story (repeatable).")
+@click.option("--only", multiple=True, type=click.Choice(list(SCENARIOS)), help="Run only this story (repeatable).")
 @click.option("--table", "target", default=str(TABLE), help="The page to write, or - for standard output.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Keep the runs in this directory.")
-@click.option("--resume", is_flag=True, help="Play only what has not gone right yet.")
+@click.option("--resume", is_flag=True, help="Run only stories that have not passed yet.")
 def main(versions: tuple[str, ...], only: tuple[str, ...], target: str, keep: Path | None, *, resume: bool) -> None:
     """Run the matrix."""
     unavailable: dict[str, str] = {}
@@ -172,7 +172,7 @@ def main(versions: tuple[str, ...], only: tuple[str, ...], target: str, keep: Pa
 
 
 def _play(version: str, names: list[str], root: Path) -> Iterator[Kept]:
-    """Play stories together, and those that went wrong once more, each alone."""
+    """Play stories in parallel, then those that failed once more, one at a time."""
     state = sources()
     wrong = []
     for outcome in play_all(version, root, names) if names else ():

@@ -1,4 +1,4 @@
-"""A tiny MCP server on stdio with two tools: `echo` gives the text back, `fail` fails with it. Stdlib only."""
+"""A tiny MCP server on stdio with two tools, `echo` and `fail`. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 TOOLS = [
-    {"name": "echo", "description": "Gives the text back.", "inputSchema": SCHEMA},
+    {"name": "echo", "description": "Returns the text.", "inputSchema": SCHEMA},
     {"name": "fail", "description": "Fails with the text.", "inputSchema": SCHEMA},
 ]
 
@@ -30,7 +30,7 @@ def result_of(method: str, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serve until the client hangs up."""
+    """Serve until the client closes stdin."""
     for line in sys.stdin:
         message = json.loads(line)
         if "id" in message and "method" in message:

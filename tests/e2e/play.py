@@ -1,8 +1,7 @@
-"""Play stories with one client version, several at once, and judge each: names → outcomes.
+"""Plays stories with one client version, several in parallel, and judges each: names → outcomes.
 
-Rules: each story has a process and a directory of its own. A story that could not be played is an outcome too, with the
-reason, and the terminal's last screen is kept; it is never left out. `with_turnspan=False` plays with the recording
-hook only, to look at the client itself.
+Rules: each story has its own process and directory. A story that could not be played is an outcome, too, with the reason
+and the terminal's last screen. `with_turnspan=False` installs only the recording hook, to observe the client itself.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .hours import hours_before
 from .judge import judge
 from .scenarios import SCENARIOS
 from .stage import Stage, Typed
+from .time_shift import moved_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-WORKERS = 3  # a story mostly waits for the client: a little more than two cores
+WORKERS = 3  # a story mostly waits for its client, so two cores can run three
 SETTLE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a story went."""
+    """The result of a story."""
 
     version: str
     scenario: str
@@ -44,22 +43,22 @@ class Outcome:
     figures: dict[str, int]
     notes: tuple[str, ...] = ()
     failure: str = ""  # why it could not be played
-    hook_ms: tuple[int, ...] = ()  # how long the client waited for turnspan's Stop hook, by its own clock
+    hook_ms: tuple[int, ...] = ()  # durations of turnspan's Stop hook, measured by the client
 
     @property
     def is_right(self) -> bool:
-        """Say whether it was played and nothing was wrong."""
+        """Whether it was played without problems."""
         return not self.failure and not self.problems
 
     def report(self) -> str:
-        """Tell a person what was wrong."""
+        """Return the failure and the problems as text."""
         lines = [f"{self.version} {self.scenario}: {self.failure}"] if self.failure else []
         lines += [f"{check}: {what}" for check, found in self.problems.items() for what in found[:6]]
         return "\n".join(lines)
 
 
 def turnspan_program() -> list[str]:
-    """Find the command that people type."""
+    """Return the installed command."""
     script = Path(sys.executable).parent / "turnspan"
     return [str(script)] if script.exists() else [sys.executable, "-m", "turnspan"]
 
@@ -80,7 +79,7 @@ def _run_turnspan(stage: Stage, *arguments: str, **env: str) -> None:
 
 
 def install_turnspan(stage: Stage) -> None:
-    """Install turnspan's hooks as a person does, beside the hook that is already there."""
+    """Run `turnspan install`, next to the hook that is already registered."""
     stage.env["TURNSPAN_OTLP_ENDPOINT"] = stage.sink.url
     _run_turnspan(stage, "install")
     hooks = json.loads(stage.home.settings.read_text())["hooks"]
@@ -88,14 +87,14 @@ def install_turnspan(stage: Stage) -> None:
 
 
 def backfill(stage: Stage) -> None:
-    """Export the same transcripts once more, as another machine would that knows nothing but the files.
+    """Export the same transcripts again from another home, without any state.
 
-    There they were written hours ago: a turn that just ended is not sealed by its file alone.
+    Their times are moved back by hours: a turn that has just ended is not sealed by its file alone.
     """
     elsewhere = stage.root / "elsewhere"
     shutil.copytree(stage.home.transcripts, elsewhere / ".claude" / "projects")
     for path in elsewhere.rglob("*.jsonl"):
-        path.write_text(hours_before(path.read_text(errors="surrogateescape")), errors="surrogateescape")
+        path.write_text(moved_back(path.read_text(errors="surrogateescape")), errors="surrogateescape")
     _run_turnspan(stage, "backfill", HOME=str(elsewhere), TURNSPAN_OTLP_ENDPOINT=stage.second_sink.url)
 
 
@@ -140,7 +139,7 @@ def _keep_screens(stage: Stage) -> None:
 
 
 def play_all(version: str, root: Path, names: list[str] | None = None, with_turnspan: bool = True) -> Iterator[Outcome]:
-    """Play all stories that fit a version; the longest begin first, so the end is not one story alone."""
+    """Play all stories that a version supports, longest first, so that the workers finish at about the same time."""
     chosen = [n for n in names or SCENARIOS if SCENARIOS[n].fits(version)]
     chosen.sort(key=lambda n: -SCENARIOS[n].weight)
     workers = int(os.environ.get("TURNSPAN_E2E_WORKERS") or WORKERS)

@@ -1,4 +1,4 @@
-"""What the transcripts of a run could tell anyone: the most an exporter can know."""
+"""Reads what the transcripts of a run contain: the most that an exporter can know."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _PROMPT = re.compile(r"#(p\d+)\b")
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What the transcripts of a run could tell anyone."""
+    """The contents of a run's transcripts."""
 
-    usage: dict[str, Row]  # message id → the largest usage written down
-    starts: dict[str, list[float]]  # message id → its request's row, else the user's rows before it
-    ends: dict[str, list[float]]  # message id → its last row, in each file that holds it
-    timed: frozenset[str]  # message ids whose request has a row of its own
-    costs: dict[str, Row]  # session → the client's own counts
-    prompts: frozenset[str] = frozenset()  # "p3": prompts whose words stand anywhere
-    misfiled: frozenset[str] = frozenset()  # message ids that stand only in the file of the agent that suggests prompts
+    usage: dict[str, Row]  # message id → the largest recorded usage
+    starts: dict[str, list[float]]  # message id → the time of its request's row, else of the user's rows before it
+    ends: dict[str, list[float]]  # message id → the time of its last row, in each file that contains it
+    timed: frozenset[str]  # message ids whose request is recorded
+    costs: dict[str, Row]  # session → the client's own totals
+    prompts: frozenset[str] = frozenset()  # "p3": prompts that are in any file
+    misfiled: frozenset[str] = frozenset()  # message ids that are only in the file of the agent that suggests prompts
 
 
 def read_transcripts(run: Path) -> Recorded:
@@ -67,8 +67,8 @@ def read_transcripts(run: Path) -> Recorded:
 
 
 def _decodable(path: Path) -> Iterator[Row]:
-    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):  # other separators are content
-        with contextlib.suppress(ValueError):  # a killed client leaves half a line
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):  # other line separators are content
+        with contextlib.suppress(ValueError):  # a killed client may have written half a line
             yield json.loads(line)
 
 

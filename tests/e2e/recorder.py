@@ -1,10 +1,10 @@
-"""A hook that keeps what the client told it: each payload, and how long every transcript was at that moment.
+"""A hook that records each payload, and the size of every transcript at that moment.
 
-It is the other person's hook that turnspan finds in the settings. It runs as `python -I -S recorder.py DIRECTORY`,
-prints nothing and exits 0. A file appears under its final name only when it is complete.
+turnspan finds it in the settings as the hook of another tool. It runs as `python -I -S recorder.py DIRECTORY`, prints
+nothing and exits 0. A file gets its final name when it is complete.
 """
 
-# pathlib would make every hook slower, and this one must not be felt.
+# No pathlib: its import would slow the client down.
 # ruff: noqa: PTH105, PTH110, PTH118, PTH120, PTH123, PTH202
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 
 
 def sizes_below(transcript: str) -> dict[str, int]:
-    """Measure the files of a transcript's project, by their path below it."""
+    """Return the sizes of all files of a transcript's project, by relative path."""
     project = os.path.dirname(transcript)
     found = {}
     for folder, _, names in os.walk(project):
@@ -28,7 +28,7 @@ def sizes_below(transcript: str) -> dict[str, int]:
 
 
 def main() -> None:
-    """Keep one payload."""
+    """Record one payload."""
     now = time.time_ns()
     payload = json.load(sys.stdin)
     transcript = payload.get("transcript_path") or ""

@@ -1,7 +1,7 @@
-"""What a terminal shows: bytes that a program wrote → rows of text.
+"""A terminal emulator: bytes that a program wrote → rows of text.
 
-Only what the client uses is understood: text, moving the cursor, erasing, inserting and deleting, scrolling at the
-bottom. Colours, titles and modes are skipped. Bytes may come in any pieces: an unfinished sequence waits for its rest.
+It supports only what the client uses: text, cursor movement, erasing, inserting and deleting, scrolling at the bottom.
+Colours, titles and modes are skipped. Input may be cut anywhere: an unfinished sequence is kept until its rest arrives.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SEQUENCE = re.compile(
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1bP.*?\x1b\\|\x1b[()#][A-Z0-9]|\x1b[=>78cDEHM]",
     re.DOTALL,
 )
-UNFINISHED = 4096  # a sequence longer than this is none
+UNFINISHED = 4096  # longer than any valid escape sequence
 
 
 class Screen:
@@ -27,11 +27,11 @@ class Screen:
         self._rest = b""
 
     def text(self) -> str:
-        """Read what is shown."""
+        """Return the text on the screen."""
         return "\n".join("".join(row).rstrip() for row in self._cells)
 
     def feed(self, data: bytes) -> None:
-        """Show more."""
+        """Process more output."""
         raw = self._rest + data
         self._rest = b""
         cut = raw.rfind(b"\x1b")

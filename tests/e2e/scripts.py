@@ -1,11 +1,11 @@
-"""What the scripted model says: a script's name and the step in it → a `Reply`.
+"""The scripted model's responses: a script's name and a step → a `Reply`.
 
 Rules:
 
-- A script is a tuple of steps, one for each request of its turn. Past its end the model just says "ok".
-- `@CALL@` in a tool's input becomes the call's own id, so a subagent's prompt names the call that launched it.
-- Tools that take long wait for a file (`gate`): the story opens it, so nothing depends on the machine's speed.
-- A client that offers `Task` instead of `Agent`, or knows fewer parameters, is given what it offers.
+- A script is a tuple of steps, one for each request of its turn. After the last step the model says "ok".
+- `@CALL@` in a tool's input is replaced by the call's id, so that a subagent's prompt names the call that launched it.
+- Long-running tools wait for a file (`gate`) that the story creates, so that nothing depends on the machine's speed.
+- If a client offers `Task` instead of `Agent`, or fewer parameters, calls are adapted to it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .asked import Asked
+    from .api_request import ApiRequest
 
 Block: TypeAlias = dict[str, Any]
 IMAGE = "pixel.png"
@@ -27,10 +27,10 @@ AGENT_ID = re.compile(r"agentId: (\w+)")
 PLAN_TEXT = "# The plan\n\n{planrun} Write a greeting, then look at it.\n"
 
 QUESTION = {
-    "question": "Which colour shall it be?",
+    "question": "Which colour do you prefer?",
     "header": "Colour",
     "options": [
-        {"label": "Green", "description": "like leaves"},
+        {"label": "Green", "description": "like grass"},
         {"label": "Violet", "description": "like violets"},
     ],
     "multiSelect": False,
@@ -39,16 +39,16 @@ QUESTION = {
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer of the model, or of the server in its place."""
+    """One response of the model, or an error of the server."""
 
     blocks: tuple[Block, ...] = ()
-    stop_reason: str = ""  # by default what the blocks imply
+    stop_reason: str = ""  # default: implied by the blocks
     status: int = 200
     error: str = ""
-    fails: int = 0  # how often the server answers `status` before it gives the blocks; 0 with an error status: always
-    holds: bool = False  # the text streams until the client hangs up or the story lets go
-    context: int = 0  # tokens that the conversation pretends to hold
-    cut: bool = False  # the server hangs up in the middle of the last block
+    fails: int = 0  # number of responses with `status` before the blocks are sent; 0 with an error status: always
+    holds: bool = False  # the text streams until the client disconnects or the story calls let_go
+    context: int = 0  # the pretended size of the context, in tokens
+    cut: bool = False  # the server disconnects in the middle of the last block
 
     @property
     def ends_with(self) -> str:
@@ -56,16 +56,16 @@ class Reply:
         return self.stop_reason or ("tool_use" if any(b["type"] == "tool_use" for b in self.blocks) else "end_turn")
 
 
-Step: TypeAlias = "Reply | Callable[[Asked], Reply]"
+Step: TypeAlias = "Reply | Callable[[ApiRequest], Reply]"
 
 
 def text(words: str) -> Block:
-    """Words."""
+    """A text block."""
     return {"type": "text", "text": words}
 
 
 def thinking(words: str) -> Block:
-    """Thinking, with a signature as the API sends it."""
+    """A thinking block with a signature, as the API sends it."""
     return {"type": "thinking", "thinking": words, "signature": "c2lnbmF0dXJlIG9mIHRoZSB0aG91Z2h0"}
 
 
@@ -80,7 +80,7 @@ def bash(command: str) -> Block:
 
 
 def gate(name: str) -> str:
-    """Make a command that waits for the story to open a gate (at most a minute: nobody may hang for ever)."""
+    """Return a command that waits until the story opens a gate, at most a minute."""
     wait = f"for i in $(seq 1200); do [ -e {name}.open ] && break; sleep 0.05; done"
     return f"touch {name}.begun; {wait}; echo passed {name}"
 
@@ -101,7 +101,7 @@ def agent(script: str, description: str, *, background: bool | None = False, kin
 
 
 def searched(query: str) -> tuple[Block, ...]:
-    """Make the blocks of a search that the server ran itself."""
+    """Return the blocks of a search that the server ran."""
     found = {
         "type": "web_search_result",
         "title": "OTLP",
@@ -119,45 +119,47 @@ def _says(*steps: str) -> tuple[Step, ...]:
     return tuple(Reply((text(words),)) for words in steps)
 
 
-def _plan(asked: Asked) -> Reply:
-    """Plan mode: write the plan where the client wants it, then ask to leave; older clients take it as a parameter."""
-    if asked.plan_file and "Write" in asked.tools and "Write" not in asked.called:
-        return Reply((call("Write", file_path=asked.plan_file, content=PLAN_TEXT),))
-    if "ExitPlanMode" not in asked.called:
+def _plan(request: ApiRequest) -> Reply:
+    """Plan mode: write the plan file, then exit plan mode; older clients take the plan as a parameter."""
+    if request.plan_file and "Write" in request.tools and "Write" not in request.called:
+        return Reply((call("Write", file_path=request.plan_file, content=PLAN_TEXT),))
+    if "ExitPlanMode" not in request.called:
         return Reply((text("Here is the plan."), call("ExitPlanMode", plan=PLAN_TEXT)))
     return (
         Reply((bash("echo planned > greeting.txt"),))
-        if "Bash" not in asked.called
+        if "Bash" not in request.called
         else Reply((text("The plan is carried out."),))
     )
 
 
-def _read_output(asked: Asked) -> Reply:
-    """Read what a command in the background wrote: with the client's tool for it, else the file that it named."""
-    told = next(r.text for r in reversed(asked.returned) if "background" in r.text)
-    task, file = TASK.search(told), OUTPUT_FILE.search(told)
-    if task and (tool := next((t for t in ("TaskOutput", "BashOutput") if t in asked.tools), None)):
+def _read_output(request: ApiRequest) -> Reply:
+    """Read the output of a background command: with the client's tool for that, else from the file that it named."""
+    started = next(r.text for r in reversed(request.returned) if "background" in r.text)
+    task, file = TASK.search(started), OUTPUT_FILE.search(started)
+    if task and (tool := next((t for t in ("TaskOutput", "BashOutput") if t in request.tools), None)):
         return Reply((call(tool, task_id=task[1], bash_id=task[1], block=True, timeout=9000),))
     return Reply((call("Read", file_path=file[1] if file else "@CWD@/notes.txt"),))
 
 
-def _send_on(asked: Asked) -> Reply:
-    """Send an agent on that has finished: a message to it, in older clients a call that resumes it."""
-    agent_id = _last_agent(asked)
+def _send_on(request: ApiRequest) -> Reply:
+    """Continue a finished agent: with a message, in older clients with a call that resumes it."""
+    agent_id = _last_agent(request)
     words = "{subtasktwo} and once more [call @CALL@]"
-    if any("resume" in known for known in asked.tools.values()):
-        more = {"description": "go on", "subagent_type": "general-purpose", "resume": agent_id}
+    if any("resume" in known for known in request.tools.values()):
+        more = {"description": "continue", "subagent_type": "general-purpose", "resume": agent_id}
         return Reply((call("Agent", prompt=words, **more),))
-    return Reply((call("SendMessage", to=agent_id, summary="go on", message=words),))
+    return Reply((call("SendMessage", to=agent_id, summary="continue", message=words),))
 
 
-def _say_to_agent(asked: Asked) -> Reply:
-    """Say something to an agent that is at work."""
-    return Reply((call("SendMessage", to=_last_agent(asked), summary="a word", message="Count the hidden ones too."),))
+def _say_to_agent(request: ApiRequest) -> Reply:
+    """Send a message to a running agent."""
+    return Reply(
+        (call("SendMessage", to=_last_agent(request), summary="a word", message="Count the hidden ones too."),)
+    )
 
 
-def _last_agent(asked: Asked) -> str:
-    return next(found[1] for r in reversed(asked.returned) if (found := AGENT_ID.search(r.text)))
+def _last_agent(request: ApiRequest) -> str:
+    return next(found[1] for r in reversed(request.returned) if (found := AGENT_ID.search(r.text)))
 
 
 _LOOK = (
@@ -185,7 +187,7 @@ SCRIPTS: dict[str, tuple[Step, ...]] = {
     "big": (Reply((bash("for i in $(seq 9000); do echo line $i of a long output; done"),)), *_says("That was big.")),
     "full": (Reply((text("This fills up."), bash("echo full")), context=985_000), *_says("Still here.")),
     "maxtok": (Reply((text("A cut answ"),), stop_reason="max_tokens"), *_says("er, resumed.")),
-    "skill": (Reply((call("Skill", skill="lab"),)), *_says("The skill told me what to do.")),
+    "skill": (Reply((call("Skill", skill="lab"),)), *_says("I followed the skill.")),
     "background": (Reply((in_background("background"),)), *_says("It runs in the background.")),
     "backgroundtwo": (Reply((in_background("backgroundtwo"),)), *_says("It runs, too.")),
     "output": (_read_output, *_says("I read what it wrote.")),
@@ -225,10 +227,10 @@ SCRIPTS: dict[str, tuple[Step, ...]] = {
         *_says("Started in background."),
     ),
     "sendon": (Reply((agent("subtask", "count files"),)), _send_on, *_says("The agent was sent on.")),
-    "sendlater": (_send_on, Reply((bash(gate("slow")),)), *_says("It went on meanwhile.")),
+    "sendlater": (_send_on, Reply((bash(gate("slow")),)), *_says("It continued.")),
     "agentcommand": (Reply((agent("subtaskcommand", "long count", background=True),)), *_says("It was asked.")),
     "subtaskcommand": (Reply((in_background("background"),)), *_says("The command runs.")),
-    "sayto": (_say_to_agent, *_says("I told the agent.")),
+    "sayto": (_say_to_agent, *_says("I sent the agent a message.")),
     "bgnested": (
         Reply((agent("subtasknestbg", "outer", background=True),)),
         *_says("Two agents were asked."),
@@ -248,13 +250,13 @@ SCRIPTS: dict[str, tuple[Step, ...]] = {
     "subtaskfail": (Reply(status=400, error="messages: scripted fatal error"),),
     "plan": (_plan,) * 8,
     "planrun": (Reply((bash("echo cleared > greeting.txt"),)), *_says("The plan is carried out afresh.")),
-    "compacted": _says("I go on after the compaction."),
+    "compacted": _says("I continue after the compaction."),
     "notified": _says("I saw the background task finish."),
     "bash": _says("I saw your command."),
 }
 AUX: dict[str, Reply] = {
     "compact": Reply(
-        (text("<analysis>short</analysis>\n<summary>The person looked at files with the model.</summary>"),)
+        (text("<analysis>short</analysis>\n<summary>The user looked at files with the model.</summary>"),)
     ),
     "websearch": Reply((*searched("otlp http"), text("OTLP is a protocol."))),
     "title": Reply((text('{"title": "A scripted session", "isNewTopic": true}'),)),
@@ -262,24 +264,24 @@ AUX: dict[str, Reply] = {
 }
 
 
-def reply_to(asked: Asked) -> Reply:
-    """Choose what the model answers."""
-    if asked.aux:
-        return AUX.get(asked.aux, Reply((text("ok"),)))
-    steps = SCRIPTS.get(asked.script or "", ())
-    if asked.step >= len(steps):
+def reply_to(request: ApiRequest) -> Reply:
+    """Return the model's response to a request."""
+    if request.aux:
+        return AUX.get(request.aux, Reply((text("ok"),)))
+    steps = SCRIPTS.get(request.script or "", ())
+    if request.step >= len(steps):
         return Reply((text("ok"),))
-    step = steps[asked.step]
-    return fitted(step if isinstance(step, Reply) else step(asked), asked)
+    step = steps[request.step]
+    return fitted(step if isinstance(step, Reply) else step(request), request)
 
 
-def fitted(reply: Reply, asked: Asked) -> Reply:
-    """Fit a reply to the tools that this client offers."""
+def fitted(reply: Reply, request: ApiRequest) -> Reply:
+    """Adapt a reply to the tools that this client offers."""
     blocks = []
     for block in reply.blocks:
         if block["type"] == "tool_use":
-            name = "Task" if block["name"] == "Agent" and "Agent" not in asked.tools else block["name"]
-            known = asked.tools.get(name)
+            name = "Task" if block["name"] == "Agent" and "Agent" not in request.tools else block["name"]
+            known = request.tools.get(name)
             given = {k: v for k, v in block["input"].items() if not known or k in known}
             blocks.append({**block, "name": name, "input": given})
         else:

@@ -1,7 +1,7 @@
-"""An OTLP/HTTP server on loopback that keeps every receipt of every span.
+"""An OTLP/HTTP server on loopback that records every span it receives.
 
-Rules: a body that does not decode is answered 400 and kept as `undecodable`; everything else is acknowledged. Each
-receipt is a line of `sink.jsonl`, so a span that comes twice is there twice.
+A body that does not decode gets status 400 and is recorded as `undecodable`; everything else is acknowledged. Each span
+is a line of `sink.jsonl`; a span that arrives twice is recorded twice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def plain(value: AnyValue) -> Any:
-    """Turn an OTLP value into plain Python."""
+    """Return an OTLP value as a Python value."""
     kind = value.WhichOneof("value")
     if kind is None:
         return None
@@ -41,7 +41,7 @@ def plain(value: AnyValue) -> Any:
 
 
 def attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
-    """Turn OTLP attributes into a dictionary."""
+    """Return OTLP attributes as a dictionary."""
     return {p.key: plain(p.value) for p in pairs}
 
 
@@ -50,7 +50,7 @@ def _more(part: Span.Event | Span.Link) -> dict[str, Any]:
 
 
 def decoded(raw: bytes) -> Iterator[dict[str, Any]]:
-    """Decode the spans of a request."""
+    """Yield the spans of a request."""
     for block in ExportTraceServiceRequest.FromString(raw).resource_spans:
         resource = attributes(block.resource.attributes)
         for scope in block.scope_spans:
@@ -67,7 +67,7 @@ def decoded(raw: bytes) -> Iterator[dict[str, Any]]:
 
 
 class Sink:
-    """The server; use it as a context."""
+    """The server, a context manager."""
 
     def __init__(self, kept: Path) -> None:
         self._out = kept.open("a", buffering=1)
@@ -107,7 +107,7 @@ class Sink:
         self._out.close()
 
     def keep(self, path: str, raw: bytes) -> int:
-        """Keep a request's spans and say the HTTP status."""
+        """Record the spans of a request; return the HTTP status."""
         now = time.time()
         with self._lock:
             self.requests += 1

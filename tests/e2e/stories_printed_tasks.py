@@ -1,4 +1,4 @@
-"""Stories of work that goes on beside the conversation: agents, and commands in the background."""
+"""Stories of agents and background commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @scenario()
 def background_command(stage: Stage) -> None:
-    """A command in the background outlives its turn; its end is a turn of its own, or told within the next."""
+    """A background command outlives its turn; its notification is a separate turn, or part of the next one."""
     client = stage.stream()
     stage.finished(client.say("{background} begin"), 1)
     stage.wait_gate("background")
@@ -28,14 +28,14 @@ def background_command(stage: Stage) -> None:
 
 
 def _ends_meanwhile(stage: Stage, client: Streamed) -> None:
-    """Let a command in the background end while the model is busy."""
+    """Let a background command end while a turn is running."""
     turn = client.say("{backgroundtwo} begin")
     stage.finished(turn, 1)
     busy = client.say("{slow} work")
-    stage.api.answered(busy)
+    stage.api.wait_response(busy)
     stage.wait_gate("slow")
     stage.open_gate("backgroundtwo")
-    stage.wait_written(f"<tool-use-id>{stage.api.answered(turn)['tool_uses'][0]['id']}")
+    stage.wait_written(f"<tool-use-id>{stage.api.wait_response(turn)['tool_uses'][0]['id']}")
     stage.open_gate("slow")
     stage.finished(busy, 1)
     stage.finished(client.say("{hello} afterwards"), 0)
@@ -43,7 +43,7 @@ def _ends_meanwhile(stage: Stage, client: Streamed) -> None:
 
 @scenario(weight=3)
 def agents(stage: Stage) -> None:
-    """An agent in the foreground, two at once, one in another, one that fails."""
+    """An agent in the foreground, two parallel agents, a nested agent."""
     stage.run("{agent} delegate")
     stage.run("{twoagents} delegate twice")
     stage.run("{nested} delegate deeply")
@@ -55,9 +55,9 @@ def failing_agent(stage: Stage) -> None:
     stage.run("{failagent} delegate in vain")
 
 
-@scenario(since="2.1.128")  # older clients wait for the next prompt before they tell of an agent's end
+@scenario(since="2.1.128")  # older clients report the end of an agent only with the next prompt
 def background_agent(stage: Stage) -> None:
-    """An agent goes on after the turn that launched it; its end is a turn of its own; then a prompt."""
+    """An agent outlives the turn that launched it; its notification is a separate turn; then a prompt."""
     client = stage.stream()
     stage.finished(client.say("{bgagent} delegate"), 1)
     stage.finished(client.say("{hello} meanwhile"), 0)
@@ -69,13 +69,13 @@ def background_agent(stage: Stage) -> None:
 
 @scenario(since="2.0.64")
 def background_default(stage: Stage) -> None:
-    """An agent launched as the client likes best, under `-p`, which waits for it."""
+    """An agent launched in the client's default mode, with `-p`, which waits for it."""
     stage.run("{agentdefault} delegate")
 
 
 @scenario(since="2.0.64", until="2.1.63", weight=2)
 def agent_resumed(stage: Stage) -> None:
-    """An agent that has finished is resumed by a later call of the same turn, and then in another, which goes on."""
+    """A finished agent is resumed by a later call of the same turn, then by another turn while that is running."""
     client = stage.stream()
     stage.finished(client.say("{sendon} delegate"), 2)
     turn = client.say("{sendlater} once more")
@@ -86,7 +86,7 @@ def agent_resumed(stage: Stage) -> None:
 
 @scenario(since="2.1.207", weight=2)
 def agent_sent_on(stage: Stage) -> None:
-    """A message sends an agent on that has finished; another one gets a message while it is at work."""
+    """A finished agent continues after a message; another one gets a message while it is running."""
     client = stage.stream()
     stage.finished(client.say("{sendon} delegate"), 2)
     notified(stage, 1)
@@ -102,12 +102,12 @@ def agent_sent_on(stage: Stage) -> None:
 
 
 def _ends_within(stage: Stage, turn: str) -> None:
-    """Let an agent end, and turnspan see that, while the turn that sent it on is at work."""
-    asked = stage.api.answered(turn)["n"]
+    """Let an agent end, and turnspan handle that event, while the turn that continued it is running."""
+    first = stage.api.wait_response(turn)["n"]
     stage.wait_gate("slow")
     end = stage.api.wait_for(
-        lambda e: e["event"] == "response" and e["script"] == "subtasktwo" and e["step"] == 2 and e["n"] > asked,
-        "the agent's last answer",
+        lambda e: e["event"] == "response" and e["script"] == "subtasktwo" and e["step"] == 2 and e["n"] > first,
+        "the agent's last response",
     )
     stage.wait_hook("SubagentStop", after=end["t_end"] - 0.05)
     stage.wait_for_workers()
@@ -116,7 +116,7 @@ def _ends_within(stage: Stage, turn: str) -> None:
 
 @scenario(since="2.1.207")
 def background_nested(stage: Stage) -> None:
-    """An agent in the background runs another one in the background."""
+    """A background agent launches another background agent."""
     client = stage.stream()
     stage.finished(client.say("{bgnested} delegate"), 1)
     stage.wait_gate("agent")
@@ -129,7 +129,7 @@ def background_nested(stage: Stage) -> None:
 
 @scenario(since="2.1.325")
 def agent_with_command(stage: Stage) -> None:
-    """An agent starts a command in the background and ends; the command's end sends it on."""
+    """An agent starts a background command and ends; it continues when the command ends."""
     client = stage.stream()
     stage.finished(client.say("{agentcommand} delegate"), 1)
     notified(stage, 1)

@@ -1,4 +1,4 @@
-"""Stories typed in a terminal, as a person sits before it."""
+"""Stories in a terminal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def typed(stage: Stage) -> None:
 def esc_in_tool(stage: Stage) -> None:
     """Esc while a command runs, then a normal turn."""
     client = stage.terminal()
-    stage.api.answered(client.type("{slow} first"))
+    stage.api.wait_response(client.type("{slow} first"))
     stage.wait_gate("slow")
     press_until(client, "Escape", lambda: _interrupted(client))
     stage.finished(client.type("{hello} second"), 0)
@@ -38,9 +38,9 @@ def esc_in_tool(stage: Stage) -> None:
 
 @scenario(since=TYPED)
 def esc_in_stream(stage: Stage) -> None:
-    """Esc while the answer streams, then a normal turn."""
+    """Esc while a response streams, then a normal turn."""
     client = stage.terminal()
-    stage.api.asked(client.type("{slowstream} first"))
+    stage.api.wait_request(client.type("{slowstream} first"))
     wait_for_words(stage)
     if version_tuple(stage.version) >= (2, 1, 207):  # older clients show no text before it is complete
         client.wait_shows("A long answer")
@@ -51,14 +51,14 @@ def esc_in_stream(stage: Stage) -> None:
 
 @scenario(since=TYPED)
 def typed_while_busy(stage: Stage) -> None:
-    """Words typed while a tool runs."""
+    """A prompt typed while a tool runs."""
     client = stage.terminal()
     busy = client.type("{slow} first")
-    stage.api.answered(busy)
+    stage.api.wait_response(busy)
     stage.wait_gate("slow")
     client.type("{hello} meanwhile", check=False)
     stage.open_gate("slow")
-    stage.api.answered(busy, 1)
+    stage.api.wait_response(busy, 1)
     if version_tuple(stage.version) <= OWN_ANSWER_UNTIL:
         stage.finished("p2", 0)
     stage.finished(client.type("{hello} later"), 0)
@@ -67,7 +67,7 @@ def typed_while_busy(stage: Stage) -> None:
 
 @scenario(since=TYPED)
 def bash_mode(stage: Stage) -> None:
-    """A command of the person's own (`!`), between two turns."""
+    """A shell command of the user (`!`) between two turns."""
     client = stage.terminal()
     stage.finished(client.type("{hello} first"), 0)
     before = time.time()
@@ -75,7 +75,7 @@ def bash_mode(stage: Stage) -> None:
     wait_until(lambda: any(line.strip().startswith("!") for line in client.terminal.screen().splitlines()), "bash mode")
     client.enter("echo from-bash-mode")
     if version_tuple(stage.version) >= (2, 1, 207):
-        stage.api.answered("bash1")
+        stage.api.wait_response("bash1")
         stage.wait_hook("Stop", after=before)
     else:
         wait_until(
@@ -113,7 +113,7 @@ def typed_clear(stage: Stage) -> None:
 
 @scenario(since=TYPED, weight=2)
 def typed_commands(stage: Stage) -> None:
-    """A local command, which asks nothing of the model, and a custom one."""
+    """A local command, which sends no request, and a custom one."""
     client = stage.terminal()
     stage.finished(client.type("{hello} first"), 0)
     client.enter("/status", until=lambda: client.shows("Session ID"))
@@ -124,7 +124,7 @@ def typed_commands(stage: Stage) -> None:
 
 @scenario(since=TYPED)
 def typed_error(stage: Stage) -> None:
-    """A turn that ends with an API error, then a normal one."""
+    """A turn that ends with an API error, then a normal turn."""
     client = stage.terminal()
     failed = client.type("{toolthen400} first")
     stage.api.wait_for(
@@ -137,11 +137,11 @@ def typed_error(stage: Stage) -> None:
 
 @scenario(since="2.0.64", weight=2)
 def quit_with_agent(stage: Stage) -> None:
-    """The person leaves while an agent is still at work; another session follows later."""
+    """The user exits while an agent is running; another session follows."""
     client = stage.terminal()
     stage.finished(client.type("{bgagent} delegate"), 1)
     at_work = stage.api.wait_for(
-        lambda e: e["event"] == "response" and e["script"] == "subtaskslow", "the agent's first answer"
+        lambda e: e["event"] == "response" and e["script"] == "subtaskslow", "the agent's first response"
     )
     stage.wait_written(at_work["message_id"])
     stage.wait_gate("agent")
@@ -152,10 +152,10 @@ def quit_with_agent(stage: Stage) -> None:
 
 @scenario(since=TYPED, weight=2)
 def typed_sigkill(stage: Stage) -> None:
-    """The terminal's client is killed in the middle; the same session is continued in another."""
+    """A client in a terminal is killed while a tool runs; the session is continued with `--continue`."""
     client = stage.terminal()
     stage.finished(client.type("{hello} first"), 0)
-    stage.wait_written(stage.api.answered(client.type("{slow} killed"))["message_id"])
+    stage.wait_written(stage.api.wait_response(client.type("{slow} killed"))["message_id"])
     stage.wait_gate("slow")
     client.kill(signal.SIGKILL)
     stage.open_gate("slow")
@@ -170,7 +170,7 @@ def plan(stage: Stage) -> None:
 
 @scenario(since="2.1.9", weight=2)
 def plan_clear(stage: Stage) -> None:
-    """A plan accepted with cleared context, where the client offers it: a new session carries it out."""
+    """A plan accepted with cleared context, if the client offers that: a new session executes it."""
     settings = json.loads(stage.home.settings.read_text())
     write_settings(stage.home, {**settings, "showClearContextOnPlanAccept": True})
     _accept_plan(stage, clear=True)
@@ -203,11 +203,11 @@ def _accept_plan(stage: Stage, *, clear: bool) -> None:
 
 
 def _allow_the_first_step(client: Typed) -> None:
-    """Say yes where an older client asks again before the plan's first command; the newest knows that it was allowed."""
+    """Allow the plan's first command if the client asks; the newest does not."""
     wait_until(lambda: client.shows(PROCEED) or client.shows("carried out"), "the plan's first step", 30)
     if client.shows(PROCEED):
         press_until(client, "1", lambda: not client.shows(PROCEED))
 
 
 def _interrupted(client: Typed) -> bool:
-    return client.shows("Interrupted") or client.shows("[Request interrupted")  # 2.0.36 shows what it tells the model
+    return client.shows("Interrupted") or client.shows("[Request interrupted")  # 2.0.36 shows the text for the model

@@ -1,4 +1,4 @@
-"""Stories of a person who answers dialogs in a terminal: allows and denies, chooses, goes back in time, comes back."""
+"""Stories with dialogs in a terminal: permissions, questions, rewind, resume."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RESTORE, SUMMARIZE = "Restore conversation", "Summarize from here"
 
 @scenario(since="2.0.36", weight=3)
 def rewound(stage: Stage) -> None:
-    """The person goes back before the second prompt, then before the first: what was left behind stays in the file."""
+    """The user rewinds to the second prompt, then to the first; the abandoned rows remain in the file."""
     client = stage.terminal()
     stage.finished(client.type("{tools} first"), 2)
     stage.finished(client.type("{error} second"), 1)
@@ -34,37 +34,37 @@ def rewound(stage: Stage) -> None:
 
 
 def _rewind(client: Typed, before: str, how: str = RESTORE) -> None:
-    """Bring the conversation back before a prompt; the client then offers that prompt's words once more."""
+    """Rewind the conversation to a prompt; the client then puts its text into the input line."""
     client.enter("/rewind", until=lambda: client.shows("(current)"))
     point_at(client, "Up", before)
     press_until(client, "Enter", lambda: bool(options(client)))
     choose(client, how)
     if how == SUMMARIZE:
         client.wait_shows("Summarized conversation", 30)
-    wait_until(lambda: before in client.line(), "the prompt's words, once more", 30)
+    wait_until(lambda: before in client.line(), "the prompt in the input line", 30)
     client.empty_line()
 
 
 @scenario(since="2.0.76", weight=2)
 def decided(stage: Stage) -> None:
-    """The person denies a command without a word, another one with some, answers a question, takes another model."""
+    """The user denies a command, denies another with a comment, answers a question and switches the model."""
     client = stage.terminal("--permission-mode", "default")
-    stage.api.answered(client.type("{touch} first"))
+    stage.api.wait_response(client.type("{touch} first"))
     _deny(client)
     turn = client.type("{touch} second")
-    stage.api.answered(turn)
+    stage.api.wait_response(turn)
     _deny(client, "leave it as it is")
     stage.finished(turn, 1)
     turn = client.type("{ask} which one")
     choose(client, "Violet")
     stage.finished(turn, 1)
-    _take_model(client, "haiku")
+    _switch_model(client, "haiku")
     stage.finished(client.type("{thinking} with it"), 0)
     client.quit()
 
 
 def _deny(client: Typed, words: str = "") -> None:
-    """Say no to a command, perhaps with words; a client up to 2.0.76 has a line for them instead of a No."""
+    """Deny a command, optionally with a comment; up to 2.0.76 the option for that is a text field."""
     wait_until(lambda: client.shows(PROCEED), "the question")
     number = option(client, "No", "Type here")
     is_line = options(client)[number].startswith("Type here")
@@ -77,9 +77,9 @@ def _deny(client: Typed, words: str = "") -> None:
     client.enter(words, until=lambda: not client.shows(PROCEED))
 
 
-def _take_model(client: Typed, name: str) -> None:
-    """Take another model; the newest clients ask whether that is worth a conversation that is not cached for it."""
-    client.empty_line()  # a number that was pressed once too often
+def _switch_model(client: Typed, name: str) -> None:
+    """Switch the model; the newest clients ask for confirmation, because the cache is lost."""
+    client.empty_line()  # a number key that was pressed once too often
     client.enter(f"/model {name}", until=lambda: client.shows("Switch model?") or client.shows("Set model to"))
     if client.shows("Switch model?"):
         choose(client, "Yes")
@@ -88,7 +88,7 @@ def _take_model(client: Typed, name: str) -> None:
 
 @scenario(since=TYPED, weight=2)
 def typed_resume(stage: Stage) -> None:
-    """A session goes on in another terminal, by its id."""
+    """A session is resumed by its id in another terminal."""
     client = stage.terminal()
     session = stage.finished(client.type("{tools} first"), 2)["payload"]["session_id"]
     client.quit()
@@ -99,7 +99,7 @@ def typed_resume(stage: Stage) -> None:
 
 @scenario(since=TYPED, weight=2)
 def clear_and_back(stage: Stage) -> None:
-    """`/clear`, a new session, and `/resume` back to the earlier one: one process, two transcripts."""
+    """`/clear` starts a new session, and `/resume` returns to the earlier one: one process, two transcripts."""
     client = stage.terminal()
     stage.finished(client.type("{tools} first"), 2)
     before = time.time()

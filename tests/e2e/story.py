@@ -1,10 +1,10 @@
-"""What a story is, and what stories share.
+"""Defines stories, and what they share.
 
 Rules:
 
-- A story drives the client and waits for what the API, the hooks or the screen show. It never sleeps and it judges
-  nothing: `judge.py` compares afterwards.
-- `SCENARIOS` maps a name to its story and to the client versions that can play it.
+- A story drives the client and waits for the API, for hooks or for the screen. It never sleeps and makes no assertions:
+  `judge.py` compares afterwards.
+- `SCENARIOS` maps a name to its story and to the client versions that support it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .client import version_tuple
-from .hours import HOURS, hours_before
+from .time_shift import HOURS, moved_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from .stage import Stage
 
 
-PRINTED = "1.0.84"  # the oldest client that plays what is printed
-TYPED = "1.0.128"  # … and what is typed: before, the first screens are others
-OWN_ANSWER_UNTIL = (2, 1, 12)  # up to this client, words sent meanwhile get an answer of their own
+PRINTED = "1.0.84"  # the oldest client for stories with `-p`
+TYPED = "1.0.128"  # the oldest client for stories in a terminal: earlier ones have other first-run screens
+OWN_ANSWER_UNTIL = (2, 1, 12)  # up to this client, a queued prompt gets a response of its own
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A story and who can play it."""
+    """A story and the client versions that support it."""
 
     name: str
     play: Callable[[Stage], None]
     since: str = PRINTED
-    weight: int = 1  # long stories begin first
-    until: str = ""  # the last client that can, where one stopped
+    weight: int = 1  # long stories start first
+    until: str = ""  # the last client that supports it
 
     def fits(self, version: str) -> bool:
-        """Say whether a client version can play it."""
+        """Whether a client version supports it."""
         is_before_end = not self.until or version_tuple(version) <= version_tuple(self.until)
         return is_before_end and version_tuple(version) >= version_tuple(self.since)
 
@@ -60,32 +60,32 @@ def scenario(
 
 
 def hours_later(stage: Stage, session_id: str) -> None:
-    """Let the time pass that ends a turn nobody ended: what the session wrote, and what turnspan did, was hours ago.
+    """Pretend that hours have passed, so that an unfinished turn is sealed: move the session's and turnspan's times back.
 
-    When the files were last written stays as it is: turnspan takes nothing that is older than its installation.
+    The transcripts keep their modification times: turnspan ignores files older than its installation.
     """
     stage.wait_for_quiet()
     for path in stage.home.transcripts.rglob("*.jsonl"):
         if session_id in str(path):
             written = path.stat()
-            path.write_text(hours_before(path.read_text()))
+            path.write_text(moved_back(path.read_text()))
             os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))
     for path in (stage.home.config / "turnspan").rglob("*"):
         os.utime(path, (time.time() - HOURS * 3600,) * 2)
 
 
 def wait_for_words(stage: Stage) -> None:
-    """Wait until a held stream has shown something to the client."""
+    """Wait until a held stream has sent its first text."""
     stage.api.wait_for(lambda e: e["event"] == "holding", "the stream", 20)
 
 
 def notified(stage: Stage, count: int) -> None:
-    """Wait until the model has been told of that many tasks that ended, and has answered."""
-    told = []
+    """Wait until the model has responded to this many task notifications."""
+    answered = []
 
     def look(seen: dict[str, Any]) -> bool:
-        if seen["event"] == "response" and seen["script"] == "notified" and seen["n"] not in told:
-            told.append(seen["n"])
-        return len(told) >= count
+        if seen["event"] == "response" and seen["script"] == "notified" and seen["n"] not in answered:
+            answered.append(seen["n"])
+        return len(answered) >= count
 
     stage.wait_hook("Stop", after=stage.api.wait_for(look, f"{count} notifications")["t_end"] - 0.05)

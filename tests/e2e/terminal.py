@@ -1,6 +1,6 @@
-"""A terminal for a program: tmux where it is installed, else a pseudo-terminal of our own.
+"""Runs a program in a terminal: in tmux if it is installed, else in a pseudo-terminal with our own emulator.
 
-Rules: keys go in as a person types them; what is on the screen can be read; waiting means looking until a deadline.
+A story types keys and reads the screen; it waits by polling until a deadline.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from .api import Late
+from .api import WaitError
 from .screen import Screen
 
 COLUMNS, ROWS = 180, 50
-POINTER = "\u276f"  # what newest clients draw before the place to type and before a chosen option
+POINTER = "\u276f"  # drawn by the newest clients before the input line and before a selected option
 KEYS = {
     "Enter": "\r",
     "Escape": "\x1b",
@@ -38,28 +38,28 @@ KEYS = {
 
 
 class Terminal(Protocol):
-    """What a story does with a terminal."""
+    """The operations of a terminal."""
 
     pid: int
 
     def write(self, text: str) -> None:
-        """Type words, without Enter."""
+        """Type a text, without Enter."""
 
     def key(self, name: str) -> None:
         """Press a key."""
 
     def screen(self) -> str:
-        """Read the screen."""
+        """Return the text on the screen."""
 
     def is_running(self) -> bool:
-        """Say whether the program still runs."""
+        """Whether the program is still running."""
 
     def close(self) -> None:
-        """Take the terminal away (what is left of the program gets a hang-up)."""
+        """Close the terminal; a program that is still running gets SIGHUP."""
 
 
 def open_terminal(argv: list[str], env: dict[str, str], cwd: Path) -> Terminal:
-    """Start a program in a terminal; `TURNSPAN_E2E_PTY` chooses our own although tmux is there."""
+    """Start a program in a terminal; `TURNSPAN_E2E_PTY` selects our own even if tmux is installed."""
     tmux = shutil.which("tmux")
     if tmux is None or os.environ.get("TURNSPAN_E2E_PTY"):
         return PtyTerminal(argv, env, cwd)
@@ -67,17 +67,17 @@ def open_terminal(argv: list[str], env: dict[str, str], cwd: Path) -> Terminal:
 
 
 def wait_until(is_so: object, what: str, timeout_s: float = 20, poll_s: float = 0.03) -> None:
-    """Look until something is so."""
+    """Poll until a condition holds; raise WaitError after a deadline."""
     assert callable(is_so)
     deadline = time.monotonic() + timeout_s
     while not is_so():
         if time.monotonic() > deadline:
-            raise Late(f"{what}: not in {timeout_s:.0f} s")
+            raise WaitError(f"{what}: not in {timeout_s:.0f} s")
         time.sleep(poll_s)
 
 
 def is_alive(pid: int) -> bool:
-    """Say whether a process exists and is no zombie."""
+    """Whether a process exists and is not a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -88,12 +88,16 @@ def is_alive(pid: int) -> bool:
 
 
 class TmuxTerminal:
-    """A window of a tmux server of its own."""
+    """A window of a separate tmux server."""
 
     def __init__(self, tmux: str, argv: list[str], env: dict[str, str], cwd: Path) -> None:
-        self._place = Path(tempfile.mkdtemp(prefix="tmux-"))  # a socket's path must be short: not the run's directory
+        self._place = Path(
+            tempfile.mkdtemp(prefix="tmux-")
+        )  # not in the run's directory: the path of a socket must be short
         self._tmux = [tmux, "-f", os.devnull, "-S", str(self._place / "socket")]
-        self._env = {name: env[name] for name in ("PATH", "HOME", "TERM", "LANG")}  # the server is no part of the story
+        self._env = {
+            name: env[name] for name in ("PATH", "HOME", "TERM", "LANG")
+        }  # the server must not have the run's mark
         size = ["-x", str(COLUMNS), "-y", str(ROWS)]
         start = ["env", "-i", *(f"{k}={v}" for k, v in env.items()), *argv]
         subprocess.run([*self._tmux, "new-session", "-d", *size, "-c", str(cwd), *start], check=True, env=self._env)
@@ -108,7 +112,7 @@ class TmuxTerminal:
         return done.stdout
 
     def write(self, text: str) -> None:
-        """Type words."""
+        """Type a text."""
         self._ask("send-keys", "-l", "--", text)
 
     def key(self, name: str) -> None:
@@ -116,11 +120,11 @@ class TmuxTerminal:
         self._ask("send-keys", name)
 
     def screen(self) -> str:
-        """Read the screen."""
+        """Return the text on the screen."""
         return self._ask("capture-pane", "-p", "-J")
 
     def is_running(self) -> bool:
-        """Say whether the program still runs."""
+        """Whether the program is still running."""
         return is_alive(self.pid)
 
     def close(self) -> None:
@@ -130,11 +134,11 @@ class TmuxTerminal:
 
 
 class PtyTerminal:
-    """A pseudo-terminal with a screen of our own."""
+    """A pseudo-terminal with our own emulator."""
 
     def __init__(self, argv: list[str], env: dict[str, str], cwd: Path) -> None:
         self.pid, self._fd = pty.fork()
-        if self.pid == 0:  # the child: nothing here but becoming the program
+        if self.pid == 0:  # the child
             try:
                 os.chdir(cwd)
                 os.execvpe(argv[0], argv, env)
@@ -152,7 +156,7 @@ class PtyTerminal:
                     self._screen.feed(data)
 
     def write(self, text: str) -> None:
-        """Type words."""
+        """Type a text."""
         os.write(self._fd, text.encode())
 
     def key(self, name: str) -> None:
@@ -160,18 +164,18 @@ class PtyTerminal:
         os.write(self._fd, KEYS.get(name, name).encode())
 
     def screen(self) -> str:
-        """Read the screen."""
+        """Return the text on the screen."""
         with self._reading:
             return self._screen.text()
 
     def is_running(self) -> bool:
-        """Say whether the program still runs."""
+        """Whether the program is still running."""
         with contextlib.suppress(ChildProcessError):
             return os.waitpid(self.pid, os.WNOHANG)[0] == 0
         return False
 
     def close(self) -> None:
-        """Hang up, and end what does not go by itself."""
+        """Close the terminal, and kill the program if it does not exit."""
         with contextlib.suppress(OSError):
             os.close(self._fd)
         deadline = time.monotonic() + 5

@@ -1,4 +1,4 @@
-"""The judge itself: a faithful export passes, and every kind of unfaithfulness is called by its name."""
+"""Tests of the judge: a correct export passes, and every kind of error is reported under its name."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .hours import HOURS
 from .judge import CHECKS, judge
+from .time_shift import HOURS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ T0 = 1_800_000_000.0
 def response(
     n: int, turn: str | None, at: float, calls: tuple[str, ...] = (), parent: str | None = None, **more: Any
 ) -> Row:
-    """One response the API served."""
+    """One response that the API served."""
     usage = {
         "input_tokens": n,
         "cache_creation_input_tokens": 10 * n,
@@ -57,7 +57,7 @@ def response(
 
 
 def result(call: str, at: float, text: str, is_error: bool = False) -> Row:
-    """One tool result the API saw."""
+    """One tool result that the API received."""
     return {"event": "tool_result", "tool_use_id": call, "is_error": is_error, "text": text, "t_seen": T0 + at}
 
 
@@ -73,7 +73,7 @@ TRUTH = [
 
 
 def span(key: str, parent: str, kind: str, *when: float, trace: str = "a", **attributes: Any) -> Row:
-    """One span as the server keeps it."""
+    """One span as the server records it."""
     return {
         "event": "span",
         "trace_id": trace,
@@ -126,13 +126,13 @@ SPANS = [
 
 @pytest.fixture
 def judged(tmp_path: Path) -> Callable[..., set[str]]:
-    """Write a run with these spans (and truth) and name what the judge finds."""
+    """Write a run with these spans (and this record of the API); return the problems that the judge finds."""
 
     def write(
         spans: list[Row],
         truth: list[Row] = TRUTH,
         cost: float | None = None,
-        again: list[Row] | None = None,
+        backfilled: list[Row] | None = None,
         *,
         written: tuple[str, ...] = ("p1", "p2"),
         kept: tuple[str, ...] = (),
@@ -151,21 +151,21 @@ def judged(tmp_path: Path) -> Callable[..., set[str]]:
         rows += [{"type": "user", "message": {"content": prompts[key]["text"]}} for key in written]
         for name, held in (("truth.jsonl", truth), ("sink.jsonl", spans), ("projects/p/s.jsonl", rows)):
             (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in held))
-        if again is not None:
-            (tmp_path / "backfill.jsonl").write_text("".join(json.dumps(row) + "\n" for row in again))
+        if backfilled is not None:
+            (tmp_path / "backfill.jsonl").write_text("".join(json.dumps(row) + "\n" for row in backfilled))
         (tmp_path / "meta.json").write_text(json.dumps({"version": VERSION, "prompts": prompts}))
         return set(judge(tmp_path).problems)
 
     return write
 
 
-def test_a_faithful_export_is_right(judged: Callable[..., set[str]]):
-    """When every response, tool, agent and turn is where it was, there is nothing to blame."""
+def test_a_correct_export_passes(judged: Callable[..., set[str]]):
+    """If every response, tool, agent and turn is in its place, no problem is reported."""
     assert judged(SPANS) == set()
 
 
 def without(key: str) -> Callable[[list[Row]], None]:
-    """Lose a span."""
+    """Remove a span."""
     return lambda spans: spans.remove(next(s for s in spans if s["span_id"] == key))
 
 
@@ -181,7 +181,7 @@ def changed(key: str, **changes: Any) -> Callable[[list[Row]], None]:
 
 
 def added(row: Row) -> Callable[[list[Row]], None]:
-    """Send a span more."""
+    """Add a span."""
     return lambda spans: spans.append(row)
 
 
@@ -214,63 +214,63 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("check", MUTANTS)
-def test_unfaithfulness_is_blamed(judged: Callable[..., set[str]], check: str):
-    """Each way to be wrong is noticed under its own name."""
+def test_every_kind_of_error_is_reported(judged: Callable[..., set[str]], check: str):
+    """Each kind of error is reported under its own name."""
     spans = copy.deepcopy(SPANS)
     MUTANTS[check](spans)
     assert check in judged(spans)
 
 
 def test_costs_are_compared_with_the_clients_own(judged: Callable[..., set[str]]):
-    """A session whose cost differs from what the client counted is wrong, even in the fourth digit."""
+    """A cost that differs from the client's own total is reported, even in the fourth decimal."""
     truth = [t for t in TRUTH if not t.get("aux")]
     assert judged(SPANS, truth, cost=1.25) == set()
     assert judged(SPANS, truth, cost=1.2501) == {"cost_wrong"}
 
 
-def test_what_the_client_never_wrote_is_not_blamed(judged: Callable[..., set[str]]):
-    """A response that the client was killed before writing down cannot be exported by anybody."""
+def test_a_response_that_the_client_did_not_record_is_not_a_problem(judged: Callable[..., set[str]]):
+    """If the client was killed before it recorded a response, no exporter can export it."""
     lost = {**response(8, "p2", 6.5), "usage": None}
     truth = [*TRUTH, {**lost, "message_id": None}]
     assert judged(SPANS, truth) == set()
 
 
-def test_a_backfill_gives_the_same_bytes(judged: Callable[..., set[str]]):
-    """What the files give once more is what came live; a start that moved, a span less or more is noticed."""
-    again = copy.deepcopy(SPANS)
-    for row in again:
+def test_a_backfill_that_differs_is_reported(judged: Callable[..., set[str]]):
+    """A backfill must give the same spans as the live export; a changed start, a missing or an extra span is reported."""
+    same = copy.deepcopy(SPANS)
+    for row in same:
         row["start_ns"] -= HOURS * 3600 * 10**9
         row["end_ns"] -= HOURS * 3600 * 10**9
-    assert judged(SPANS, again=again) == set()
-    moved = copy.deepcopy(again)
+    assert judged(SPANS, backfilled=same) == set()
+    moved = copy.deepcopy(same)
     moved[1]["start_ns"] += 1
-    for other in (moved, again[1:], [*again, generation(9, "root2", 6, "b")]):
-        assert judged(SPANS, again=other) == {"backfill_differs"}
+    for other in (moved, same[1:], [*same, generation(9, "root2", 6, "b")]):
+        assert judged(SPANS, backfilled=other) == {"backfill_differs"}
 
 
-def test_every_check_has_its_mutant():
-    """No check is there for show."""
+def test_every_check_is_tested():
+    """For every check there is a run that it reports."""
     assert set(MUTANTS) | {"cost_wrong", "backfill_differs"} == set(CHECKS)
 
 
-def test_words_that_nobody_wrote_down_are_not_asked_for(judged):
-    """An old client forgets words that it took from its queue: their turn need not hold them; others must."""
+def test_a_prompt_that_the_client_did_not_record_is_not_required(judged):
+    """An old client drops prompts that it takes from its queue: only recorded prompts must be in their turns."""
     spans = json.loads(json.dumps(SPANS))
     spans[0]["attributes"]["input.value"] = ""
     assert "turn_input_missing" in judged(spans)
     assert judged(spans, written=("p2",)) == set()
 
 
-def test_what_a_client_wrote_down_as_an_agent_may_be_exported(judged):
-    """2.1.29 keeps a file of the agent that suggests prompts: its response is no intruder. One that it kept nowhere is."""
+def test_a_recorded_suggestion_may_be_exported(judged):
+    """2.1.29 writes a file for the agent that suggests prompts; a suggestion that is in no file must not be exported."""
     spans = [*SPANS, span("s1", "root1", "LLM", 1, 2, **{"gen_ai.response.id": "msg_s"})]
-    asked = {**TRUTH[0], "n": 99, "message_id": "msg_s", "aux": "suggestion"}
-    assert "aux_exported" in judged(spans, [*TRUTH, asked])
-    assert "aux_exported" not in judged(spans, [*TRUTH, asked], kept=("msg_s",))
+    suggestion = {**TRUTH[0], "n": 99, "message_id": "msg_s", "aux": "suggestion"}
+    assert "aux_exported" in judged(spans, [*TRUTH, suggestion])
+    assert "aux_exported" not in judged(spans, [*TRUTH, suggestion], kept=("msg_s",))
 
 
-def test_a_response_in_the_suggesting_agents_file_is_that_agents(judged, tmp_path):
-    """2.1.29 writes a turn's last answer there when both are at work: it counts, and its place is the client's doing."""
+def test_a_response_in_the_suggesting_agents_file_belongs_to_that_agent(judged, tmp_path):
+    """2.1.29 can write the last response of a turn there: it must be exported, and its place is not a problem."""
     spans = [{**row, "trace_id": "c"} if row["span_id"] == "g3" else row for row in json.loads(json.dumps(SPANS))]
     assert "roots_wrong" in judged(spans)
     moved = tmp_path / "projects" / "p" / "agent-aprompt_suggestion-1.jsonl"
@@ -281,8 +281,8 @@ def test_a_response_in_the_suggesting_agents_file_is_that_agents(judged, tmp_pat
     assert "roots_wrong" not in judge(tmp_path).problems
 
 
-def test_a_result_may_come_late(judged):
-    """Two clients in one session: a turn has left when the result of its call comes, which is an event below it."""
+def test_a_result_may_arrive_late(judged):
+    """With two clients in one session, a result can arrive after its turn was exported: it is an event below the call."""
     spans = copy.deepcopy(SPANS)
     next(row for row in spans if row["span_id"] == "t2")["attributes"].pop("output.value")
     spans.append(span("late", "t2", "CHAIN", 3.9, 3.9, **{"output.value": "the report"}))

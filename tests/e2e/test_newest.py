@@ -1,4 +1,4 @@
-"""The newest client, end to end: with turnspan's hooks, against the scripted API, judged span by span."""
+"""The newest client, end to end: with turnspan's hooks, against the scripted API, compared span by span."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
 
 @pytest.mark.parametrize("name", [name for name, story in SCENARIOS.items() if story.fits(NEWEST)])
 def test_story(played: dict[str, Outcome], name: str):
-    """Whatever a person does with the client, each response is exported once, in its place, with its own tokens."""
+    """Each response of a story is exported once, in its place, with its own tokens."""
     assert played[name].is_right, played[name].report()
 
 
 def test_the_stories_are_not_empty(played: dict[str, Outcome]):
-    """The comparison covers what it claims to: responses, tools and subagents in number."""
+    """The comparison covers many responses, tools and subagents."""
     totals = {
         what: sum(o.figures.get(what, 0) for o in played.values())
         for what in ("generations", "tools", "subagent responses", "turns")
@@ -45,13 +45,13 @@ def test_the_stories_are_not_empty(played: dict[str, Outcome]):
     assert totals["turns"] > 60
 
 
-def test_what_the_client_counted_is_what_we_counted(played: dict[str, Outcome]):
-    """The cost of a session equals the client's own figure, to the last digit, wherever the client gave one."""
+def test_costs_equal_the_clients_own_totals(played: dict[str, Outcome]):
+    """The cost of a session equals the client's own total exactly, if the client recorded one."""
     assert sum(o.figures.get("costs compared", 0) for o in played.values()) > 20
 
 
-def test_the_client_hardly_waits(played: dict[str, Outcome]):
-    """The client's own clock says how long our hook held it up, on a machine that is busy with three clients."""
+def test_the_hook_is_fast(played: dict[str, Outcome]):
+    """The hook's duration as measured by the client, on a machine that runs three clients at once."""
     waited = [ms for outcome in played.values() for ms in outcome.hook_ms]
     assert len(waited) > 50
     assert statistics.median(waited) < 500

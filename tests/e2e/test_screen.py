@@ -1,4 +1,4 @@
-"""Our own terminal shows what a real one would."""
+"""The terminal emulator shows what a real terminal would show."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SHOWN = {
 
 @pytest.mark.parametrize("case", SHOWN)
 @pytest.mark.parametrize("piece", [1, 3, 1000])
-def test_what_is_written_is_shown(case: str, piece: int):
-    """However the bytes are cut, the screen is the same."""
+def test_output_is_shown(case: str, piece: int):
+    """The screen is the same wherever the output is cut."""
     written, shown = SHOWN[case]
     screen = Screen(20, 4)
     for at in range(0, len(written), piece):

@@ -1,4 +1,4 @@
-"""A backend that records its spans and responds as a test wants: a third-party one, as far as turnspan knows."""
+"""A backend that records its spans and gives configured verdicts; to turnspan it is a third-party backend."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 def rows_of(traces):
-    """Traces as the rows that a backend would store."""
+    """Return traces as the rows that a backend would store."""
     return [
         Row(trace.trace_id.hex(), span.span_id.hex(), span.start_ns, span.name, as_sent(trace, span))
         for trace in traces
@@ -43,10 +43,10 @@ def rows_of(traces):
 
 
 class Recording:
-    """Answers each request with the next of `answers`, the last one for ever.
+    """Gives each request the next of `answers`, and repeats the last.
 
-    An answer is a Verdict, or a function of the rows that gives one. What is acknowledged is stored; `is_stored_anyway`
-    is for a server that keeps what it was sent and never gets to say so.
+    An answer is a Verdict, or a function of the rows that returns one. Acknowledged rows are stored; `is_stored_anyway`
+    simulates a server that stores spans and fails before it acknowledges them.
     """
 
     def __init__(self, *answers, max_request_bytes=3_500_000):
@@ -59,11 +59,11 @@ class Recording:
         self.is_closed = False
 
     def encode(self, traces):
-        """Every span with all that belongs to it."""
+        """Return the rows of all spans as JSON."""
         return msgspec.json.encode(rows_of(traces))
 
     def send(self, body):
-        """Write the rows down and answer."""
+        """Record the rows and return the next verdict."""
         rows = msgspec.json.decode(body, type=list[Row])
         self.requests.append(rows)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -73,28 +73,28 @@ class Recording:
         return verdict
 
     def close(self):
-        """Note that nothing more will come."""
+        """Record that the backend was closed."""
         self.is_closed = True
 
     @property
     def names(self):
-        """The names of what is stored, in the order of arrival."""
+        """The names of the stored spans, in order of arrival."""
         return [row.name for row in self.rows]
 
     @property
     def twice(self):
-        """What was stored more than once."""
+        """The keys of spans that were stored more than once."""
         return [key for key, count in Counter(row.key for row in self.rows).items() if count > 1]
 
 
 def refusing(*names, verdict=INVALID):
-    """Give an answer that is this verdict whenever one of these spans is in a request."""
+    """Return an answer that gives this verdict if one of these spans is in a request."""
     return lambda rows: verdict if any(row.name in names for row in rows) else ACKNOWLEDGED
 
 
 def target_for(config, backend, number=0):
-    """Return a destination of a configuration with another backend behind it."""
+    """Return a target of a configuration with its backend replaced."""
     target = Target(config.destinations[number], config)
-    target.backend = backend  # what is there already is not made again
+    target.backend = backend  # an existing backend is not opened again
     target.close = backend.close
     return target

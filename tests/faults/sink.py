@@ -1,4 +1,4 @@
-"""A collector on loopback that stores spans, fails as a test wants, and gives the wrong responses that a proxy might."""
+"""A collector on loopback that stores spans and fails in configurable ways, including the wrong responses of proxies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 def spans_in(body):
-    """Return (trace id, span id, start) → everything that is said of that span, as bytes."""
+    """Return pairs of (trace id, span id, start) and the span with its resource and scope, as bytes."""
     found = []
     for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
         for scope in resource.scope_spans:
@@ -35,7 +35,7 @@ class Stored:
 
 
 class Sink(HttpServer):
-    """Keeps spans. Each request meets the next of `faults`; `always` when there is none left."""
+    """Stores spans. Each request gets the next of `faults`, then always `always`."""
 
     def __init__(self):
         self.stored: list[Stored] = []
@@ -49,12 +49,12 @@ class Sink(HttpServer):
         return FAULTS[self.always](self, connection, request)
 
     def keep(self, request, *, is_acknowledged=True):
-        """Store what a request brings."""
+        """Store the spans of a request."""
         self.stored += [Stored(key, content, is_acknowledged) for key, content in spans_in(request.body)]
 
 
 def stores(answer):
-    """Keep it and say so, in one of the ways that mean yes."""
+    """Store the spans and acknowledge them with this response."""
 
     def act(sink, connection, request):
         sink.keep(request)
@@ -64,30 +64,30 @@ def stores(answer):
 
 
 def refuses(answer):
-    """Keep nothing, and say something else than yes."""
+    """Store nothing, and send this response."""
     return lambda _sink, connection, _request: connection.sendall(answer)
 
 
 def store_then_reset(sink, connection, request):
-    """Keep it, and break down before saying so."""
+    """Store the spans, and reset the connection before acknowledging them."""
     sink.keep(request, is_acknowledged=False)
     reset(connection)
 
 
 def store_then_half_an_answer(sink, connection, request):
-    """Keep it, and break down in the middle of the status line."""
+    """Store the spans, and close the connection in the middle of the status line."""
     sink.keep(request, is_acknowledged=False)
     connection.sendall(OK[:9])
     connection.close()
 
 
 def hang(sink, _connection, _request):
-    """Never answer."""
+    """Never respond."""
     sink.closing.wait(5)
 
 
 def drip(sink, connection, _request):
-    """Answer a byte at a time, for ever."""
+    """Respond one byte at a time, without end."""
     with contextlib.suppress(OSError):
         for byte in b"HTTP/1.1 200 OK\r\nX-Slow: " + b"y" * 1000:
             connection.sendall(bytes([byte]))
@@ -96,7 +96,7 @@ def drip(sink, connection, _request):
 
 
 def endless(_sink, connection, _request):
-    """Say 500 and go on talking for megabytes."""
+    """Respond with status 500 and megabytes of content."""
     with contextlib.suppress(OSError):
         connection.sendall(b"HTTP/1.1 500 Oops\r\nContent-Length: 1000000000\r\n\r\n")
         for _ in range(200):
@@ -106,13 +106,13 @@ def endless(_sink, connection, _request):
 
 HTML = b"<!DOCTYPE html><html><body>Please sign in to the hotel's network.</body></html>"
 FAULTS = {
-    # yes, in all its forms
+    # acknowledgements, in all forms
     "ok": stores(OK),
     "ok 202": stores(reply(202)),
     "ok 204": stores(b"HTTP/1.1 204 No Content\r\n\r\n"),
     "ok json": stores(reply(200, b"{}", "application/json")),
     "ok with a warning": stores(reply(200, partial_success(0, "careful"), "application/x-protobuf")),
-    # a refusal, which must not be read as success
+    # failures, which must not be taken for success
     "html with 200": refuses(reply(200, HTML, "text/html")),
     "html that says it is protobuf": refuses(reply(200, HTML, "application/x-protobuf")),
     "wrong protobuf": refuses(reply(200, b"\xff\xff\xff\xff", "application/x-protobuf")),
@@ -139,7 +139,7 @@ FAULTS = {
     "hang": hang,
     "drip": drip,
     "endless answer": endless,
-    # kept, and never said so: what comes again must be the same
+    # stored without an acknowledgement: a retry must send the same bytes
     "reset after it is kept": store_then_reset,
     "half an answer": store_then_half_an_answer,
 }
@@ -147,9 +147,9 @@ UNSAID = {"reset after it is kept", "half an answer"}
 
 
 class Proxy:
-    """Stands between a client and a server, byte by byte: `plans` says for each connection what it does to it.
+    """A TCP proxy that cuts or delays connections as `plans` says, one plan for each connection.
 
-    A plan is (bytes of the request, bytes of the answer, seconds of delay): what is past the bytes is cut off.
+    A plan is (bytes of the request, bytes of the response, seconds of delay); after that many bytes the connection is cut.
     """
 
     def __init__(self, port):
@@ -189,7 +189,7 @@ class Proxy:
         passed = 0
         with contextlib.suppress(OSError):
             while data := source.recv(4096):
-                time.sleep(delay)  # the proxy is slow, the test does not wait for it
+                time.sleep(delay)  # a slow proxy; the test itself does not sleep
                 rest = data if limit is None else data[: max(0, limit - passed)]
                 target.sendall(rest)
                 passed += len(rest)

@@ -1,8 +1,8 @@
-"""A small story: the rows that two users' sessions wrote, and the hook events, in order.
+"""A small story: the rows of a few sessions and the hook events, in order.
 
-Two sessions, tools, an agent in the foreground and one in the background, and a fork without any mark but that its
-copied responses name requests it does not hold, as 2.1.325 does. No session has an open turn while another one has an
-event, so that it does not matter how long ago it was.
+Two sessions, tools, an agent in the foreground and one in the background, and a fork as of 2.1.325, which can only be
+recognized by copied responses whose requests are not in its file. No session has an open turn during an event of another
+one, so that the time between events does not matter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HELPER, DYER = "a1110000000000001", "a2220000000000002"
 
 @dataclass(frozen=True)
 class Moment:
-    """An event, and how long every file was when it happened."""
+    """An event, and the size of every file at that time."""
 
     name: str
     session: str
@@ -29,14 +29,14 @@ class Moment:
     facts: dict[str, str]
 
     def payload(self, projects):
-        """Return what the client writes on the hook's stdin."""
+        """Return what the client writes to the hook's stdin."""
         path = projects / PROJECT / f"{self.session}.jsonl"
         common = {"session_id": self.session, "transcript_path": str(path), "cwd": "/home/ada/loom"}
         return json.dumps({**common, "hook_event_name": self.name, **self.facts}).encode()
 
 
 class Recorder(Writer):
-    """A client that records when it asked, as 2.1.325 does."""
+    """A client that records its requests, as 2.1.325 does."""
 
     def say(self, blocks, **fields):
         """Add the request, then a line of its response."""
@@ -47,7 +47,7 @@ class Recorder(Writer):
 
 
 class Story:
-    """Files that grow, and the moments at which a hook was called."""
+    """Growing files, and the moments at which a hook is called."""
 
     def __init__(self):
         self.moments: list[Moment] = []
@@ -56,7 +56,7 @@ class Story:
 
     @property
     def files(self):
-        """What every file holds in the end."""
+        """The final content of every file."""
         rows = {path: b"".join(writer.lines()) for path, writer in self._writers.items()}
         return {**rows, **self._texts}
 
@@ -81,19 +81,19 @@ class Story:
         return writer
 
     def event(self, name, writer, **facts):
-        """Have a hook called now."""
+        """Add a hook event at the current sizes."""
         sizes = {path: len(b"".join(one.lines())) for path, one in self._writers.items()}
         sizes |= {path: len(text) for path, text in self._texts.items()}
         self.moments.append(Moment(name, writer.session, sizes, facts))
 
     def stop(self, writer):
-        """Have the Stop hook called; then the client notes that it was."""
+        """Add a Stop event, then the row that the client writes after its Stop hooks."""
         words = writer.rows[-1]["message"]["content"][0]["text"]
         self.event("Stop", writer, last_assistant_message=words)
         writer.stopped()
 
     def put(self, projects, number):
-        """Let every file grow to what it was at a moment."""
+        """Let every file grow to its size at a moment."""
         files = self.files
         sizes = self.moments[number].sizes if number < len(self.moments) else {p: len(d) for p, d in files.items()}
         for name, size in sizes.items():
@@ -106,7 +106,7 @@ class Story:
 
 
 def loom():
-    """Return the story that every fault is tried on."""
+    """Return the story that all fault tests use."""
     story = Story()
     ada = story.session(A, tag="a1")
     story.event("SessionStart", ada)
@@ -119,7 +119,7 @@ def loom():
     bob.turn("Count to two.", "One, two.")
     story.stop(bob)
 
-    ada.prompt("Ask somebody.")
+    ada.prompt("Ask an agent.")
     call = ada.call("Agent", {"prompt": "Look around.", "subagent_type": "Explore"}, tool="toolu_helper")
     helper = story.agent(ada, HELPER, agentType="Explore", toolUseId="toolu_helper", description="look")
     helper.prompt("Look around.")
@@ -128,7 +128,7 @@ def loom():
     ada.now = helper.now
     story.event("SubagentStop", ada, agent_id=HELPER)
     ada.result(call, "Looked.", outcome={"status": "completed", "agentId": HELPER})
-    ada.say("Somebody looked.")
+    ada.say("The agent looked.")
     story.stop(ada)
 
     fork = story.session(FORK, tag="f3")
@@ -155,7 +155,7 @@ def loom():
     ada.say("The wool is dyed.")
     story.stop(ada)
 
-    bob.prompt("And three?")  # without an answer: the session ends
+    bob.prompt("And three?")  # no response: the session ends
     for writer in (bob, fork, ada):
         story.event("SessionEnd", writer)
     return story

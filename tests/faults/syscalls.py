@@ -1,4 +1,4 @@
-"""Which system calls a worker makes that touch our files or a socket, and how to make one of them go wrong."""
+"""Finds the system calls of a worker on our files and sockets, and makes one of them fail."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 CALLS = "%file,%desc,%network"
 _CALL = re.compile(r"^(?:\d+ +)?([a-z0-9_]+)\(")
-# What can come of a call, by its name; the rest can at least fail with EIO. That a transcript may not be read (EACCES) is
-# an answer and not a failure: it is as good as not there.
+# Possible errors by system call; all others can fail with EIO. EACCES is missing for reads: an unreadable transcript is
+# treated like a missing one.
 ERRORS = {
     "openat": ("EMFILE", "ENFILE", "EIO", "EINTR"),
     "openat to write": ("EACCES", "EMFILE", "ENFILE", "EIO", "ENOSPC", "EDQUOT", "EROFS", "EINTR"),
@@ -34,7 +34,7 @@ ERRORS = {
 
 @dataclass(frozen=True)
 class Point:
-    """The n-th call of a name, in the event of a number."""
+    """The n-th call of a system call during one event."""
 
     event: int
     name: str
@@ -45,14 +45,14 @@ class Point:
         return f"event {self.event}, {self.name} number {self.when}: {self.line}"
 
     def prefix(self, harm):
-        """Return the command that has this call go wrong: `signal=KILL`, `error=EIO`."""
+        """Return the command prefix that makes this call fail: `signal=KILL`, `error=EIO`."""
         inject = f"inject={self.name}:{harm}:when={self.when}"
-        quicker = [] if harm.startswith("signal") else ["--seccomp-bpf"]  # strace 6.1 sends no signals with it
+        quicker = [] if harm.startswith("signal") else ["--seccomp-bpf"]  # strace 6.1 does not inject signals with it
         return ["strace", "-f", *quicker, "-o", "/dev/null", "-e", f"trace={self.name}", "-e", inject]
 
 
 def points(event, log, base):
-    """Return the calls of a log that touch what lies below a directory, or a socket."""
+    """Return the calls in a log that concern files below a directory, or sockets."""
     counts: dict[str, int] = {}
     found = []
     for line in log.read_text(errors="replace").splitlines():
@@ -67,11 +67,11 @@ def points(event, log, base):
 
 
 def errors_of(point):
-    """Return what can come of a call."""
+    """Return the errors that a call can fail with."""
     is_to_write = point.name == "openat" and ("O_WRONLY" in point.line or "O_RDWR" in point.line)
     return ERRORS.get("openat to write" if is_to_write else point.name, ("EIO",))
 
 
 def counting(log):
-    """Return the command that writes all calls into a log."""
+    """Return the command prefix that logs all calls."""
     return ["strace", "-f", "-yy", "-o", str(log), "-e", f"trace={CALLS}"]

@@ -1,4 +1,4 @@
-"""A home in which a story happens, the ways in which turnspan is called there, and the judge of what arrived."""
+"""A home with a story, the ways to call turnspan there, and the comparison of what arrived with what was expected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.processes import carrying
+from e2e.processes import processes_with
 
 from faults.sink import spans_in
 from faults.story import loom
@@ -32,20 +32,20 @@ HOOK = [sys.executable, *HOOK_OPTIONS, HOOK_CODE, PACKAGE_ROOT]
 WORKER = [sys.executable, *WORKER_OPTIONS, WORKER_CODE, PACKAGE_ROOT]
 BY_SHELL = ["/bin/sh", str(LAUNCHER), sys.executable, PACKAGE_ROOT]
 PATIENCE_S = 60.0
-HOOK_BUDGET_S = 5.0  # on a machine that does a dozen other things; benchmarks/ has the real figure
+HOOK_BUDGET_S = 5.0  # generous, for a busy machine; benchmarks/ has the real figure
 _numbers = itertools.count()
 
 
 @dataclass
 class Judged:
-    """What the judge found."""
+    """The number of expected spans and of repeats."""
 
     spans: int = 0
     repeats: int = 0
 
 
 class World:
-    """A home of its own, with a story that can be lived moment by moment."""
+    """A separate home, with a story that can be played moment by moment."""
 
     def __init__(self, base, sink, story=None, **env):
         self.base = base
@@ -65,18 +65,18 @@ class World:
             **env,
         }
         self.projects.mkdir(parents=True)
-        self.clock_s = time.time()  # of what is done in this process; real workers have the real one
+        self.clock_s = time.time()  # for `serve` in this process; real workers use the real clock
         self.hook_s: list[float] = []
 
     # ---- how turnspan is called
 
     def payload(self, number):
-        """Put the files as they were at a moment, and return the hook's payload."""
+        """Let the files grow to their sizes at a moment, and return the hook's payload."""
         self.story.put(self.projects, number)
         return self.story.moments[number].payload(self.projects)
 
     def call_hook(self, payload, *, command=HOOK, env=None, cwd=None, **options):
-        """Run the hook as the client does, and hold it to its promise: 0, silent, quick."""
+        """Run the hook as the client does; it must exit with 0, print nothing and be fast."""
         began = time.monotonic()
         done = subprocess.run(
             [*command], input=payload, capture_output=True, env={**self.env, **(env or {})}, cwd=cwd or self.base,
@@ -87,7 +87,7 @@ class World:
         assert self.hook_s[-1] < HOOK_BUDGET_S
 
     def start_hook(self, payload, *, command=HOOK, env=None):
-        """Start the hook and do not wait for it: several at once."""
+        """Start the hook without waiting for it, to run several in parallel."""
         process = subprocess.Popen(
             [*command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env={**self.env, **(env or {})}, cwd=self.base,
@@ -97,14 +97,14 @@ class World:
         return process
 
     def run_worker(self, payload, *, prefix=(), env=None, **options):
-        """Run a worker to its end; its exit code."""
+        """Run a worker until it exits; return its exit code."""
         return subprocess.run(
             [*prefix, *WORKER], input=payload, capture_output=True, env={**self.env, **(env or {})}, cwd=self.base,
             timeout=PATIENCE_S, check=False, **options,
         ).returncode  # fmt: skip
 
     def serve(self, payload):
-        """Do in this process what a worker does; return its error, as its log would have it."""
+        """Handle an event in this process, as a worker does; return the error that it would log."""
         state.state_directory.cache_clear()  # every worker is a new process
         try:
             serve(parse_event(payload), self.env, self.now, self.sleep)
@@ -117,53 +117,53 @@ class World:
         return self.clock_s
 
     def sleep(self, seconds):
-        """Let time pass in this world, and in no other."""
+        """Advance the time of this world."""
         self.clock_s += seconds
 
     def wait(self):
-        """Wait until no worker of this world is left."""
+        """Wait until all workers of this world have exited."""
         deadline = time.monotonic() + PATIENCE_S
         while workers := self.workers():
-            assert time.monotonic() < deadline, f"{workers} never end"
+            assert time.monotonic() < deadline, f"still running: {workers}"
             time.sleep(0.01)
 
     def workers(self):
-        """Return the processes that are at work here."""
-        return carrying(f"FAULTS_WORLD={self.token}")
+        """Return the running processes of this world."""
+        return processes_with(f"FAULTS_WORLD={self.token}")
 
-    # ---- how the story is lived
+    # ---- playing the story
 
     def live(self, first=0, last=None):
-        """Serve the moments from one to another, in this process, without a fault."""
+        """Handle a range of moments in this process, without faults."""
         for number in range(first, len(self.story.moments) if last is None else last):
             assert self.serve(self.payload(number)) == ""
 
     def end(self):
-        """Let every session end cleanly once more: the one clean event after the faults."""
+        """Handle a SessionEnd of every session without a fault, after all faults."""
         self.story.put(self.projects, len(self.story.moments))
         for session in sorted(self.projects.glob("*/*.jsonl")):
             assert self.serve(self.end_of(session)) == ""
 
     def end_of(self, path):
-        """Return the payload of a session's end."""
+        """Return the payload of a SessionEnd."""
         event = {"hook_event_name": "SessionEnd", "session_id": path.stem, "transcript_path": str(path), "cwd": "/"}
         return str(event).replace("'", '"').encode()
 
     def keep(self):
-        """Remember how everything is now; the function that is returned brings it back."""
+        """Save all files and stored spans; return a function that restores them."""
         kept = self.base / f"kept-{next(_numbers)}"
         shutil.copytree(self.claude, kept, symlinks=True)
         stored = list(self.sink.stored)
 
-        def bring_back():
+        def restore():
             shutil.rmtree(self.claude)
             shutil.copytree(kept, self.claude, symlinks=True)
             self.sink.stored[:] = stored
             self.sink.faults.clear()
 
-        return bring_back
+        return restore
 
-    # ---- what came of it
+    # ---- results
 
     @property
     def log(self):
@@ -172,7 +172,7 @@ class World:
         return path.read_text().splitlines() if path.exists() else []
 
     def expected(self):
-        """Return what one reading of everything gives: (trace id, span id, start) → bytes."""
+        """Return the spans of one reading of all files: (trace id, span id, start) → bytes."""
         target = Target(load_config(self.env).destinations[0], load_config(self.env))
         found = {}
         for session in all_sessions(self.projects):
@@ -184,7 +184,7 @@ class World:
         return found
 
     def judge(self, *, may_repeat=False):
-        """Nothing lost, nothing changed, nothing invented, and nothing twice unless it could not be avoided."""
+        """Check that no span was lost, changed, added, or sent twice after it was acknowledged."""
         expected = self.expected()
         stored = self.sink.stored
         counts = Counter(one.key for one in stored)
@@ -203,7 +203,7 @@ class World:
         return Judged(len(expected), len(stored) - len(counts))
 
     def go_on(self):
-        """See that a new turn of the first session still goes through."""
+        """Check that a new turn of the first session is still exported."""
         writer = next(iter(self.story._writers.values()))
         writer.turn("Still there?", "Still here.")
         self.story.stop(writer)

@@ -1,1 +1,1 @@
-"""Coverage-guided fuzzing: any bytes, as lines and as complete transcripts; `python -m tests.fuzz` says how."""
+"""Coverage-guided fuzzing of the line decoder and of complete transcripts; see `python -m tests.fuzz --help`."""

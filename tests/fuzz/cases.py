@@ -1,4 +1,4 @@
-"""A case: a few files of a project in one string of bytes, so that a fuzzer can change them and they stay readable.
+"""A case: the files of a project in one byte string, which a fuzzer can change and a developer can read.
 
     == 0f0e7a52-1111-4222-8333-944455556666.jsonl
     {"type":"user",…}
@@ -7,9 +7,9 @@
 
 Rules:
 
-- A line `== name` begins a file. What stands before the first one is the file of a session of its own.
-- A name that could lead out of the project is no name: the line then is content, as any other.
-- A file may come again: the later one is added to it. `split` and `joined` are each other's inverse.
+- A line `== name` starts a file. Text before the first such line is the file of a separate session.
+- A name that points outside the project is not valid: the line is then content.
+- If a name occurs again, the content is appended. `split` and `joined` are inverse functions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FIRST = "00000000-0000-4000-8000-000000000000.jsonl"
 _NAME = re.compile(
     rb"(?m)^== ([A-Za-z0-9][A-Za-z0-9_-]{0,63}(?:/subagents/agent-[A-Za-z0-9_-]{1,64})?\.(?:meta\.json|jsonl))\n"
 )
-_LONG = 160  # characters; longer texts only make a seed slow
+_LONG = 160  # characters; longer texts would only slow the fuzzer down
 _SEED_BYTES = 10_000
 # Rows that are skipped by their first bytes: one of each kind is enough.
 _BULKY = ("api-request-blob", "api-request-shape", "file-history-snapshot", "progress")
@@ -43,7 +43,7 @@ def split(data: bytes) -> dict[str, bytes]:
 
 
 def joined(files: dict[str, bytes]) -> bytes:
-    """Return some files as a case."""
+    """Return a case with these files."""
     return b"".join(
         b"== %s\n%s%s" % (name.encode(), content, b"" if content.endswith(b"\n") else b"\n")
         for name, content in files.items()
@@ -70,7 +70,7 @@ def stories() -> tuple[bytes, ...]:
 
 @cache
 def seeds() -> tuple[bytes, ...]:
-    """Return the stories, the recordings of real clients if there are some, and all crashes found so far."""
+    """Return the stories, recordings of real clients if available, and all known crashes."""
     corpus = _corpus()
     paths = sorted(corpus.glob("*/*/projects/*")) if corpus is not None else []
     recorded = [_project(path) for path in paths if path.is_dir()]
@@ -79,7 +79,7 @@ def seeds() -> tuple[bytes, ...]:
 
 
 def seed_lines() -> list[bytes]:
-    """Yield a few rows at a time, some of each kind."""
+    """Return pairs of rows, some of each kind."""
     rows: dict[object, list[bytes]] = {}
     for case in seeds():
         for row in case.splitlines(keepends=True):

@@ -1,6 +1,6 @@
-"""One run of the fuzzer in a process of its own: atheris never gives its process back.
+"""One run of the fuzzer, in a separate process because `atheris.Fuzz` never returns.
 
-`python -m tests.fuzz.engine TARGET [libFuzzer's options] DIRECTORY`; `python -m tests.fuzz` is what people call.
+`python -m tests.fuzz.engine TARGET [libFuzzer options] DIRECTORY`; it is started by `python -m tests.fuzz`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TARGETS = {"lines": targets.check_lines, "path": targets.check_path}
 
 
 def main() -> None:
-    """Fuzz one target; an exception ends it, and the bytes are kept."""
+    """Fuzz one target until an exception, whose input is saved."""
     name, *options = sys.argv[1:]
     others = seeds()
 

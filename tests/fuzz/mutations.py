@@ -1,7 +1,7 @@
-"""Mutations of transcripts: rows lost, doubled, swapped, of another session, torn, glued, with fields of other types.
+"""Mutations of transcripts: rows are removed, repeated, swapped, truncated, joined, or get fields of other types.
 
-A fuzzer that turns over single bytes would spend its time on JSON that nobody can parse. This one changes rows and
-values, and only now and then bytes. `mutated` depends on nothing but its arguments.
+A fuzzer that flips single bytes would spend its time on invalid JSON. This one changes rows and values, and only
+sometimes bytes. `mutated` is a pure function of its arguments.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ODD = (
 )  # fmt: skip
 KINDS = (
     "user", "assistant", "system", "attachment", "queue-operation", "api-request", "summary", "tag", "progress", "mode",
-    "fork-context-ref", "ai-title", "nobody-knows-this",
+    "fork-context-ref", "ai-title", "unknown-type",
 )  # fmt: skip
 _MARK = b"== "
 
@@ -72,7 +72,7 @@ def _change(  # noqa: C901  a table of cases
             piece = rows[first : min(last, first + 8)]
             rows[last:last] = piece if chance.random() < 0.5 else list(reversed(piece))
         case 7:
-            rows[at] = rows[at].rstrip(b"\n")  # glued to the next
+            rows[at] = rows[at].rstrip(b"\n")  # joined with the next
         case 8:
             cut = chance.randrange(len(rows[at]) + 1)
             rows[at] = rows[at][:cut] + chance.choice((b"", b"\n", b"\0", b"\xff", b"\r\n", b"}", b'"'))
@@ -86,7 +86,7 @@ def _change(  # noqa: C901  a table of cases
 
 
 def _splice(rows: list[bytes], at: int, chance: random.Random, others: Sequence[bytes]) -> None:
-    """Put rows of another case in, perhaps as rows of the same session."""
+    """Insert rows of another case, sometimes into the same session."""
     taken = chance.choice(others).splitlines(keepends=True) if others else list(rows)
     if not taken:
         return
@@ -98,7 +98,7 @@ def _splice(rows: list[bytes], at: int, chance: random.Random, others: Sequence[
 
 
 def _other_values(row: bytes, other: bytes, chance: random.Random) -> bytes:
-    """Change a value or a key of a row, somewhere; what is not JSON stays as it is."""
+    """Change a value or a key somewhere in a row; a row that is not JSON is returned unchanged."""
     try:
         value, source = json.loads(row), _loaded(other)
     except (ValueError, RecursionError):
@@ -129,7 +129,7 @@ def _changed(value: Any, source: Any, chance: random.Random) -> Any:
         case 1 | 2:
             holder[key] = _odd(chance)
         case 3 | 4 if isinstance(source, dict) and isinstance(holder, dict):
-            other, name = _somewhere(source, chance)  # the same field as another row has it, or any other one
+            other, name = _somewhere(source, chance)  # the value of the same field in another row, or of any field
             if other is not None:
                 holder[key] = copy.deepcopy(source.get(key, other[name]) if isinstance(key, str) else other[name])
         case 5:
@@ -154,7 +154,7 @@ def _odd(chance: random.Random) -> Any:
 
 
 def _another_link(value: Any, source: Any, chance: random.Random) -> None:
-    """Let a row name another row, response, call or session than it did."""
+    """Let a row refer to another row, response, call or session."""
     if isinstance(value, dict) and isinstance(source, dict):
         names = (
             "uuid",

@@ -15,7 +15,7 @@ from .cases import seed_lines, seeds
 TARGETS = ("lines", "path")
 ROOT = Path(__file__).resolve().parents[2]
 MAX_BYTES = {"lines": 3000, "path": 12_000}
-TIMEOUT_S = 20  # for one input: what takes longer is a crash, too
+TIMEOUT_S = 20  # for one input; a longer run counts as a crash
 _EXECUTIONS = re.compile(r"stat::number_of_executed_units:\s*(\d+)")
 _COVERED = re.compile(r" cov: (\d+) ft: (\d+)")
 
@@ -33,8 +33,8 @@ class Fuzzed:
 
     def report(self) -> str:
         """Return a summary."""
-        told = f"{self.target}: {self.executions} inputs, {self.edges} branches reached"
-        return f"{told}; crash in {self.crash}" if self.crash else told
+        summary = f"{self.target}: {self.executions} inputs, {self.edges} branches reached"
+        return f"{summary}; crash in {self.crash}" if self.crash else summary
 
 
 def is_available() -> bool:
@@ -43,9 +43,9 @@ def is_available() -> bool:
 
 
 def fuzz(target: str, seconds: int, place: Path, seed: int = 0, inputs: int = -1) -> Fuzzed:
-    """Fuzz a target for some seconds. Interesting inputs stay in `place`, and the next run begins with them.
+    """Fuzz a target for some seconds. Interesting inputs are kept in `place`, and the next run starts with them.
 
-    A `seed` other than 0 begins with the same inputs; `inputs` is how many, whatever the machine's speed.
+    A `seed` other than 0 makes the run reproducible; `inputs` limits the number of inputs, independent of the speed.
     """
     corpus, crashes = place / target, place / f"{target}-crashes"
     corpus.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
-"""What must hold for any bytes: the line decoder, and the complete path from a project's files to what a backend would send.
+"""Properties that hold for any bytes: of the line decoder, and of the path from a project's files to a request.
 
 Rules:
 
-- A target takes bytes and raises, or does not. It needs no fuzzer: crashes that were found are replayed by plain tests.
-- Where pieces are cut follows from the bytes alone, so that a crash is a crash again.
+- A target takes bytes and raises if a property does not hold. It needs no fuzzer: tests replay known crashes.
+- The positions at which a file is cut depend on the bytes alone, so that a crash is reproducible.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from turnspan.trace.model import Span, Trace
 
 _SHORT = Capture(attribute_max_bytes=2000)
-SPELLINGS = (GenAI(_SHORT), LangfuseNaming(_SHORT, "fuzz"))
+NAMINGS = (GenAI(_SHORT), LangfuseNaming(_SHORT, "fuzz"))
 POLICIES = tuple(Policy(capture=mode) for mode in CaptureMode)
 _numbers = count()
 _MEMORY = Path("/dev/shm")
@@ -54,7 +54,7 @@ _SIDECHAIN = re.compile(rb'"isSidechain": *true')
 
 
 def check_lines(data: bytes) -> None:
-    """Any bytes are lines; each line is some entries or none, whose text is Unicode, wherever the reading stopped."""
+    """Any bytes can be read as lines; each line gives zero or more entries with valid Unicode, wherever reading stopped."""
     descriptor = _in_memory(data)
     try:
         found = list(tail.complete_lines(descriptor, is_complete=lines.is_record))
@@ -123,10 +123,10 @@ def _cuts(data: bytes, most: int) -> list[int]:
 
 
 def check_path(data: bytes, cuts: Callable[[bytes], Iterable[list[int]]] | None = None) -> int:
-    """A project of any files gives well-formed traces, the same in pieces as in one pass, and each can be sent.
+    """Any project gives well-formed traces, the same in pieces as in one pass, and each can be encoded.
 
-    Returns how many spans there were. `cuts` gives the places at which a session's file is read on its way; without it
-    they follow from the bytes, and so does what is tried of the rest.
+    Returns the number of spans. `cuts` gives the sizes at which a growing session file is read; by default they, and the
+    choice of policy and naming, are derived from the bytes.
     """
     files = split(data)
     place = Path(tempfile.gettempdir() if not _MEMORY.is_dir() else _MEMORY) / f"turnspan-fuzz-{os.getpid()}"
@@ -158,7 +158,7 @@ def _read(session: sessions.SessionFile) -> list[Trace]:
 
 
 def _share_ids(files: dict[str, bytes]) -> bool:
-    """Whether a response or a call is in two conversations: then it is one span, which may occur twice."""
+    """Whether a response or a call is in two conversations: it is then one span that may occur twice."""
     owners: dict[bytes, object] = {}
     for name, content in files.items():
         for line in content.split(b"\n"):
@@ -171,36 +171,36 @@ def _share_ids(files: dict[str, bytes]) -> bool:
 def _check_pieces(
     files: dict[str, bytes], name: str, places: list[int], whole: list[Trace], project: Path, *, once: tuple[Kind, ...]
 ) -> None:
-    """Read a session at some moments, and when it is over: the spans are those of one pass, each once."""
+    """Read a growing session several times: the spans are those of one pass, each once."""
     put(files, project)
     path = project / name
     session = sessions.SessionFile(path.stem, path)
     progress, traces = Progress(), []
     for size in places:
         path.write_bytes(files[name][:size])
-        progress = _go_on(session, progress, Ending(), traces)
+        progress = _continue(session, progress, Ending(), traces)
     path.write_bytes(files[name])
-    _go_on(session, progress, Ending(is_over=True), traces)
+    _continue(session, progress, Ending(is_over=True), traces)
     check_shape(traces, once)
     pieces, one = _by_id(traces), _by_id(whole)
     for key in pieces.keys() | one.keys():
         assert key in one, f"only in pieces, cut at {places}: {pieces[key]}"
         assert key in pieces, f"only in one pass, cut at {places}: {one[key]}"
         assert pieces[key] == one[key], f"cut at {places}:\n{pieces[key]}\n{one[key]}"
-    # Over too early: no turn occurs twice. (A response or a call in two conversations may.)
+    # A session that was taken for finished too early: no turn occurs twice. (A response or a call in two conversations may.)
     for size in places[:1]:
         early: list[Trace] = []
         path.write_bytes(files[name][:size])
-        progress = _go_on(session, Progress(), Ending(is_over=True), early)
+        progress = _continue(session, Progress(), Ending(is_over=True), early)
         path.write_bytes(files[name])
-        _go_on(session, progress, Ending(is_over=True), early)
+        _continue(session, progress, Ending(is_over=True), early)
         check_shape(early, once=(Kind.TURN,))
 
 
-def _go_on(session: sessions.SessionFile, progress: Progress, ending: Ending, traces: list[Trace]) -> Progress:
+def _continue(session: sessions.SessionFile, progress: Progress, ending: Ending, traces: list[Trace]) -> Progress:
     for piece in Reading(session, progress, ending).pieces():
         traces += piece.traces
-        # As it is stored and loaded again.
+        # Progress is stored and loaded between two readings.
         progress = msgspec.json.decode(msgspec.json.encode(piece.progress), type=Progress)
     return progress
 
@@ -233,16 +233,16 @@ def check_shape(traces: list[Trace], once: Iterable[Kind] = tuple(Kind)) -> None
 
 
 def check_sent(traces: list[Trace], choice: int | None = None) -> None:
-    """What is exported has the same structure under every policy; its bytes are a request that says the same.
+    """Redaction does not change the structure, and the encoded request decodes to the same spans.
 
-    A `choice` is one policy and one spelling; without it, all are tried.
+    A `choice` selects one policy and one naming; by default all are tried.
     """
-    kinds = [(policy, spelling) for policy in POLICIES for spelling in SPELLINGS]
-    for policy, spelling in kinds if choice is None else [kinds[choice % len(kinds)]]:
+    kinds = [(policy, naming) for policy in POLICIES for naming in NAMINGS]
+    for policy, naming in kinds if choice is None else [kinds[choice % len(kinds)]]:
         allowed = [redact(trace, policy).trace for trace in traces]
-        assert _bones(allowed) == _bones(traces)
+        assert _structure(allowed) == _structure(traces)
         assert allowed == [redact(trace, policy).trace for trace in traces]
-        body = encode_request(allowed, spelling)
+        body = encode_request(allowed, naming)
         request = ExportTraceServiceRequest.FromString(body)
         assert request.SerializeToString() == body
         arrived = [s for r in request.resource_spans for scope in r.scope_spans for s in scope.spans]
@@ -255,12 +255,12 @@ def check_sent(traces: list[Trace], choice: int | None = None) -> None:
             for trace in allowed
             for s in trace.spans
         )
-        for line in otlp_json.encode_lines(allowed, spelling).splitlines():
+        for line in otlp_json.encode_lines(allowed, naming).splitlines():
             msgspec.json.decode(line)
 
 
-def _bones(traces: list[Trace]) -> list[object]:
-    """Return what no policy changes; a session's id may be masked if it looks like a secret."""
+def _structure(traces: list[Trace]) -> list[object]:
+    """Return the fields that no policy changes (a session id may be masked if it looks like a secret)."""
     return [
         (t.trace_id, [(s.span_id, s.parent_id, s.kind, s.start_ns, s.end_ns, s.usage) for s in t.spans]) for t in traces
     ]

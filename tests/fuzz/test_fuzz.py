@@ -1,4 +1,4 @@
-"""Any bytes: known crashes are replayed, and CI looks for new ones for some seconds."""
+"""Arbitrary input: known crashes are replayed, and CI looks for new ones for some seconds."""
 
 import figures
 import msgspec
@@ -29,21 +29,21 @@ def test_known_crashes_exist():
 
 
 def test_a_case_is_its_files():
-    """A case taken apart and put together is the same; a name outside the project is content."""
+    """Splitting and joining a case gives the same case; a name outside the project is content."""
     files = {"a.jsonl": b"{}\n", "a/subagents/agent-1.jsonl": b"[]\n", "a/subagents/agent-1.meta.json": b"{}\n"}
     assert split(joined(files)) == files
     assert list(split(b"== ../up.jsonl\n== /etc/passwd.jsonl\n")) == ["00000000-0000-4000-8000-000000000000.jsonl"]
 
 
-def test_the_seeds_are_the_stories():
-    """The fuzzer starts from stories that give spans and pass all checks, in pieces cut after any row."""
+def test_the_seeds_pass():
+    """The fuzzer starts with stories that give spans and pass all checks, cut after any row."""
     smallest = sorted(seeds(), key=len)[20:22]
     assert all(check_path(case, every_cut) > 0 for case in smallest)
     assert len(seed_lines()) > 20
 
 
 def test_a_mutation_depends_on_its_seed_alone():
-    """The same seed changes a case in the same way, another one in another way, and most changed cases still give spans."""
+    """The same seed gives the same mutation, another seed another one, and most mutated cases still give spans."""
     case, *others = sorted(seeds(), key=len)[20:23]
     changed = [mutated(case, 10_000, seed, others) for seed in range(40)]
     assert changed == [mutated(case, 10_000, seed, others) for seed in range(40)]
@@ -68,10 +68,10 @@ def test_a_crash_is_shrunk():
 
 @pytest.mark.slow
 def test_changed_stories_pass():
-    """Mutated stories give the same in pieces as in one pass, and can be sent.
+    """Mutated stories give the same traces in pieces as in one pass, and can be encoded.
 
-    The same changes on every machine: what guides the fuzzer differs from run to run, and a change must not fail by
-    chance. `python -m tests.fuzz path` looks further.
+    The mutations are the same on every machine, so that the test does not fail by chance. `python -m tests.fuzz path`
+    searches further.
     """
     spans = 0
     for number in range(CHANGED):
@@ -86,9 +86,9 @@ def test_changed_stories_pass():
 
 @pytest.mark.slow
 def test_no_line_breaks_the_decoder(tmp_path):
-    """For a while the fuzzer looks for bytes that break the line decoder, guided by the branches that it reaches."""
+    """The fuzzer finds no bytes that break the line decoder, guided by the branches that it reaches."""
     if not is_available():
-        pytest.skip("atheris is not installed: there are wheels for Linux on x86-64")
+        pytest.skip("atheris is not installed; wheels are available for Linux on x86-64")
     done = fuzz("lines", 300, tmp_path, seed=7, inputs=LINES)
     assert done.crash is None, done.log.read_text(errors="replace")[-4000:]
     assert done.executions >= LINES, done.log.read_text(errors="replace")[-4000:]

@@ -1,11 +1,11 @@
-"""What should be in a backend, what its own API says is there, and whether the two are the same.
+"""Compares the spans that a backend should have with those that its own API returns.
 
 Rules:
 
-- What should be there is built from the final files by `turnspan.source.reader`, masked for the destination, and spelled in its
-  names. It does not go through our encoder: that is on trial as well.
-- A backend may add what it derives; a suite says which names those are and what they must hold. It may take nothing away.
-- Every difference is told at once, each with its span: one run shows all that is wrong.
+- The expected spans are built from the final files by `turnspan.source.reader`, masked for the destination and named as it
+  requires. They do not pass through our encoder, which is under test, too.
+- A backend may add derived attributes; a suite lists their names and values. It must not remove any.
+- All differences are reported, each with its span, so that one run shows everything.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Key = tuple[str, str]  # trace id, span id
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A span as a backend tells of it."""
+    """A span as a backend returns it."""
 
     trace_id: str
     span_id: str
@@ -38,18 +38,18 @@ class Seen:
     name: str
     start_ns: int
     end_ns: int
-    error: str | None  # the message of an ERROR status; None: the status is another one
+    error: str | None  # the message of an ERROR status; None for any other status
     attributes: dict[str, Any]
 
     @property
     def key(self) -> Key:
-        """What it is known by."""
+        """The key that identifies it."""
         return self.trace_id, self.span_id
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A span as one reading of the final files gives it."""
+    """An expected span, from one reading of the final files."""
 
     trace: Trace
     span: Span
@@ -57,22 +57,22 @@ class Wanted:
 
     @property
     def key(self) -> Key:
-        """What it is known by."""
+        """The key that identifies it."""
         return self.trace.trace_id.hex(), self.span.span_id.hex()
 
     @property
     def parent_id(self) -> str | None:
-        """The id of the span above it."""
+        """The id of its parent."""
         return None if self.span.parent_id is None else self.span.parent_id.hex()
 
     @property
     def error(self) -> str | None:
-        """What its status says, if it is ERROR."""
+        """The message of its status, if that is ERROR."""
         return None if self.span.error is None else self.span.error_message
 
 
 def wanted_in(projects, env) -> dict[Key, Wanted]:
-    """Everything that a destination should hold of a transcript tree; the environment says which destination."""
+    """Return all spans of a transcript tree as the destination configured in `env` should have them."""
     config = load_config(env)
     target = Target(config.destinations[0], config)
     naming = target.backend._naming
@@ -101,36 +101,36 @@ def differences(
     derived: Callable[[Wanted], dict[str, Any]],
     same: Callable[[Any, Any], bool] = lambda ours, theirs: ours == theirs,
 ) -> list[str]:
-    """Return what is missing, spurious, double or different. `derived` gives what the backend adds to a span itself."""
+    """Return what is missing, unexpected, duplicated or different. `derived` gives the attributes that the backend adds."""
     seen = list(seen)
     counts = Counter(one.key for one in seen)
-    told = [f"{key}: {count} times" for key, count in counts.items() if count > 1]
-    told += [f"{key}: not there: {wanted[key].span.name}" for key in wanted.keys() - counts.keys()]
-    told += [f"{key}: nobody wrote this" for key in counts.keys() - wanted.keys()]
+    found = [f"{key}: {count} times" for key, count in counts.items() if count > 1]
+    found += [f"{key}: missing: {wanted[key].span.name}" for key in wanted.keys() - counts.keys()]
+    found += [f"{key}: unexpected" for key in counts.keys() - wanted.keys()]
     for one in seen:
         if (ours := wanted.get(one.key)) is not None:
             label = f"{ours.trace.session_id[:8]} {ours.trace.name} {ours.span.kind} {ours.span.name}"
-            told += [f"{label}: {what}" for what in _of_span(ours, one, precision_ns, derived(ours), same)]
-    return told
+            found += [f"{label}: {what}" for what in _of_span(ours, one, precision_ns, derived(ours), same)]
+    return found
 
 
 def _of_span(ours: Wanted, seen: Seen, precision_ns: int, derived: dict[str, Any], same) -> list[str]:
-    told = []
+    found = []
     for what, left, right in (
         ("parent", ours.parent_id, seen.parent_id),
         ("name", ours.span.name, seen.name),
         ("error", ours.error, seen.error),
     ):
         if left != right:
-            told.append(f"{what} is {right!r}, not {left!r}")
+            found.append(f"{what} is {right!r}, not {left!r}")
     for what, left, right in (("start", ours.span.start_ns, seen.start_ns), ("end", ours.span.end_ns, seen.end_ns)):
         if abs(left - right) > precision_ns:
-            told.append(f"{what} is {right}, not {left}")
+            found.append(f"{what} is {right}, not {left}")
     expected = {**derived, **ours.attributes}
     for key, value in expected.items():
         if key not in seen.attributes:
-            told.append(f"{key} is missing; it is {value!r}")
+            found.append(f"{key} is missing; expected {value!r}")
         elif not same(value, seen.attributes[key]):
-            told.append(f"{key} is {seen.attributes[key]!r}, not {value!r}")
-    told += [f"{key} = {seen.attributes[key]!r} is nothing of ours" for key in seen.attributes.keys() - expected.keys()]
-    return told
+            found.append(f"{key} is {seen.attributes[key]!r}, not {value!r}")
+    found += [f"{key} = {seen.attributes[key]!r} is unexpected" for key in seen.attributes.keys() - expected.keys()]
+    return found

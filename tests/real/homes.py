@@ -1,4 +1,4 @@
-"""Homes with transcripts of `fixtures/` in them, and the two ways in which these leave: while they grow, and afterwards."""
+"""Homes with transcripts of `fixtures/`, exported live while the files grow, or by a backfill afterwards."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from lives import Life
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 STORIES = tuple(sorted(path.name for path in FIXTURES.iterdir() if (path / "projects").is_dir()))
-# Several turns, tools that work, fail and are denied, agents in the foreground, in the background and nested, requests that
-# fail, Esc, a compaction, a Stop that sends the model on: what a live hook meets on a day.
+# Several turns, tools that succeed, fail and are denied, agents in the foreground, in the background and nested, failed
+# requests, Esc, a compaction, a blocked Stop: what a live hook handles in a day.
 LIVE_STORIES = (
     "several-turns",
     "split-response",
@@ -38,37 +38,37 @@ PATIENCE_S = 120
 
 
 def copy_stories(names, projects: Path) -> None:
-    """Put stories into a transcript tree, side by side."""
+    """Copy stories into one transcript tree."""
     for name in names:
         shutil.copytree(FIXTURES / name / "projects", projects, dirs_exist_ok=True)
 
 
 def rename_sessions(projects: Path, tag: str) -> None:
-    """Give the sessions of stories ids that only this run has: four hexadecimal digits are their own."""
-    for path in sorted(projects.rglob("*"), reverse=True):  # what is inside first
+    """Give the sessions ids that are unique to this run: `tag` replaces four hexadecimal digits."""
+    for path in sorted(projects.rglob("*"), reverse=True):  # files before their directories
         if path.is_file():
             path.write_bytes(path.read_bytes().replace(b"-10e0-4000-", f"-{tag}-4000-".encode()))
         path.rename(path.with_name(path.name.replace("-10e0-4000-", f"-{tag}-4000-")))
 
 
-# ---- afterwards
+# ---- backfill
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A home in which everything has already happened."""
+    """A home with finished transcripts."""
 
     base: Path
     settings: dict[str, str]  # in the environment
 
     @property
     def projects(self) -> Path:
-        """Where the transcripts are."""
+        """The directory of the transcripts."""
         return self.base / "claude" / "projects"
 
     @property
     def env(self) -> dict[str, str]:
-        """Nothing of this machine's settings."""
+        """The environment of a command, without this machine's settings."""
         own = {"PATH": os.environ["PATH"], "HOME": str(self.base), "CLAUDE_CONFIG_DIR": str(self.base / "claude")}
         return {**own, **self.settings}
 
@@ -80,7 +80,7 @@ class Past:
         (home / "config.toml").chmod(0o600)
 
     def turnspan(self, *words: str) -> dict:
-        """Run a command that must succeed; what it says as JSON."""
+        """Run a command that must succeed; return its JSON output."""
         done = subprocess.run(
             [sys.executable, "-m", "turnspan", *words, "--json"], env=self.env, cwd=self.base, capture_output=True,
             text=True, timeout=PATIENCE_S, check=False,
@@ -89,13 +89,13 @@ class Past:
         return json.loads(done.stdout)
 
 
-# ---- while they grow
+# ---- live
 
 STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?=\.\d+Z|Z)")
 
 
 def bring_to_now(projects: Path) -> None:
-    """Move all times of a transcript tree so that it began five minutes ago: a session silent for ten was left behind."""
+    """Move all times of a transcript tree so that it starts five minutes ago: after ten idle minutes a session counts as over."""
     files = {path: path.read_bytes() for path in projects.rglob("*") if path.is_file()}
     first = min(_stamp(found[0]) for data in files.values() for found in STAMP.finditer(data))
     later = datetime.now(tz=UTC).replace(microsecond=0) - timedelta(minutes=5) - first
@@ -108,7 +108,7 @@ def _stamp(text: bytes) -> datetime:
 
 
 class Grown(Story):
-    """The story that a finished transcript tree tells: which rows came when, and which events a client told of."""
+    """The story of a finished transcript tree: its rows in order of time, and the hook events of the client."""
 
     def __init__(self, projects: Path) -> None:
         super().__init__()
@@ -121,31 +121,31 @@ class Grown(Story):
             sizes[name] = size
             words = _last_words(self._files[name][:size]) if size in ends.get(name, ()) else None
             if words is not None:
-                self._tell("Stop", name.stem, sizes, last_assistant_message=words)
+                self._add("Stop", name.stem, sizes, last_assistant_message=words)
             elif name in self._agents and size == len(self._files[name]):
                 session, agent = self._agents[name]
-                self._tell("SubagentStop", session, sizes, agent_id=agent)
+                self._add("SubagentStop", session, sizes, agent_id=agent)
         for name in life.answered:
-            self._tell("SessionEnd", name.stem, sizes)
+            self._add("SessionEnd", name.stem, sizes)
 
     @property
     def files(self):
-        """What every file holds in the end."""
+        """The final content of every file."""
         return self._files
 
-    def _tell(self, name, session, sizes, **facts):
+    def _add(self, name, session, sizes, **facts):
         self.moments.append(Moment(name, session, dict(sizes), facts))
 
 
 def _agent_of(name: Path) -> tuple[str, str] | None:
-    """The session and the id of the agent that a file belongs to."""
+    """Return the session and the agent id of an agent's file."""
     if name.suffix != ".jsonl" or name.parent.name != "subagents":
         return None
     return name.parent.parent.name, name.stem.removeprefix("agent-")
 
 
 def _last_words(data: bytes) -> str | None:
-    """What the model said last, if that is how the conversation stands: a client calls Stop with these words."""
+    """Return the text of the last response if the conversation ends with it: the client passes it to the Stop hook."""
     texts: dict[str, list[str]] = defaultdict(list)
     last = None
     for line in data.splitlines():
@@ -162,9 +162,9 @@ def _last_words(data: bytes) -> str | None:
 
 
 def live_through(base: Path, server, stories=LIVE_STORIES, tag: str = "", **settings: str) -> World:
-    """Have a real hook called at each moment of some stories, with a real worker behind it; the home afterwards.
+    """Call the real hook, with a real worker, at each moment of some stories; return the home.
 
-    A `tag` gives the sessions ids of their own.
+    A `tag` gives the sessions unique ids.
     """
     finished = base / "finished"
     copy_stories(stories, finished)

@@ -1,12 +1,11 @@
-"""Arize Phoenix from PyPI, on loopback: how it is installed, started, asked, and what it makes of a span.
+"""Arize Phoenix from PyPI on loopback: installs, starts and queries it, and knows which attributes it derives.
 
 Rules:
 
-- It is installed once, with everything it needs as of one day, into a virtual environment in a cache outside the project:
-  `TURNSPAN_TEST_CACHE`, else the user's own.
-- It sees nothing of this machine but that directory and its own data, and reaches nobody: no telemetry, loopback only, and
-  a proxy that does not exist for whatever else it might want to fetch.
-- What cannot be had is `Unavailable` with the reason; a test turns it into a skip.
+- It is installed once, with its dependencies as of a fixed date, into a virtual environment in a cache outside the project:
+  `TURNSPAN_TEST_CACHE`, else the user's cache.
+- It is isolated: a directory of its own, no telemetry, loopback only, and a proxy that does not exist for other requests.
+- If it cannot be installed, `Unavailable` is raised with the reason, and the test is skipped.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ if TYPE_CHECKING:
     from real.compare import Wanted
 
 VERSION = "20.26.1"
-AS_OF = "2026-11-16"  # what it needs is taken as it was on this day
+AS_OF = "2026-11-16"  # dependencies as of this date
 INSTALL_S = 600
 READ_S = 60
-# It would listen for gRPC on every interface.
+# By default it listens for gRPC on every interface.
 LAUNCH = """
 import sys
 import grpc.aio
@@ -47,19 +46,19 @@ main()
 """
 
 
-class Unavailable(Exception):  # noqa: N818 — it is a circumstance, not a fault
-    """Phoenix cannot be had here."""
+class Unavailable(Exception):  # noqa: N818  a reason to skip, not an error
+    """Phoenix is not available on this machine."""
 
 
 def cache_dir() -> Path:
-    """Find where servers are kept."""
+    """Return the directory of installed servers."""
     chosen = os.environ.get("TURNSPAN_TEST_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(chosen) if chosen else Path(base) / "turnspan-tests"
 
 
 def install() -> Path:
-    """Install Phoenix unless it is there; its interpreter."""
+    """Install Phoenix unless it is installed; return its interpreter."""
     place = cache_dir() / f"phoenix-{VERSION}"
     python = place / "bin" / "python"
     place.mkdir(parents=True, exist_ok=True)
@@ -72,18 +71,18 @@ def install() -> Path:
 
 
 def _install_into(place: Path, python: Path) -> None:
-    """Make the environment. uv takes seconds for what takes pip minutes; an index that only pip knows is left to pip."""
+    """Create the environment with uv, which takes seconds; fall back to pip, which may have an index that uv does not know."""
     wanted = f"arize-phoenix=={VERSION}"
-    _order(sys.executable, "-m", "venv", place)
+    _run(sys.executable, "-m", "venv", place)
     try:
-        _order(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "uv")
+        _run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "uv")
         uv = (python, "-m", "uv", "pip", "install", "-q", "--no-cache", "--python", python)
-        _order(*uv, "--exclude-newer", AS_OF, wanted)
+        _run(*uv, "--exclude-newer", AS_OF, wanted)
     except Unavailable:
-        _order(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", wanted)
+        _run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", wanted)
 
 
-def _order(*command: object) -> None:
+def _run(*command: object) -> None:
     words = [str(word) for word in command]
     try:
         done = subprocess.run(
@@ -96,9 +95,9 @@ def _order(*command: object) -> None:
 
 
 class Phoenix(Server):
-    """A server with a database of its own."""
+    """A server with a separate database."""
 
-    START_S = 180  # a new database is brought up through every migration there has been
+    START_S = 180  # a new database runs through every migration
 
     def __init__(self, python: Path, directory: Path) -> None:
         self.url, self.grpc_url = (f"http://127.0.0.1:{port}" for port in free_ports(2))
@@ -119,7 +118,7 @@ class Phoenix(Server):
         )
 
     def is_up(self) -> bool:
-        """Whether it answers."""
+        """Whether the server responds."""
         try:
             return self._ask("GET", "/healthz") is not None
         except OSError:
@@ -130,28 +129,28 @@ class Phoenix(Server):
         request = urllib.request.Request(
             self.url + path, data=data, method=method, headers={"Content-Type": "application/json"}
         )
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever proxy this machine has
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # ignore this machine's proxy
         with opener.open(request, timeout=READ_S) as answer:
             return answer.read()
 
-    # ---- what it is asked
+    # ---- queries
 
     def forget(self, project: str) -> None:
-        """Have the traces of a project deleted: the same span cannot be in two of them."""
+        """Delete the traces of a project: a span can be in one project only."""
         try:
             self._ask("DELETE", f"/v1/projects/{project}/traces?start_time=2000-01-01&end_time=2100-01-01")
         except urllib.error.HTTPError as error:
-            if error.code != 404:  # there is no such project yet
+            if error.code != 404:  # the project does not exist yet
                 raise
 
     def spans(self, project: str) -> list[Seen]:
-        """All spans of a project, page by page."""
+        """Return all spans of a project."""
         found, cursor = [], ""
         while True:
             try:
                 page = json.loads(self._ask("GET", f"/v1/projects/{project}/spans?limit=1000{cursor}"))
             except urllib.error.HTTPError as error:
-                if error.code == 404:  # nothing has come yet
+                if error.code == 404:  # nothing has arrived yet
                     return []
                 raise
             found += [_seen(one) for one in page["data"]]
@@ -160,37 +159,37 @@ class Phoenix(Server):
             cursor = f"&cursor={page['next_cursor']}"
 
     def wait_for(self, project: str, count: int) -> list[Seen]:
-        """Wait until a project has so many spans, as Phoenix stores in its own time; then all that there are."""
+        """Wait until a project has this many spans (Phoenix stores them asynchronously); return all spans."""
         deadline = time.monotonic() + READ_S
         while len(found := self.spans(project)) < count and time.monotonic() < deadline:
             time.sleep(0.2)
         return found
 
     def query(self, text: str, **variables: object) -> dict[str, Any]:
-        """Ask what its own pages ask."""
+        """Run a GraphQL query, as its own pages do."""
         answer = json.loads(self._ask("POST", "/graphql", {"query": text, "variables": variables}))
         assert not answer.get("errors"), answer["errors"]
         return answer["data"]
 
     def project(self, name: str, fields: str) -> dict[str, Any]:
-        """What its page of a project shows."""
+        """Return fields of a project, as its page shows them."""
         found = self.query(f"query {{ projects {{ edges {{ node {{ name {fields} }} }} }} }}")
         return next(edge["node"] for edge in found["projects"]["edges"] if edge["node"]["name"] == name)
 
 
-# ---- what it tells
+# ---- responses
 
 
-def _seen(told: dict[str, Any]) -> Seen:
+def _seen(span: dict[str, Any]) -> Seen:
     return Seen(
-        told["context"]["trace_id"],
-        told["context"]["span_id"],
-        told["parent_id"],
-        told["name"],
-        _ns(told["start_time"]),
-        _ns(told["end_time"]),
-        told["status_message"] if told["status_code"] == "ERROR" else None,
-        {**told["attributes"], "openinference.span.kind": told["span_kind"]},
+        span["context"]["trace_id"],
+        span["context"]["span_id"],
+        span["parent_id"],
+        span["name"],
+        _ns(span["start_time"]),
+        _ns(span["end_time"]),
+        span["status_message"] if span["status_code"] == "ERROR" else None,
+        {**span["attributes"], "openinference.span.kind": span["span_kind"]},
     )
 
 
@@ -199,11 +198,11 @@ def _ns(text: str) -> int:
     return int(at.replace(microsecond=0).timestamp()) * 1_000_000_000 + at.microsecond * 1_000
 
 
-# ---- what it adds: OpenInference's names for what we say in GenAI's, on which all of its pages are built
+# ---- derived attributes: its pages are built on OpenInference's names, which it derives from GenAI's
 
 
 def derived(wanted: Wanted) -> dict[str, Any]:
-    """What Phoenix must make of a span."""
+    """Return the attributes that Phoenix must derive for a span."""
     ours, usage = wanted.attributes, wanted.span.usage
     out: dict[str, Any] = {}
     if wanted.span.kind == "generation":
@@ -238,7 +237,7 @@ def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _message(key: str, message: dict[str, Any]) -> dict[str, Any]:
-    """A message with its words, its thinking, its calls, or the result that it brings."""
+    """Return the attributes of a message: its text, thinking, calls or tool result."""
     out = {f"{key}.role": message["role"]}
     if "finish_reason" in message:
         out[f"{key}.finish_reason"] = message["finish_reason"]

@@ -1,4 +1,4 @@
-"""A server in a process of its own, on loopback: started, waited for, and ended by its handle."""
+"""Starts a server as a separate process on loopback, waits until it is up, and stops it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ STOP_S = 20
 
 
 class Server:
-    """Whoever inherits says what to start, and when it is up."""
+    """A base class: subclasses call `start` and implement `is_up`."""
 
     START_S = 60
 
     def start(self, command: Sequence[object], directory: Path, **env: str) -> None:
-        """Start a command that sees nothing of this machine's settings, with its log in `directory`."""
+        """Start a command without this machine's environment, with its log in `directory`."""
         self._log = directory / "server.log"
         own = {"PATH": "/usr/bin:/bin", "HOME": str(directory), **env}
         with self._log.open("wb") as log:
@@ -35,7 +35,7 @@ class Server:
             )
 
     def is_up(self) -> bool:
-        """Whether it answers."""
+        """Whether the server responds."""
         raise NotImplementedError
 
     def __enter__(self):
@@ -57,7 +57,7 @@ class Server:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports on loopback that nobody uses now."""
+    """Return unused ports on loopback."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [one.getsockname()[1] for one in sockets]

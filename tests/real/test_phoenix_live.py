@@ -1,4 +1,4 @@
-"""A real Phoenix, filled by real hooks while transcripts grow."""
+"""Live export to a real Phoenix, with real hooks, while transcripts grow."""
 
 import pytest
 from figures import note
@@ -8,22 +8,22 @@ from real.homes import LIVE_STORIES, Past, copy_stories, live_through
 from real.phoenix import derived
 
 pytestmark = pytest.mark.slow
-MICROSECOND_NS = 1_000  # Phoenix keeps no finer times
+MICROSECOND_NS = 1_000  # the precision of Phoenix
 
 
 @pytest.fixture(params=["turnspan-e2d1"])
 def project(phoenix, request):
-    """A project with nothing in it; and nothing afterwards, for the same span cannot be in two."""
+    """An empty project, emptied again afterwards: Phoenix stores a span in one project only."""
     phoenix.forget(request.param)
     yield request.param
     phoenix.forget(request.param)
 
 
-def test_what_hooks_send_live_is_in_phoenix_span_by_span(phoenix, project, tmp_path):
-    """Eleven sessions at once are there as one reading of their final files gives them.
+def test_phoenix_has_every_span_of_a_live_export(phoenix, project, tmp_path):
+    """Eleven sessions are stored in Phoenix exactly as one reading of their final files gives them.
 
-    Every turn, response, tool call, agent and event: ids, parents, names, times, status, every attribute; and what
-    Phoenix derives from them.
+    Every turn, response, tool call, agent and event is compared: ids, parents, names, times, status, all attributes, and
+    what Phoenix derives from them.
     """
     world = live_through(tmp_path, phoenix, TURNSPAN_OTLP_HEADERS=f"x-project-name={project}")
     wanted = wanted_in(world.projects, world.env)
@@ -39,8 +39,8 @@ def test_what_hooks_send_live_is_in_phoenix_span_by_span(phoenix, project, tmp_p
 
 
 @pytest.mark.parametrize("project", ["default"], indirect=True)
-def test_phoenix_takes_grpc_as_well(phoenix, project, tmp_path):
-    """On its other port; there Phoenix knows no project header, and all goes to the project `default`."""
+def test_phoenix_accepts_grpc(phoenix, project, tmp_path):
+    """Spans can be sent over gRPC; Phoenix ignores the project header there and uses the project `default`."""
     past = Past(tmp_path, {"TURNSPAN_OTLP_ENDPOINT": phoenix.grpc_url, "TURNSPAN_OTLP_PROTOCOL": "grpc"})
     copy_stories(["parallel-tools", "agents-nested"], past.projects)
     wanted = wanted_in(past.projects, past.env)

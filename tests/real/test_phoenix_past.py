@@ -1,4 +1,4 @@
-"""A real Phoenix, filled by `turnspan backfill` with every story there is; and what a person then sees there."""
+"""A backfill of all stories to a real Phoenix, and what its pages then show."""
 
 from collections import Counter, defaultdict
 
@@ -10,9 +10,9 @@ from real.homes import STORIES, Past, copy_stories
 from real.phoenix import derived
 
 pytestmark = pytest.mark.slow
-MICROSECOND_NS = 1_000  # Phoenix keeps no finer times
+MICROSECOND_NS = 1_000  # the precision of Phoenix
 PROJECT = "turnspan-b4c9"
-LATER = "two-terminals"  # a story that comes after the others
+LATER = "two-terminals"  # a story that is exported after the others
 CONFIG = """
 [destinations.phoenix]
 type = "otlp"
@@ -22,7 +22,7 @@ headers = {{ "x-project-name" = "{project}" }}
 
 
 class Filled:
-    """A home, what should be in Phoenix of it, and the server."""
+    """A home, the spans that Phoenix should have of it, and the server."""
 
     def __init__(self, phoenix, base):
         self.phoenix = phoenix
@@ -33,17 +33,17 @@ class Filled:
 
     @property
     def wanted(self):
-        """What should be there now."""
+        """The spans that should be stored now."""
         return wanted_in(self.past.projects, self.past.env)
 
     def seen(self):
-        """Everything that is there, once all of it has come."""
+        """Return all stored spans, once all have arrived."""
         return self.phoenix.wait_for(PROJECT, len(self.wanted))
 
 
 @pytest.fixture(scope="module")
 def filled(phoenix, tmp_path_factory):
-    """A Phoenix project with the past in it, and nothing afterwards."""
+    """A Phoenix project with the backfilled sessions, emptied afterwards."""
     phoenix.forget(PROJECT)
     filled = Filled(phoenix, tmp_path_factory.mktemp("past"))
     filled.seen()
@@ -51,8 +51,8 @@ def filled(phoenix, tmp_path_factory):
     phoenix.forget(PROJECT)
 
 
-def test_what_backfill_sends_is_in_phoenix_span_by_span(filled):
-    """Every span of every story: ids, parents, names, times, status, every attribute; and what Phoenix derives."""
+def test_phoenix_has_every_span_of_a_backfill(filled):
+    """Every span of every story is compared: ids, parents, names, times, status, all attributes, and what Phoenix derives."""
     wanted = filled.wanted
 
     assert filled.sent["spans"] == len(wanted)
@@ -61,7 +61,7 @@ def test_what_backfill_sends_is_in_phoenix_span_by_span(filled):
 
 
 def test_phoenix_shows_each_session_with_its_turns_and_tokens(filled):
-    """Its page of sessions has every one of them once, with its first prompt and the sum of its tokens."""
+    """The list of sessions has each session once, with its first prompt and the sum of its tokens."""
     tokens, traces, first = Counter(), defaultdict(set), {}
     for one in filled.wanted.values():
         session, usage = one.trace.session_id, one.span.usage
@@ -85,7 +85,7 @@ def test_phoenix_shows_each_session_with_its_turns_and_tokens(filled):
 
 
 def test_phoenix_adds_up_the_tokens_of_a_turn_once(filled):
-    """A turn shows the tokens of all responses below it, those of its agents included, and none of them twice."""
+    """A turn shows the tokens of all its responses, including those of its agents, without counting any twice."""
     wanted = filled.wanted
     below = Counter()
     for one in wanted.values():
@@ -102,10 +102,10 @@ def test_phoenix_adds_up_the_tokens_of_a_turn_once(filled):
     }
 
 
-def test_phoenix_prices_a_response_as_we_do(filled):
-    """Its own price list, over the tokens we sent, comes to what we say.
+def test_phoenix_computes_the_same_cost(filled):
+    """Phoenix's own price list gives the cost that we send, with two exceptions.
 
-    But for two things: it takes cache writes of an hour for those of five minutes, and prices a response that was cut off.
+    It prices cache writes of one hour as those of five minutes, and it prices a response that was cut off.
     """
     fields = """spans(first: 1000, filterCondition: "span_kind == 'LLM'") {
         edges { node { spanId costSummary { total { cost } } } } }"""
@@ -125,15 +125,15 @@ def test_phoenix_prices_a_response_as_we_do(filled):
     assert compared > 50
 
 
-def test_what_is_sent_again_is_there_once(filled):
-    """`backfill --resend` delivers everything a second time: Phoenix shows no span twice and counts no token twice."""
+def test_a_resent_span_is_stored_once(filled):
+    """After `backfill --resend`, Phoenix shows no span twice and counts no token twice."""
     fields = """recordCount traceCount tokenCountTotal costSummary { total { cost } }
         sessions(first: 1000) { edges { node { sessionId tokenUsage { total } } } }"""
     before, known = filled.phoenix.project(PROJECT, fields), len(filled.wanted)
 
     assert filled.past.turnspan("backfill", "--resend")["spans"] == known
 
-    # Phoenix stores in the order in which things come: when a story that came later is there, so is all before it.
+    # Phoenix stores spans in order of arrival: once a later story is there, so is everything before it.
     copy_stories([LATER], filled.past.projects)
     assert filled.past.turnspan("backfill")["spans"] == len(filled.wanted) - known > 0
     seen = filled.seen()

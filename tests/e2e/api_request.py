@@ -1,13 +1,13 @@
-"""What one Messages API request asks for: a body and its headers → `Asked`.
+"""Parses one Messages API request: a body and its headers → `ApiRequest`.
 
-The scripted API is the only witness of what really happened, so it must say of each request which turn it belongs to,
-without trusting the transcript it will be compared with. Rules:
+The scripted API records what really happened. It therefore derives the turn of each request from the request alone, not
+from the transcript that it is compared with. Rules:
 
-- Every prompt of a story holds a name and a mark: `{tools} look around #p3` plays the script `tools` and is turn `p3`.
-- A turn starts at the last text block that holds a mark, a task notification, bash input or an accepted plan. Words
-  that the client introduces as typed meanwhile (or wraps in a reminder) are `queued`.
-- `step` counts the answers since that start. A subagent's prompt names the call that launched it: `[call toolu_…]`.
-- What is not the conversation (titles, compaction, warm-ups, the search behind WebSearch) is `aux`, by name.
+- Every prompt of a story has a script name and a mark: `{tools} look around #p3` plays the script `tools` as turn `p3`.
+- A turn starts at the last text block with a mark, a task notification, bash input or an accepted plan. Text that the
+  client marks as typed in the meantime (or wraps in a reminder) is `queued`.
+- `step` counts the responses since that start. A subagent's prompt names the call that launched it: `[call toolu_…]`.
+- Requests outside the conversation (titles, compaction, warm-ups, the search behind WebSearch) have a kind in `aux`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MARK = re.compile(r"#(p\d+)\b")
 SCRIPT = re.compile(r"\{(\w+)\}")
 CALLED_BY = re.compile(r"\[call (toolu_\w+)\]")
 REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
-NOTIFIED = re.compile(  # of an agent that went on by itself (2.1.325) only the task is named
+NOTIFIED = re.compile(  # if an agent continued by itself (2.1.325), only the task is named
     r"<task-notification>\s*<task-id>(\w+)</task-id>\s*<output-file>"
     r"|<task-notification>.*?<tool-use-id>(toolu_\w+)</tool-use-id>",
     re.DOTALL,
@@ -31,10 +31,12 @@ INTERRUPTED = "[Request interrupted by user"
 PLAN_ACCEPTED = "Implement the following plan:"
 MEANWHILE = ("The user sent a new message while you were working", "The user sent the following message")
 COMPACTED = "This session is being continued from a previous conversation"
-GOES_ON = "goes-on"  # the turn of a request that knows only the summary: the one that ran before the compaction
+CONTINUED = (
+    "continued"  # placeholder for a request that has only the summary: it belongs to the turn before the compaction
+)
 STOP_BLOCKED = "Stop hook feedback"
 
-# What a request without the person's words is for, by a phrase that its instructions hold (oldest clients last).
+# The kind of a request without a prompt, by a phrase in its instructions (oldest clients last).
 AUX_PHRASES = (
     ("Your task is to create a detailed summary", "compact"),
     ("[SUGGESTION MODE", "suggestion"),
@@ -48,7 +50,7 @@ AUX_PHRASES = (
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """A tool result as the client sent it back."""
+    """A tool result that the client sent back."""
 
     tool_use_id: str
     is_error: bool
@@ -56,15 +58,15 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One request, understood."""
+class ApiRequest:
+    """One parsed request."""
 
     session_id: str | None
     model: str
     stream: bool
     max_tokens: int
     attempt: str
-    tools: dict[str, frozenset[str]]  # the tools on offer, each with its parameters
+    tools: dict[str, frozenset[str]]  # the available tools, each with its parameters
     aux: str | None = None
     thread: str = "main"
     parent_tool_use_id: str | None = None
@@ -80,11 +82,11 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """One text block of the conversation and where it stands."""
+    """One text block of the conversation and its position."""
 
     at: int  # index of its message
     text: str
-    is_aside: bool  # said to the running turn: it starts none
+    is_aside: bool  # addressed to the running turn: it does not start a new one
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +99,12 @@ class _Start:
     kind: str | None
 
 
-def read_request(body: dict[str, Any], headers: dict[str, str]) -> Asked:
-    """Understand a request."""
+def read_request(body: dict[str, Any], headers: dict[str, str]) -> ApiRequest:
+    """Parse a request."""
     messages = body.get("messages") or []
     blocks = _text_blocks(messages)
     tools = {str(t.get("name")): frozenset((t.get("input_schema") or {}).get("properties") or {}) for t in _tools(body)}
-    base = Asked(
+    base = ApiRequest(
         session_id=_session_id(body, headers),
         model=str(body.get("model")),
         stream=bool(body.get("stream")),
@@ -152,7 +154,7 @@ def _parts(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _text_blocks(messages: list[dict[str, Any]]) -> list[_Block]:
-    """What people and the client said, in order; a reminder is nobody's words, except that it may carry queued ones."""
+    """Return the text blocks of users and clients, in order. Reminders are dropped, except those with queued prompts."""
     found = []
     for at, message in enumerate(messages):
         if message.get("role") == "assistant":
@@ -190,7 +192,7 @@ def _starts(blocks: list[_Block]) -> list[_Start]:
         elif block.text.startswith(PLAN_ACCEPTED):
             found.append(_Start(block.at, block.text, "plan-exec", "plan-clear-context"))
         elif block.text.startswith(COMPACTED):
-            found.append(_Start(block.at, block.text, GOES_ON, "human"))
+            found.append(_Start(block.at, block.text, CONTINUED, "human"))
         elif mark:
             found.append(_Start(block.at, block.text, mark.group(1), "human"))
         elif CALLED_BY.search(block.text):
@@ -215,7 +217,7 @@ def _script(start: _Start | None) -> str | None:
         return "notified"
     if start.kind == "bash-mode":
         return "bash"
-    if start.turn == GOES_ON:
+    if start.turn == CONTINUED:
         return "compacted"
     named = SCRIPT.search(start.text)
     return named.group(1) if named else None
@@ -246,7 +248,9 @@ def _aux(body: dict[str, Any], messages: list[dict[str, Any]], tools: dict[str, 
         return "quota"
     if any(str(t.get("type", "")).startswith("web_search") for t in _tools(body)) and len(tools) == 1:
         return "websearch"
-    said_last = [m for m in messages if m.get("role") != "system"][-1:]  # 2.1.250 adds how many tokens are left
+    said_last = [m for m in messages if m.get("role") != "system"][
+        -1:
+    ]  # 2.1.250 appends the number of remaining tokens
     last = "".join(str(p.get("text", "")) for m in said_last for p in _parts(m))
     first = "".join(str(p.get("text", "")) for m in messages[:1] for p in _parts(m))
     if REMINDER.sub("", first).strip() == "Warmup":

@@ -1,47 +1,47 @@
-"""Live and once more: spans that came piece by piece, next to those that the finished files give on another machine.
+"""Compares the spans that were exported live with those of a backfill of the finished transcripts on another machine.
 
-They must be the same, to the last byte, but for the hours that the copied transcripts were moved.
+They must be identical, except for the hours by which the copied transcripts were moved.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .hours import HOURS
+from .time_shift import HOURS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 Row = dict[str, Any]
-RECEIPT = ("request", "t", "path")  # how a span came, not what it is
+RECEIPT = ("request", "t", "path")  # fields about the delivery, not about the span
 
 
-def differences(live: Iterable[Row], again: Iterable[Row]) -> Iterator[str]:
-    """Name the spans that differ."""
+def differences(live: Iterable[Row], backfilled: Iterable[Row]) -> Iterator[str]:
+    """Yield a description of every span that differs."""
     first = {_identity(row): row for row in live}
-    second = {_identity(row): row for row in map(_hours_after, again)}
+    second = {_identity(row): row for row in map(_moved_forward, backfilled)}
     for key in first.keys() | second.keys():
         one = {k: v for k, v in first.get(key, {}).items() if k not in RECEIPT}
         two = {k: v for k, v in second.get(key, {}).items() if k not in RECEIPT}
         differing = [k for k in one.keys() | two.keys() if one.get(k) != two.get(k)]
         if differing and differing != ["span_id"]:
-            told = "only live" if not two else "only in the backfill" if not one else _told(differing, one, two)
-            yield f"{one.get('name') or two.get('name')} {key[1]}: {told}"
+            what = "only live" if not two else "only in the backfill" if not one else _describe(differing, one, two)
+            yield f"{one.get('name') or two.get('name')} {key[1]}: {what}"
 
 
 def _identity(row: Row) -> tuple[str, ...]:
-    """Know a span again; an event's id may come from the time of a row that has no other mark, and that time moved."""
+    """Return what identifies a span. An event's id may be derived from the time of its row, which was moved."""
     if row["attributes"].get("openinference.span.kind") != "CHAIN":
         return row["trace_id"], row["span_id"]
     return row["trace_id"], row["name"], str(row["start_ns"])
 
 
-def _hours_after(row: Row) -> Row:
+def _moved_forward(row: Row) -> Row:
     moved = HOURS * 3600 * 10**9
     return {**row, "start_ns": row["start_ns"] + moved, "end_ns": row["end_ns"] + moved}
 
 
-def _told(differing: list[str], one: Row, two: Row) -> str:
+def _describe(differing: list[str], one: Row, two: Row) -> str:
     if differing == ["attributes"]:
         one, two = one["attributes"], two["attributes"]
         differing = [k for k in one.keys() | two.keys() if one.get(k) != two.get(k)]

@@ -1,4 +1,4 @@
-"""The scripted API understands what a client asks: which turn, which agent, which step."""
+"""The scripted API recognizes the turn, the agent and the step of a request."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from .asked import GOES_ON, Asked, read_request
+from .api_request import CONTINUED, ApiRequest, read_request
 
 MEANWHILE = "The user sent a new message while you were working:\n{hello} meanwhile #p2"
 NOTE = "<task-notification>\n<tool-use-id>toolu_7</tool-use-id>\n</task-notification>"
@@ -15,18 +15,18 @@ REMINDER = "<system-reminder>Today is a day. #p9</system-reminder>"
 
 
 def user(*texts: str, result: str = "") -> dict[str, Any]:
-    """A message of the person, perhaps after a tool's result."""
+    """A user message, optionally after a tool result."""
     parts = [{"type": "tool_result", "tool_use_id": result, "content": "done"}] if result else []
     return {"role": "user", "content": [*parts, *({"type": "text", "text": t} for t in texts)]}
 
 
 def answer(call: str = "") -> dict[str, Any]:
-    """An answer of the model, perhaps with a call."""
+    """A response of the model, optionally with a call."""
     part = {"type": "tool_use", "id": call, "name": "Bash", "input": {}} if call else {"type": "text", "text": "yes"}
     return {"role": "assistant", "content": [part]}
 
 
-def asked(*messages: dict[str, Any], tools: tuple[str, ...] = ("Bash", "Agent"), **more: Any) -> Asked:
+def request_of(*messages: dict[str, Any], tools: tuple[str, ...] = ("Bash", "Agent"), **more: Any) -> ApiRequest:
     """A request with these messages."""
     body = {"model": "m", "max_tokens": 9, "messages": list(messages), "tools": [{"name": t} for t in tools], **more}
     return read_request(body, {"x-claude-code-session-id": "s"})
@@ -66,41 +66,43 @@ CASES = {
     "a blocked stop": ((FIRST, answer(), user("Stop hook feedback:\nmore")), ("p1", "stop-hook", "tools", 1)),
     "after a compaction": (
         (user("This session is being continued from a previous conversation that ran out of context."),),
-        (GOES_ON, "human", "compacted", 0),
+        (CONTINUED, "human", "compacted", 0),
     ),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_turn_of_a_request(case: str):
-    """Every shape in which a client goes on or begins anew is told apart."""
+def test_a_request_is_assigned_to_its_turn(case: str):
+    """A request that continues a turn and one that starts a new turn are distinguished, in every format of the clients."""
     messages, (turn, kind, script, step) = CASES[case]
-    seen = asked(*messages)
+    seen = request_of(*messages)
     assert (seen.turn, seen.turn_kind, seen.script, seen.step) == (turn, kind, script, step)
     assert seen.thread == "main"
     assert seen.aux is None
 
 
-def test_words_typed_meanwhile_are_queued():
-    """They belong to the running turn, by their own name."""
-    assert asked(FIRST, answer("t"), user(MEANWHILE, result="t")).queued == ("p2",)
+def test_a_prompt_typed_while_a_turn_runs_is_queued():
+    """It belongs to the running turn and keeps its own number."""
+    assert request_of(FIRST, answer("t"), user(MEANWHILE, result="t")).queued == ("p2",)
 
 
-def test_an_agent_is_known_by_the_call_in_its_prompt():
-    """Also a fork, which carries the whole conversation before its own prompt."""
-    alone = asked(user("{subtask} count [call toolu_5]"))
-    fork = asked(FIRST, answer("toolu_5"), user("Your directive: {subtask} count [call toolu_5]", result="toolu_5"))
+def test_an_agent_is_identified_by_the_call_in_its_prompt():
+    """A fork is identified, too, although its requests begin with the complete conversation."""
+    alone = request_of(user("{subtask} count [call toolu_5]"))
+    fork = request_of(
+        FIRST, answer("toolu_5"), user("Your directive: {subtask} count [call toolu_5]", result="toolu_5")
+    )
     for seen in (alone, fork):
         assert (seen.thread, seen.parent_tool_use_id) == ("subagent", "toolu_5")
         assert (seen.turn, seen.script, seen.step) == (None, "subtask", 0)
 
 
-def test_what_is_not_the_conversation_is_told_apart():
-    """Titles, warm-ups, compactions and the search behind a tool are no part of any turn."""
+def test_requests_outside_the_conversation_are_recognized():
+    """Titles, warm-ups, compactions and the search behind a tool do not belong to any turn."""
     compaction = user("Your task is to create a detailed summary of the conversation")
-    assert asked(FIRST, answer(), compaction).aux == "compact"
-    assert asked(user("Warmup")).aux == "warmup"
-    assert asked(user("hello"), tools=(), system="Write a title for this").aux == "title"
+    assert request_of(FIRST, answer(), compaction).aux == "compact"
+    assert request_of(user("Warmup")).aux == "warmup"
+    assert request_of(user("hello"), tools=(), system="Write a title for this").aux == "title"
     assert (
         read_request({"max_tokens": 9, "tools": [{"type": "web_search_20250305", "name": "web_search"}]}, {}).aux
         == "websearch"

@@ -1,16 +1,16 @@
-"""Transcripts as they would be had everything happened some hours earlier: text → text."""
+"""Moves the times in a transcript back by some hours."""
 
 from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
 
-HOURS = 2  # more than what seals a turn whose tool never came back
+HOURS = 2  # longer than the wait for a missing tool result, after which a turn is sealed
 STAMP = re.compile(r'"timestamp":"([^"]+)"')
 
 
-def hours_before(transcript: str) -> str:
-    """Move every time in a transcript."""
+def moved_back(transcript: str) -> str:
+    """Return a transcript with every timestamp moved back."""
     return STAMP.sub(_moved, transcript)
 
 
