@@ -1,9 +1,8 @@
-"""The result of a backfill, a dry run, a check or a retention report: lines to read, and the records of `--json`.
+"""The result of a backfill, a dry run, a check or a retention report as lines to read.
 
 Rules:
 
-- Values in, lines or records out. Control characters from transcripts, paths and servers are removed.
-- The keys of a record are a promise: none is removed, none changes its meaning.
+- Control characters from transcripts, paths and servers are removed.
 - A long list is cut, with the number of entries left out.
 """
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 _NAMED: Final = 20  # sessions with a line of their own
 _NAME_WIDTH: Final = 36
 _FIGURES: Final = ("TURNS", "RESPONSES", "TOOLS", "TOKENS", "COST")
-_NOT_EXPORTED: Final = ("cut_off", "unpriced", "inferred", "incomplete")  # fields of a tally that are not in a record
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -76,16 +74,6 @@ def backfill_lines(totals: Totals, destinations: Sequence[str], seconds: float) 
         yield f"{count(totals.pending, 'session')} not finished: run the same command{since} to continue"
 
 
-def backfill_record(totals: Totals, destinations: Sequence[str], seconds: float) -> dict[str, object]:
-    """The record of a backfill."""
-    return {
-        "destinations": list(destinations),
-        "seconds": round(seconds, 3),
-        **msgspec.to_builtins(totals),
-        "is_complete": totals.is_complete,
-    }
-
-
 def _skipped(copied: int, off: int) -> Iterator[str]:
     if copied:
         yield f"  {count(copied, 'turn')} skipped: copied from other sessions and exported from there"
@@ -126,27 +114,6 @@ def dry_run_lines(found: DryRun, planned: int) -> Iterator[str]:
 
 def _cells(share: Share) -> tuple[str, ...]:
     return (f"{share.sessions:,}", *_tally_cells(share.tally), f"{share.bytes / 1e6:,.1f}")
-
-
-def dry_run_record(found: DryRun) -> dict[str, object]:
-    """The record of a dry run."""
-    return {
-        "destinations": {
-            name: {
-                "total": _share_record(found.total(name)),
-                "projects": {project: _share_record(share) for project, share in projects.items()},
-            }
-            for name, projects in found.destinations.items()
-        },
-        "failed": found.totals.left,
-        "is_interrupted": found.totals.is_interrupted,
-    }
-
-
-def _share_record(share: Share) -> dict[str, object]:
-    record: dict[str, object] = msgspec.to_builtins(share)
-    del record["tally"], record["cwd"]
-    return {**record, **tally_record(share.tally)}
 
 
 # ---- verify
@@ -211,57 +178,6 @@ def _verdict(name: str, found: Sequence[Verified], *, is_asked: bool) -> str:
     return f"{name}: {count(missing, 'span')} of {count(len(bad), 'session')} missing (of {figures}){doubt}{silent}"
 
 
-def verify_record(found: Sequence[Verified], names: Mapping[str, bool], failed: Mapping[str, str]) -> dict[str, object]:
-    """The record of a check."""
-    return {
-        "is_complete": not failed and all(one.is_complete for one in found),
-        "destinations": {
-            name: _destination_record([one for one in found if one.destination == name], is_asked=is_asked)
-            for name, is_asked in names.items()
-        },
-        "differences": [_difference_record(one) for one in found if not one.checked.is_complete],
-        "failed": dict(failed),
-    }
-
-
-def _destination_record(found: Sequence[Verified], *, is_asked: bool) -> dict[str, object]:
-    stored = _sum(one.checked.stored for one in found if one.checked.stored is not None)
-    return {
-        "sessions": len(found),
-        "expected": tally_record(_sum(one.checked.expected for one in found)),
-        "acknowledged": tally_record(_sum(one.checked.acknowledged for one in found)),
-        "stored": tally_record(stored) if is_asked else None,
-        "missing_spans": sum(one.checked.missing for one in found if not one.is_complete),
-        "off": sum(one.checked.off for one in found),
-    }
-
-
-def _difference_record(one: Verified) -> dict[str, object]:
-    checked = one.checked
-    return {
-        "session_id": checked.session.session_id,
-        "path": str(checked.session.path),
-        "project": checked.project,
-        "destination": one.destination,
-        "expected": tally_record(checked.expected),
-        "acknowledged": tally_record(checked.acknowledged),
-        "stored": tally_record(checked.stored) if checked.stored is not None else None,
-        "unsent": _hex(checked.unsent),
-        "lost": _hex(checked.lost),
-        "refused": _hex(checked.refused),
-        "forgotten": checked.forgotten,
-        "doubtful": _hex(checked.doubtful),
-        "is_unknown": checked.is_unknown,
-        "silence": checked.silence or None,
-        "is_repaired": one.is_repaired,
-        "problem": one.problem,
-    }
-
-
-def _hex(ids: Iterable[bytes]) -> list[str]:
-    return sorted(span_id.hex() for span_id in ids)
-
-
 # ---- retention
 
 
@@ -286,25 +202,6 @@ def _expiring_rows(one: Expiring) -> Iterator[tuple[str, ...]]:
         yield deleted_in, one.session.session_id[:8], one_line(one.project), name, *_tally_cells(tally)
 
 
-def retention_record(found: Sequence[Expiring], period: Period, failed: Mapping[str, str]) -> dict[str, object]:
-    """The record of a retention report."""
-    return {
-        "cleanup_days": period.days,
-        "cleanup_source": str(period.source) if period.source is not None else None,
-        "expiring": [
-            {
-                "session_id": one.session.session_id,
-                "path": str(one.session.path),
-                "project": one.project,
-                "days_left": round(one.days_left, 3),
-                "unsent": {name: tally_record(tally) for name, tally in one.unsent.items()},
-            }
-            for one in found
-        ],
-        "failed": dict(failed),
-    }
-
-
 # ---- figures
 
 
@@ -320,13 +217,6 @@ def _all_tokens(tally: Tally) -> int:
 def _tally_cells(tally: Tally) -> tuple[str, ...]:
     cost = ("≥" if tally.is_cost_partial else "") + usd(tally.cost_usd)
     return (f"{tally.turns:,}", f"{tally.generations:,}", f"{tally.tools:,}", tokens(_all_tokens(tally)), cost)
-
-
-def tally_record(tally: Tally) -> dict[str, object]:
-    """The figures of some traces as a record."""
-    figures: dict[str, object] = msgspec.to_builtins(tally)
-    kept = {name: value for name, value in figures.items() if name not in _NOT_EXPORTED}
-    return {**kept, "is_cost_partial": tally.is_cost_partial}
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, left: int = 1) -> Iterator[str]:
