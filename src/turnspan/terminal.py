@@ -10,8 +10,10 @@ Rules:
 
 from __future__ import annotations
 
+import io
 import re
 from datetime import UTC, datetime
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -19,6 +21,9 @@ from rich.cells import get_character_cell_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from rich.console import Console
+    from rich.table import Table
 
 _SEQUENCE: Final = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor movements
@@ -93,12 +98,6 @@ def broken(text: str, width: int) -> Iterator[str]:
     yield text
 
 
-def pad(text: str, width: int) -> str:
-    """Cut or pad text to exactly a width."""
-    shown = fit(text, width)
-    return shown + " " * (width - cells(shown))
-
-
 def paint(text: str, fg: str | None = None, *, is_bold: bool = False) -> str:
     """Return the text in a colour; `click.echo` removes it where colour is not wanted."""
     return click.style(text, fg=fg, bold=is_bold or None) if text and (fg or is_bold) else text
@@ -107,6 +106,26 @@ def paint(text: str, fg: str | None = None, *, is_bold: bool = False) -> str:
 def unstyled(text: str) -> str:
     """Return the text without its colours."""
     return click.unstyle(text)
+
+
+def last_part(path: str) -> str:
+    """Return the last part of a path of any system."""
+    return re.split(r"[/\\]", path.rstrip("/\\"))[-1]
+
+
+def drawn(table: Table, width: int) -> Iterator[str]:
+    """Yield the lines of a table, without colours."""
+    console = _console(width)
+    with console.capture() as captured:
+        console.print(table)
+    yield from map(str.rstrip, captured.get().splitlines())
+
+
+@cache
+def _console(width: int) -> Console:
+    from rich.console import Console  # noqa: PLC0415 - slow to import, and only tables need it
+
+    return Console(file=io.StringIO(), width=width, height=25, color_system=None, legacy_windows=False)
 
 
 # ---- figures

@@ -8,16 +8,15 @@ Rules:
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.terminal import count, duration, fit, one_line, pad, tokens, usd
+from turnspan.terminal import count, drawn, duration, last_part, one_line, tokens, usd
 from turnspan.trace.tally import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from turnspan.bulk.dry_run import DryRun, Share
     from turnspan.bulk.retention import Expiring
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
     from turnspan.claude.cleanup import Period
 
 _NAMED: Final = 20  # sessions with a line of their own
-_NAME_WIDTH: Final = 36
+_CELL_WIDTH: Final = 36  # of the widest cell; of MISSING 60
+_TABLE_WIDTH: Final = 400  # more than all columns together
 _FIGURES: Final = ("TURNS", "RESPONSES", "TOOLS", "TOKENS", "COST")
 
 
@@ -105,7 +105,7 @@ def dry_run_lines(found: DryRun, planned: int) -> Iterator[str]:
         yield f"to {name}:"
         total = found.total(name)
         rows = [(one_line(project), *_cells(share)) for project, share in sorted(projects.items()) if share.sessions]
-        yield from table(("PROJECT", "SESSIONS", *_FIGURES, "MB"), [*rows, ("all", *_cells(total))])
+        yield from _table(("PROJECT", "SESSIONS", *_FIGURES, "MB"), [*rows, ("all", *_cells(total))])
         if total.masked:
             yield f"  to be masked: {_rules(total.masked)}"
         yield from _skipped(total.copied, total.off)
@@ -123,7 +123,7 @@ def verify_lines(found: Sequence[Verified], names: Mapping[str, bool], failed: M
     """A table of differences, then a sentence for each destination; `names` says which ones can be queried."""
     rows = [_difference(one) for one in found if not one.checked.is_complete]
     if rows:
-        yield from table(("SESSION", "PROJECT", "TO", *_FIGURES, "MISSING"), rows, left=3)
+        yield from _table(("SESSION", "PROJECT", "TO", *_FIGURES, "MISSING"), rows, left=3)
     for name, is_asked in names.items():
         yield _verdict(name, [one for one in found if one.destination == name], is_asked=is_asked)
     yield from _named("not repaired", {one.checked.session.session_id: one.problem for one in found if one.problem})
@@ -136,7 +136,7 @@ def _difference(one: Verified) -> tuple[str, ...]:
     cells = zip(_tally_cells(arrived), _tally_cells(checked.expected), strict=True)
     return (
         checked.session.session_id[:8],
-        one_line(re.split(r"[/\\]", checked.project.rstrip("/\\"))[-1]),
+        one_line(last_part(checked.project)),
         one.destination,
         *(all_of_it if part == all_of_it else f"{part}/{all_of_it}" for part, all_of_it in cells),
         ", ".join(_missing(one)),
@@ -159,10 +159,10 @@ def _missing(one: Verified) -> Iterator[str]:
 
 
 def _verdict(name: str, found: Sequence[Verified], *, is_asked: bool) -> str:
-    expected = _sum(one.checked.expected for one in found)
+    expected = sum((one.checked.expected for one in found), start=Tally())
     figures = (
         f"{count(len(found), 'session')}, {count(expected.turns, 'turn')}, {count(expected.generations, 'response')}, "
-        f"{count(expected.tools, 'tool call')}, {tokens(_all_tokens(expected))} tokens, {usd(expected.cost_usd)}"
+        f"{count(expected.tools, 'tool call')}, {tokens(expected.tokens)} tokens, {usd(expected.cost_usd)}"
     )
     bad = [one for one in found if not one.is_complete]
     if not bad:
@@ -189,7 +189,7 @@ def retention_lines(
     deletes = f"Claude Code deletes transcripts after {period.days} days{source}"
     if found:
         head = ("DELETED IN", "SESSION", "PROJECT", "NOT SENT TO", *_FIGURES)
-        yield from table(head, [row for one in found for row in _expiring_rows(one)], left=4)
+        yield from _table(head, [row for one in found for row in _expiring_rows(one)], left=4)
         yield f"{deletes}; run `turnspan backfill` to send these first"
     else:
         yield f"no unsent transcript will be deleted in the next {within:g} days; {deletes}"
@@ -205,26 +205,22 @@ def _expiring_rows(one: Expiring) -> Iterator[tuple[str, ...]]:
 # ---- figures
 
 
-def _sum(tallies: Iterable[Tally]) -> Tally:
-    return sum(tallies, start=Tally())
-
-
-def _all_tokens(tally: Tally) -> int:
-    used = tally.usage
-    return used.input + used.output + used.cache_read + used.cache_write
-
-
 def _tally_cells(tally: Tally) -> tuple[str, ...]:
     cost = ("≥" if tally.is_cost_partial else "") + usd(tally.cost_usd)
-    return (f"{tally.turns:,}", f"{tally.generations:,}", f"{tally.tools:,}", tokens(_all_tokens(tally)), cost)
+    return (f"{tally.turns:,}", f"{tally.generations:,}", f"{tally.tools:,}", tokens(tally.tokens), cost)
 
 
-def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, left: int = 1) -> Iterator[str]:
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, left: int = 1) -> Iterator[str]:
     """Rows under a heading. The first `left` columns and MISSING are left-aligned text, the others numbers."""
-    widths = [min(_NAME_WIDTH, max(len(cell) for cell in column)) for column in zip(head, *rows, strict=True)]
+    from rich.table import Table  # noqa: PLC0415 - slow to import
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for number, name in enumerate(head):
+        is_text = number < left or name == "MISSING"
+        table.add_column(
+            justify="left" if is_text else "right", max_width=60 if name == "MISSING" else _CELL_WIDTH, no_wrap=True
+        )
     for row in (head, *rows):
-        cells = [
-            pad(cell, width) if number < left else fit(cell, 60) if head[number] == "MISSING" else f"{cell:>{width}}"
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
+        table.add_row(*(Text(cell, overflow="ellipsis") for cell in row))
+    return drawn(table, _TABLE_WIDTH)

@@ -58,7 +58,7 @@ def _tally_record(tally: Tally) -> Record:
 # ---- sessions and show
 
 
-def summary_record(summary: Summary, sent: str | None = None) -> Record:
+def summary_record(summary: Summary, sent: str) -> Record:
     """One session; `sent` says how much of it was exported."""
     return {
         **_fields(summary, without=("path", "tally", "last_ns")),
