@@ -5,6 +5,8 @@ import os
 from reads import read
 from rows import Writer, agent_writer, save_agent, tool_id
 
+from turnspan.bulk.report import Verified, verify_lines
+from turnspan.bulk.verify import Checked
 from turnspan.source.sessions import SessionFile, newest_sessions
 from turnspan.terminal import cells
 from turnspan.trace.tally import tally_of
@@ -68,6 +70,18 @@ def test_a_total_that_lacks_something_is_marked(tmp_path):
     uncounted = summary_of(writer.save(tmp_path))
     assert uncounted.tally.incomplete == 1
     assert "≥370" in table_row(uncounted, 100, now_ns=0, sent="no")
+
+
+def test_verify_marks_a_total_that_lacks_something(tmp_path):
+    """The sentence about a destination marks partial tokens and cost like the table of sessions: ≥."""
+    writer = session_number(2, version="2.1.30")
+    writer.turn("hi", "Hello.")
+    path = writer.save(tmp_path)
+    tally = summary_of(path).tally
+    session = SessionFile(path.stem, path)
+    checked = Checked(session=session, project="", spans=2, expected=tally, acknowledged=tally, stored=None)
+    (sentence,) = verify_lines([Verified("local", checked)], {"local": False}, {})
+    assert "≥370 tokens, ≥$" in sentence
 
 
 def test_a_session_without_turns_has_a_row(tmp_path):

@@ -47,6 +47,7 @@ _ASCII: Final = str.maketrans(
         "→": ">", "←": "<", "≥": ">", "…": ".", "·": "-",
     }
 )  # fmt: skip
+_AT_LEAST: Final = "≥"
 _LONGEST_LINE: Final = 1000  # characters used for one line; no screen is wider
 
 
@@ -145,20 +146,22 @@ def duration(ns: int) -> str:
     return f"{seconds // 86400}d{seconds % 86400 // 3600:02d}h"
 
 
-def tokens(count: int) -> str:
-    """Format a number of tokens in at most five characters."""
+def tokens(count: int, *, is_partial: bool = False) -> str:
+    """Format a number of tokens in at most five characters; a partial one has a mark before it: ≥."""
+    at_least = _AT_LEAST if is_partial else ""
     for size, unit in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (1000, "k")):
         if count >= size:
             value = count / size
-            return f"{value:.1f}{unit}" if value < 99.95 else f"{value:.0f}{unit}"
-    return str(count)
+            return f"{at_least}{value:.1f}{unit}" if value < 99.95 else f"{at_least}{value:.0f}{unit}"
+    return f"{at_least}{count}"
 
 
-def usd(amount: float) -> str:
-    """Format a cost; below a dollar to the hundredth of a cent."""
-    if amount and amount < 0.00005:
+def usd(amount: float, *, is_partial: bool = False) -> str:
+    """Format a cost, below a dollar to the hundredth of a cent; a partial one has a mark before it: ≥."""
+    if amount and amount < 0.00005 and not is_partial:
         return "<$0.0001"
-    return f"${amount:.4f}" if amount < 1 else f"${amount:.2f}" if amount < 1000 else f"${amount:,.0f}"
+    figure = f"${amount:.4f}" if amount < 1 else f"${amount:.2f}" if amount < 1000 else f"${amount:,.0f}"
+    return f"{_AT_LEAST}{figure}" if is_partial else figure
 
 
 def age(seconds: float) -> str:

@@ -160,9 +160,10 @@ def _missing(one: Verified) -> Iterator[str]:
 
 def _verdict(name: str, found: Sequence[Verified], *, is_asked: bool) -> str:
     expected = sum((one.checked.expected for one in found), start=Tally())
+    used, cost = _tokens_and_cost(expected)
     figures = (
         f"{count(len(found), 'session')}, {count(expected.turns, 'turn')}, {count(expected.generations, 'response')}, "
-        f"{count(expected.tools, 'tool call')}, {tokens(expected.tokens)} tokens, {usd(expected.cost_usd)}"
+        f"{count(expected.tools, 'tool call')}, {used} tokens, {cost}"
     )
     bad = [one for one in found if not one.is_complete]
     if not bad:
@@ -206,8 +207,12 @@ def _expiring_rows(one: Expiring) -> Iterator[tuple[str, ...]]:
 
 
 def _tally_cells(tally: Tally) -> tuple[str, ...]:
-    cost = ("≥" if tally.is_cost_partial else "") + usd(tally.cost_usd)
-    return (f"{tally.turns:,}", f"{tally.generations:,}", f"{tally.tools:,}", tokens(tally.tokens), cost)
+    return (f"{tally.turns:,}", f"{tally.generations:,}", f"{tally.tools:,}", *_tokens_and_cost(tally))
+
+
+def _tokens_and_cost(tally: Tally) -> tuple[str, str]:
+    used = tokens(tally.tokens, is_partial=tally.usage.is_incomplete)
+    return used, usd(tally.cost_usd, is_partial=tally.is_cost_partial)
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, left: int = 1) -> Iterator[str]:

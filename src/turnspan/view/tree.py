@@ -316,8 +316,8 @@ def figures_of(span: Span) -> list[str]:
     if used is None or not has_tokens(used):
         return ["", "", "", time]
     cost = span.cost_usd if span.usage is not None else span.totals_cost_usd
-    at_least = "≥" if used.is_incomplete else ""
-    return [tokens(_asked(used)), _output(used), "?" if cost is None else at_least + usd(cost), time]
+    shown = "?" if cost is None else usd(cost, is_partial=used.is_incomplete)
+    return [tokens(_asked(used)), _output(used), shown, time]
 
 
 def _asked(usage: Usage) -> int:
@@ -326,7 +326,7 @@ def _asked(usage: Usage) -> int:
 
 
 def _output(usage: Usage) -> str:
-    return ("≥" if usage.is_incomplete else "") + tokens(usage.output)
+    return tokens(usage.output, is_partial=usage.is_incomplete)
 
 
 def _columns(figures: Sequence[str], layout: Layout) -> str:
