@@ -278,7 +278,7 @@ def measure_outage(rounds: int, data: Path) -> list[dict[str, Any]]:
         for away in (down, silent):
             session.add_turn()
             through_hook(session, away)
-            if "held" not in last_log_line(session):
+            if "backoff" not in last_log_line(session):
                 sys.exit(f"the outage was not noticed: {last_log_line(session)}")
         costs: dict[str, list[Cost]] = {url: [], down: [], silent: []}
         for _ in range(rounds):

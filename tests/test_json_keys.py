@@ -55,7 +55,7 @@ def world(tmp_path, monkeypatch):
     old.turn("an old question", "An answer.")
     path = old.save(claude / "projects" / "-p")
     os.utime(path, (time.time() - 29 * 86400,) * 2)
-    log.log_line(claude / "turnspan", "WARN", "held: later", session=SESSION, reason="busy")
+    log.log_line(claude / "turnspan", "WARN", "backoff: later", session=SESSION, reason="busy")
     return claude
 
 

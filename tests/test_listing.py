@@ -5,6 +5,8 @@ import os
 from reads import read
 from rows import Writer, agent_writer, save_agent, tool_id
 
+from turnspan.bulk.report import Verified, verify_lines
+from turnspan.bulk.verify import Checked
 from turnspan.source.sessions import SessionFile, newest_sessions
 from turnspan.terminal import cells
 from turnspan.trace.tally import tally_of
@@ -61,13 +63,25 @@ def test_a_total_that_lacks_something_is_marked(tmp_path):
     writer.say("Hello.", model="some-model-of-tomorrow")
     unknown = summary_of(writer.save(tmp_path))
     assert unknown.tally.unpriced == {"some-model-of-tomorrow"}
-    assert "≥$0.0000" in table_row(unknown, 100, now_ns=0)
+    assert "≥$0.0000" in table_row(unknown, 100, now_ns=0, sent="no")
 
     writer = session_number(2, version="2.1.30")
     writer.turn("hi", "Hello.")
     uncounted = summary_of(writer.save(tmp_path))
     assert uncounted.tally.incomplete == 1
-    assert "≥370" in table_row(uncounted, 100, now_ns=0)
+    assert "≥370" in table_row(uncounted, 100, now_ns=0, sent="no")
+
+
+def test_verify_marks_a_total_that_lacks_something(tmp_path):
+    """The sentence about a destination marks partial tokens and cost like the table of sessions: ≥."""
+    writer = session_number(2, version="2.1.30")
+    writer.turn("hi", "Hello.")
+    path = writer.save(tmp_path)
+    tally = summary_of(path).tally
+    session = SessionFile(path.stem, path)
+    checked = Checked(session=session, project="", spans=2, expected=tally, acknowledged=tally, stored=None)
+    (sentence,) = verify_lines([Verified("local", checked)], {"local": False}, {})
+    assert "≥370 tokens, ≥$" in sentence
 
 
 def test_a_session_without_turns_has_a_row(tmp_path):
@@ -76,8 +90,8 @@ def test_a_session_without_turns_has_a_row(tmp_path):
     path.write_text('{"type":"summary","summary":"old times"}\n')
     summary = summary_of(path, written_ns=3 * DAY_NS)
     assert summary.tally.turns == 0
-    assert table_row(summary, 80, now_ns=5 * DAY_NS).split()[:3] == ["2d", "5e55104a", "0"]
-    assert "(no turn yet)" in table_row(summary, 80, now_ns=0)
+    assert table_row(summary, 80, now_ns=5 * DAY_NS, sent="no").split()[:3] == ["2d", "5e55104a", "0"]
+    assert "(no turn yet)" in table_row(summary, 80, now_ns=0, sent="no")
 
 
 def test_a_title_comes_from_the_user_then_the_client_then_the_prompt(tmp_path):
@@ -144,31 +158,30 @@ def test_a_project_is_named_by_directory_or_by_a_part_of_its_path(tmp_path):
 
 
 def test_a_row_fits_the_terminal(tmp_path):
-    """Long titles are cut and columns are aligned, with or without SENT; from 60 columns on the table fits."""
+    """Long titles are cut and columns are aligned; from 60 columns on the table fits."""
     writer = Writer(cwd="/home/ada/織物" + "x" * 40)
     writer.turn("織る" * 100, "Done.")
     summary = summary_of(writer.save(tmp_path))
     for width in (60, 72, 80, 140):
-        assert cells(table_row(summary, width, now_ns=summary.last_ns)) <= width
-        with_sent = table_row(summary, width, now_ns=summary.last_ns, sent="3/3")
-        head = table_head(width, has_sent=True)
-        assert cells(with_sent) <= width
-        assert with_sent.index("3/3") + 3 == head.index("SENT") + 4
-        assert cells(with_sent[: with_sent.index("織る")]) == head.index("TITLE")
+        row = table_row(summary, width, now_ns=summary.last_ns, sent="3/3")
+        head = table_head(width)
+        assert cells(row) <= width
+        assert row.index("3/3") + 3 == head.index("SENT") + 4
+        assert cells(row[: row.index("織る")]) == head.index("TITLE")
 
 
 def test_narrow_terminals_get_fewer_columns():
     """TOKENS and PROJECT are omitted first; the id, the cost and what was sent stay."""
-    assert " ".join(table_head(80, has_sent=True).split()) == "AGE SESSION TURNS TOKENS COST SENT PROJECT TITLE"
-    assert " ".join(table_head(72, has_sent=True).split()) == "AGE SESSION TURNS COST SENT PROJECT TITLE"
-    assert " ".join(table_head(60, has_sent=True).split()) == "AGE SESSION TURNS COST SENT TITLE"
+    assert " ".join(table_head(80).split()) == "AGE SESSION TURNS TOKENS COST SENT PROJECT TITLE"
+    assert " ".join(table_head(72).split()) == "AGE SESSION TURNS COST SENT PROJECT TITLE"
+    assert " ".join(table_head(60).split()) == "AGE SESSION TURNS COST SENT TITLE"
 
 
 def test_a_title_is_not_markup(tmp_path):
     """A title that looks like a style or an emoji name of the table library is shown as it is."""
     writer = Writer()
     writer.turn("[red]weave[/red] :thread:", "Done.")
-    assert "[red]weave[/red] :thread:" in table_row(summary_of(writer.save(tmp_path)), 120, now_ns=0)
+    assert "[red]weave[/red] :thread:" in table_row(summary_of(writer.save(tmp_path)), 120, now_ns=0, sent="no")
 
 
 def test_totals_add_up(tmp_path):

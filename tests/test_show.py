@@ -27,7 +27,7 @@ from turnspan.trace.model import (
     Usage,
 )  # fmt: skip
 from turnspan.trace.tally import tally_of
-from turnspan.view.preview import Leaving
+from turnspan.view.preview import PreviewedTrace
 from turnspan.view.tree import Layout, foot_lines, session_lines, trace_lines
 
 NOON_NS = int(datetime(2026, 3, 1, 12, 0, tzinfo=UTC).timestamp()) * 10**9
@@ -240,7 +240,7 @@ def test_no_content_can_control_the_terminal(text, is_full):
             span(6, 1, Kind.EVENT, poison, output=poison, facts={poison: poison}),
         ),
     )  # fmt: skip
-    lines = session_lines([Leaving(shown, {poison: 1}, poison)], poison, Layout(80, zone=UTC, is_full=is_full))
+    lines = session_lines([PreviewedTrace(shown, {poison: 1}, poison)], poison, Layout(80, zone=UTC, is_full=is_full))
     for line in "\n".join(lines).split("\n"):
         words = unstyled(line)
         assert not any(c < " " or "\x7f" <= c <= "\x9f" or c in "\u202e\u2028" for c in words), ascii(words)
@@ -290,7 +290,7 @@ def test_a_session_is_shown_while_it_is_read():
     def turns():
         for number in (1, 2):
             asked.append(number)
-            yield Leaving(trace(span(1, None, Kind.TURN, f"Turn {number}", input=asks("hi"))), {})
+            yield PreviewedTrace(trace(span(1, None, Kind.TURN, f"Turn {number}", input=asks("hi"))), {})
 
     for line in session_lines(turns(), "x.jsonl", LAYOUT):
         if "Turn 1" in line:
@@ -305,8 +305,11 @@ def test_a_session_has_a_header():
         facts={"title": "Weaving", "cwd": "/home/ada/loom", "git_branch": "main", "entrypoint": "cli"},
     )
     second = trace(span(1, None, Kind.TURN, "Turn 2", start=86400, input=asks("again")), name="Turn 2")
-    leaving = [Leaving(first, {"jwt": 1}, "to local, redacted"), Leaving(second, {"jwt": 2}, "to local, redacted")]
-    lines = [unstyled(line) for line in session_lines(leaving, "/tmp/x.jsonl", LAYOUT)]
+    previewed = [
+        PreviewedTrace(first, {"jwt": 1}, "to local, redacted"),
+        PreviewedTrace(second, {"jwt": 2}, "to local, redacted"),
+    ]
+    lines = [unstyled(line) for line in session_lines(previewed, "/tmp/x.jsonl", LAYOUT)]
     assert lines[:7] == [
         "session 5e55104a",
         "Title:   Weaving",

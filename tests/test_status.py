@@ -250,15 +250,15 @@ def test_the_last_error_and_what_was_masked_come_from_the_log(turnspan):
     """Counts by rule, and the last line that was not fine."""
     home = turnspan.place.home
     log.log_line(home, "INFO", "sent", session=SESSION, masked="aws-access-key=2,jwt=1")
-    log.log_line(home, "WARN", "held: later", session=SESSION, reason='said "no"')
+    log.log_line(home, "WARN", "backoff: later", session=SESSION, reason='said "no"')
     log.log_line(home, "INFO", "sent", session=SESSION, masked="jwt=4")
     found = status(turnspan)
     assert found["masked"] == {"aws-access-key": 2, "jwt": 5}
     assert found["masked_since"] == found["last_error"]["at"][:10] + found["masked_since"][10:]
-    assert (found["last_error"]["event"], found["last_error"]["facts"]["reason"]) == ("held: later", 'said "no"')
+    assert (found["last_error"]["event"], found["last_error"]["facts"]["reason"]) == ("backoff: later", 'said "no"')
     _, out, _ = turnspan("status")
     assert "aws-access-key 2, jwt 5" in out
-    assert re.search(r'error     .*, held: later: session=.* reason=said "no"', out)
+    assert re.search(r'error     .*, backoff: later: session=.* reason=said "no"', out)
 
 
 def test_ctrl_c_during_a_backfill_is_not_an_error(turnspan):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnspan.terminal import age, broken, cells, duration, fit, in_ascii, one_line, pad, plain, tokens, usd
+from turnspan.terminal import age, broken, cells, duration, fit, in_ascii, one_line, plain, tokens, usd
 
 ATTACKS = {
     "a colour": ("\x1b[31mred\x1b[0m", "red"),
@@ -43,9 +43,8 @@ def test_no_text_can_control_the_terminal(text):
 
 @given(st.text(max_size=60).map(one_line), st.integers(0, 40))
 def test_text_is_cut_to_the_width_of_its_column(text, width):
-    """Chinese, emoji or ASCII: cut text fits, and padded text fills its column exactly."""
+    """Chinese, emoji or ASCII: cut text fits its column."""
     assert cells(fit(text, width)) <= width
-    assert cells(pad(text, width)) == width
     assert fit(text, 200) == text
     assert "".join(broken(text, 10)) == text
     assert all(cells(piece) <= 10 for piece in broken(text, 10))

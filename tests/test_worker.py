@@ -268,7 +268,7 @@ def test_the_end_of_a_session_without_a_backend_says_why(office):
     office.backend.answers = [CREDENTIALS]
     office.serve("SessionEnd", writer)
     [line] = office.log
-    assert line.startswith('ERROR "held: credentials"')
+    assert line.startswith('ERROR "backoff: credentials"')
 
 
 @pytest.mark.parametrize("name", ["SessionStart", "SubagentStop"])
@@ -428,9 +428,9 @@ def test_a_backend_that_stays_down_is_held_and_said(office):
         office.stop(writer)
     assert office.slept_s == before
     assert [line.split(" session=")[0] for line in office.log] == [
-        'WARN "held: later"',
-        'INFO "on hold"',
-        'INFO "on hold"',
+        'WARN "backoff: later"',
+        "INFO backoff",
+        "INFO backoff",
     ]
     assert 'reason="come back later"' in office.log[0]
     office.now_s += 31
@@ -458,7 +458,7 @@ def test_wrong_credentials_are_an_error_at_once(office):
     office.backend.answers = [CREDENTIALS]
     office.stop(writer)
     assert (len(office.backend.requests), office.slept_s) == (1, 0)
-    assert office.log[-1].startswith('ERROR "held: credentials"')
+    assert office.log[-1].startswith('ERROR "backoff: credentials"')
 
 
 def test_a_quarantined_span_is_said(office):
@@ -909,7 +909,7 @@ def test_a_backend_that_refuses_everything_is_held_not_quarantined(office):
     writer.turn("Hello.", "Good day.")
     office.backend.answers = [INVALID]
     office.stop(writer)
-    assert office.log[-1].startswith('ERROR "held: invalid"')
+    assert office.log[-1].startswith('ERROR "backoff: invalid"')
     office.now_s += 31
     office.backend.answers = [ACKNOWLEDGED]
     office.serve("SessionEnd", writer)

@@ -126,11 +126,11 @@ def _level_of(shipped: Shipped) -> Level:
 
 def _event_of(shipped: Shipped) -> str:
     if shipped.stopped is not None:
-        return f"held: {shipped.stopped.answer}"
+        return f"backoff: {shipped.stopped.answer}"
     if shipped.refused:
         return "quarantined"
     if shipped.kept_as:
         return "state corrupt"
     if shipped.held_until_s is not None:
-        return "on hold"
+        return "backoff"
     return "sent" if shipped.spans else "nothing new"

@@ -10,8 +10,10 @@ Rules:
 
 from __future__ import annotations
 
+import io
 import re
 from datetime import UTC, datetime
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -19,6 +21,9 @@ from rich.cells import get_character_cell_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from rich.console import Console
+    from rich.table import Table
 
 _SEQUENCE: Final = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor movements
@@ -42,6 +47,7 @@ _ASCII: Final = str.maketrans(
         "→": ">", "←": "<", "≥": ">", "…": ".", "·": "-",
     }
 )  # fmt: skip
+_AT_LEAST: Final = "≥"
 _LONGEST_LINE: Final = 1000  # characters used for one line; no screen is wider
 
 
@@ -93,12 +99,6 @@ def broken(text: str, width: int) -> Iterator[str]:
     yield text
 
 
-def pad(text: str, width: int) -> str:
-    """Cut or pad text to exactly a width."""
-    shown = fit(text, width)
-    return shown + " " * (width - cells(shown))
-
-
 def paint(text: str, fg: str | None = None, *, is_bold: bool = False) -> str:
     """Return the text in a colour; `click.echo` removes it where colour is not wanted."""
     return click.style(text, fg=fg, bold=is_bold or None) if text and (fg or is_bold) else text
@@ -107,6 +107,26 @@ def paint(text: str, fg: str | None = None, *, is_bold: bool = False) -> str:
 def unstyled(text: str) -> str:
     """Return the text without its colours."""
     return click.unstyle(text)
+
+
+def last_part(path: str) -> str:
+    """Return the last part of a path of any system."""
+    return re.split(r"[/\\]", path.rstrip("/\\"))[-1]
+
+
+def drawn(table: Table, width: int) -> Iterator[str]:
+    """Yield the lines of a table, without colours."""
+    console = _console(width)
+    with console.capture() as captured:
+        console.print(table)
+    yield from map(str.rstrip, captured.get().splitlines())
+
+
+@cache
+def _console(width: int) -> Console:
+    from rich.console import Console  # noqa: PLC0415 - slow to import, and only tables need it
+
+    return Console(file=io.StringIO(), width=width, height=25, color_system=None, legacy_windows=False)
 
 
 # ---- figures
@@ -126,20 +146,22 @@ def duration(ns: int) -> str:
     return f"{seconds // 86400}d{seconds % 86400 // 3600:02d}h"
 
 
-def tokens(count: int) -> str:
-    """Format a number of tokens in at most five characters."""
+def tokens(count: int, *, is_partial: bool = False) -> str:
+    """Format a number of tokens in at most five characters; a partial one has a mark before it: ≥."""
+    at_least = _AT_LEAST if is_partial else ""
     for size, unit in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (1000, "k")):
         if count >= size:
             value = count / size
-            return f"{value:.1f}{unit}" if value < 99.95 else f"{value:.0f}{unit}"
-    return str(count)
+            return f"{at_least}{value:.1f}{unit}" if value < 99.95 else f"{at_least}{value:.0f}{unit}"
+    return f"{at_least}{count}"
 
 
-def usd(amount: float) -> str:
-    """Format a cost; below a dollar to the hundredth of a cent."""
-    if amount and amount < 0.00005:
+def usd(amount: float, *, is_partial: bool = False) -> str:
+    """Format a cost, below a dollar to the hundredth of a cent; a partial one has a mark before it: ≥."""
+    if amount and amount < 0.00005 and not is_partial:
         return "<$0.0001"
-    return f"${amount:.4f}" if amount < 1 else f"${amount:.2f}" if amount < 1000 else f"${amount:,.0f}"
+    figure = f"${amount:.4f}" if amount < 1 else f"${amount:.2f}" if amount < 1000 else f"${amount:,.0f}"
+    return f"{_AT_LEAST}{figure}" if is_partial else figure
 
 
 def age(seconds: float) -> str:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from rows import Writer
 
+from turnspan.delivery import state
 from turnspan.settings.config import load_config
 from turnspan.source import reader
 from turnspan.source.sessions import SessionFile, all_sessions, session_of
@@ -236,6 +237,15 @@ def test_a_session_without_turns_has_a_note(tmp_path):
     config = settings(tmp_path)
     opened = OpenSession(SessionFile(SESSION, path), config, config.destinations[0])
     assert list(opened.records()) == [{"is": "note", "text": "this session has no turns yet"}]
+
+
+def test_a_disabled_session_is_marked_as_not_exported(tmp_path):
+    """The page shows a session that was forgotten, and says in its head and in a note that it is not exported."""
+    path, config = made(tmp_path, "hi"), settings(tmp_path)
+    state.save(config.home, state.Checkpoint(session_id=SESSION, is_off=True))
+    head, *_, note = OpenSession(SessionFile(SESSION, path), config, config.destinations[0]).records()
+    assert head["facts"]["Export"] == "nowhere: this session is disabled"
+    assert note == {"is": "note", "text": "this session is disabled: it is not exported"}
 
 
 def test_a_file_with_any_name_can_be_viewed(tmp_path):

@@ -1,24 +1,22 @@
-"""The result of a backfill, a dry run, a check or a retention report: lines to read, and the records of `--json`.
+"""The result of a backfill, a dry run, a check or a retention report as lines to read.
 
 Rules:
 
-- Values in, lines or records out. Control characters from transcripts, paths and servers are removed.
-- The keys of a record are a promise: none is removed, none changes its meaning.
+- Control characters from transcripts, paths and servers are removed.
 - A long list is cut, with the number of entries left out.
 """
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.terminal import count, duration, fit, one_line, pad, tokens, usd
+from turnspan.terminal import count, drawn, duration, last_part, one_line, tokens, usd
 from turnspan.trace.tally import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from turnspan.bulk.dry_run import DryRun, Share
     from turnspan.bulk.retention import Expiring
@@ -27,9 +25,9 @@ if TYPE_CHECKING:
     from turnspan.claude.cleanup import Period
 
 _NAMED: Final = 20  # sessions with a line of their own
-_NAME_WIDTH: Final = 36
+_CELL_WIDTH: Final = 36  # of the widest cell; of MISSING 60
+_TABLE_WIDTH: Final = 400  # more than all columns together
 _FIGURES: Final = ("TURNS", "RESPONSES", "TOOLS", "TOKENS", "COST")
-_NOT_EXPORTED: Final = ("cut_off", "unpriced", "inferred", "incomplete")  # fields of a tally that are not in a record
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -76,16 +74,6 @@ def backfill_lines(totals: Totals, destinations: Sequence[str], seconds: float) 
         yield f"{count(totals.pending, 'session')} not finished: run the same command{since} to continue"
 
 
-def backfill_record(totals: Totals, destinations: Sequence[str], seconds: float) -> dict[str, object]:
-    """The record of a backfill."""
-    return {
-        "destinations": list(destinations),
-        "seconds": round(seconds, 3),
-        **msgspec.to_builtins(totals),
-        "is_complete": totals.is_complete,
-    }
-
-
 def _skipped(copied: int, off: int) -> Iterator[str]:
     if copied:
         yield f"  {count(copied, 'turn')} skipped: copied from other sessions and exported from there"
@@ -117,7 +105,7 @@ def dry_run_lines(found: DryRun, planned: int) -> Iterator[str]:
         yield f"to {name}:"
         total = found.total(name)
         rows = [(one_line(project), *_cells(share)) for project, share in sorted(projects.items()) if share.sessions]
-        yield from table(("PROJECT", "SESSIONS", *_FIGURES, "MB"), [*rows, ("all", *_cells(total))])
+        yield from _table(("PROJECT", "SESSIONS", *_FIGURES, "MB"), [*rows, ("all", *_cells(total))])
         if total.masked:
             yield f"  to be masked: {_rules(total.masked)}"
         yield from _skipped(total.copied, total.off)
@@ -128,27 +116,6 @@ def _cells(share: Share) -> tuple[str, ...]:
     return (f"{share.sessions:,}", *_tally_cells(share.tally), f"{share.bytes / 1e6:,.1f}")
 
 
-def dry_run_record(found: DryRun) -> dict[str, object]:
-    """The record of a dry run."""
-    return {
-        "destinations": {
-            name: {
-                "total": _share_record(found.total(name)),
-                "projects": {project: _share_record(share) for project, share in projects.items()},
-            }
-            for name, projects in found.destinations.items()
-        },
-        "failed": found.totals.left,
-        "is_interrupted": found.totals.is_interrupted,
-    }
-
-
-def _share_record(share: Share) -> dict[str, object]:
-    record: dict[str, object] = msgspec.to_builtins(share)
-    del record["tally"], record["cwd"]
-    return {**record, **tally_record(share.tally)}
-
-
 # ---- verify
 
 
@@ -156,7 +123,7 @@ def verify_lines(found: Sequence[Verified], names: Mapping[str, bool], failed: M
     """A table of differences, then a sentence for each destination; `names` says which ones can be queried."""
     rows = [_difference(one) for one in found if not one.checked.is_complete]
     if rows:
-        yield from table(("SESSION", "PROJECT", "TO", *_FIGURES, "MISSING"), rows, left=3)
+        yield from _table(("SESSION", "PROJECT", "TO", *_FIGURES, "MISSING"), rows, left=3)
     for name, is_asked in names.items():
         yield _verdict(name, [one for one in found if one.destination == name], is_asked=is_asked)
     yield from _named("not repaired", {one.checked.session.session_id: one.problem for one in found if one.problem})
@@ -169,7 +136,7 @@ def _difference(one: Verified) -> tuple[str, ...]:
     cells = zip(_tally_cells(arrived), _tally_cells(checked.expected), strict=True)
     return (
         checked.session.session_id[:8],
-        one_line(re.split(r"[/\\]", checked.project.rstrip("/\\"))[-1]),
+        one_line(last_part(checked.project)),
         one.destination,
         *(all_of_it if part == all_of_it else f"{part}/{all_of_it}" for part, all_of_it in cells),
         ", ".join(_missing(one)),
@@ -192,10 +159,11 @@ def _missing(one: Verified) -> Iterator[str]:
 
 
 def _verdict(name: str, found: Sequence[Verified], *, is_asked: bool) -> str:
-    expected = _sum(one.checked.expected for one in found)
+    expected = sum((one.checked.expected for one in found), start=Tally())
+    used, cost = _tokens_and_cost(expected)
     figures = (
         f"{count(len(found), 'session')}, {count(expected.turns, 'turn')}, {count(expected.generations, 'response')}, "
-        f"{count(expected.tools, 'tool call')}, {tokens(_all_tokens(expected))} tokens, {usd(expected.cost_usd)}"
+        f"{count(expected.tools, 'tool call')}, {used} tokens, {cost}"
     )
     bad = [one for one in found if not one.is_complete]
     if not bad:
@@ -211,57 +179,6 @@ def _verdict(name: str, found: Sequence[Verified], *, is_asked: bool) -> str:
     return f"{name}: {count(missing, 'span')} of {count(len(bad), 'session')} missing (of {figures}){doubt}{silent}"
 
 
-def verify_record(found: Sequence[Verified], names: Mapping[str, bool], failed: Mapping[str, str]) -> dict[str, object]:
-    """The record of a check."""
-    return {
-        "is_complete": not failed and all(one.is_complete for one in found),
-        "destinations": {
-            name: _destination_record([one for one in found if one.destination == name], is_asked=is_asked)
-            for name, is_asked in names.items()
-        },
-        "differences": [_difference_record(one) for one in found if not one.checked.is_complete],
-        "failed": dict(failed),
-    }
-
-
-def _destination_record(found: Sequence[Verified], *, is_asked: bool) -> dict[str, object]:
-    stored = _sum(one.checked.stored for one in found if one.checked.stored is not None)
-    return {
-        "sessions": len(found),
-        "expected": tally_record(_sum(one.checked.expected for one in found)),
-        "acknowledged": tally_record(_sum(one.checked.acknowledged for one in found)),
-        "stored": tally_record(stored) if is_asked else None,
-        "missing_spans": sum(one.checked.missing for one in found if not one.is_complete),
-        "off": sum(one.checked.off for one in found),
-    }
-
-
-def _difference_record(one: Verified) -> dict[str, object]:
-    checked = one.checked
-    return {
-        "session_id": checked.session.session_id,
-        "path": str(checked.session.path),
-        "project": checked.project,
-        "destination": one.destination,
-        "expected": tally_record(checked.expected),
-        "acknowledged": tally_record(checked.acknowledged),
-        "stored": tally_record(checked.stored) if checked.stored is not None else None,
-        "unsent": _hex(checked.unsent),
-        "lost": _hex(checked.lost),
-        "refused": _hex(checked.refused),
-        "forgotten": checked.forgotten,
-        "doubtful": _hex(checked.doubtful),
-        "is_unknown": checked.is_unknown,
-        "silence": checked.silence or None,
-        "is_repaired": one.is_repaired,
-        "problem": one.problem,
-    }
-
-
-def _hex(ids: Iterable[bytes]) -> list[str]:
-    return sorted(span_id.hex() for span_id in ids)
-
-
 # ---- retention
 
 
@@ -273,7 +190,7 @@ def retention_lines(
     deletes = f"Claude Code deletes transcripts after {period.days} days{source}"
     if found:
         head = ("DELETED IN", "SESSION", "PROJECT", "NOT SENT TO", *_FIGURES)
-        yield from table(head, [row for one in found for row in _expiring_rows(one)], left=4)
+        yield from _table(head, [row for one in found for row in _expiring_rows(one)], left=4)
         yield f"{deletes}; run `turnspan backfill` to send these first"
     else:
         yield f"no unsent transcript will be deleted in the next {within:g} days; {deletes}"
@@ -286,55 +203,29 @@ def _expiring_rows(one: Expiring) -> Iterator[tuple[str, ...]]:
         yield deleted_in, one.session.session_id[:8], one_line(one.project), name, *_tally_cells(tally)
 
 
-def retention_record(found: Sequence[Expiring], period: Period, failed: Mapping[str, str]) -> dict[str, object]:
-    """The record of a retention report."""
-    return {
-        "cleanup_days": period.days,
-        "cleanup_source": str(period.source) if period.source is not None else None,
-        "expiring": [
-            {
-                "session_id": one.session.session_id,
-                "path": str(one.session.path),
-                "project": one.project,
-                "days_left": round(one.days_left, 3),
-                "unsent": {name: tally_record(tally) for name, tally in one.unsent.items()},
-            }
-            for one in found
-        ],
-        "failed": dict(failed),
-    }
-
-
 # ---- figures
 
 
-def _sum(tallies: Iterable[Tally]) -> Tally:
-    return sum(tallies, start=Tally())
-
-
-def _all_tokens(tally: Tally) -> int:
-    used = tally.usage
-    return used.input + used.output + used.cache_read + used.cache_write
-
-
 def _tally_cells(tally: Tally) -> tuple[str, ...]:
-    cost = ("≥" if tally.is_cost_partial else "") + usd(tally.cost_usd)
-    return (f"{tally.turns:,}", f"{tally.generations:,}", f"{tally.tools:,}", tokens(_all_tokens(tally)), cost)
+    return (f"{tally.turns:,}", f"{tally.generations:,}", f"{tally.tools:,}", *_tokens_and_cost(tally))
 
 
-def tally_record(tally: Tally) -> dict[str, object]:
-    """The figures of some traces as a record."""
-    figures: dict[str, object] = msgspec.to_builtins(tally)
-    kept = {name: value for name, value in figures.items() if name not in _NOT_EXPORTED}
-    return {**kept, "is_cost_partial": tally.is_cost_partial}
+def _tokens_and_cost(tally: Tally) -> tuple[str, str]:
+    used = tokens(tally.tokens, is_partial=tally.usage.is_incomplete)
+    return used, usd(tally.cost_usd, is_partial=tally.is_cost_partial)
 
 
-def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, left: int = 1) -> Iterator[str]:
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, left: int = 1) -> Iterator[str]:
     """Rows under a heading. The first `left` columns and MISSING are left-aligned text, the others numbers."""
-    widths = [min(_NAME_WIDTH, max(len(cell) for cell in column)) for column in zip(head, *rows, strict=True)]
+    from rich.table import Table  # noqa: PLC0415 - slow to import
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for number, name in enumerate(head):
+        is_text = number < left or name == "MISSING"
+        table.add_column(
+            justify="left" if is_text else "right", max_width=60 if name == "MISSING" else _CELL_WIDTH, no_wrap=True
+        )
     for row in (head, *rows):
-        cells = [
-            pad(cell, width) if number < left else fit(cell, 60) if head[number] == "MISSING" else f"{cell:>{width}}"
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
+        table.add_row(*(Text(cell, overflow="ellipsis") for cell in row))
+    return drawn(table, _TABLE_WIDTH)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -18,8 +18,12 @@ from turnspan.commands.declare import command, json_flag
 from turnspan.commands.selection import INTERRUPTED, selecting
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from turnspan.bulk.plan import Plan, Selection
     from turnspan.bulk.runner import Orders, Totals
+
+Result = TypeVar("Result")
 
 
 @command()
@@ -63,18 +67,20 @@ def backfill(
 
     Exit code: 0 if everything was acknowledged, 1 if not, 130 after Ctrl-C.
 
-    --json, one object: destinations seconds sessions turns spans copied off open
-    refused cut masked{rule: times} left{session or project: why}
-    given_up{destination: why}
-    pending is_interrupted is_complete
+    --json, one object: destinations seconds sessions tried turns spans copied off
+    open refused cut masked{rule: times} left{session or project: why}
+    given_up{destination: why} pending read_bytes waiting is_interrupted is_complete
     resend_since (null unless a --resend is not complete)
+    With --dry-run: destinations{name: total projects{directory: …}} failed
+    is_interrupted; total and each project have sessions, spans, bytes, masked, off,
+    copied and the figures of `turnspan sessions --json`.
     """
-    from turnspan.bulk import report
     from turnspan.bulk.backfill import run
     from turnspan.bulk.plan import age_warning, make_plan
+    from turnspan.bulk.report import backfill_lines
     from turnspan.bulk.runner import Orders
     from turnspan.commands.printing import destinations_named, print_lines, print_record, remark, settings_for_export
-    from turnspan.commands.progress import progress, stop_requests
+    from turnspan.commands.records import backfill_record
     from turnspan.delivery.destinations import Target
     from turnspan.terminal import count
 
@@ -96,24 +102,32 @@ def backfill(
     for destination in destinations:
         Target(destination, config).backend.close()  # an invalid setting is reported here, once
     began_s = time.monotonic()
-    with stop_requests() as should_stop, progress(len(plan.jobs), plan.left_bytes) as show:
-
-        def watch(totals: Totals) -> None:
-            show(totals.tried, totals.turns, totals.read_bytes, totals.waiting)
-
-        totals = run(plan, orders, processes, watch, should_stop)
+    totals = _watched(run, plan, orders, processes)
     seconds, names = time.monotonic() - began_s, [destination.name for destination in destinations]
     if is_json:
-        print_record(report.backfill_record(totals, names, seconds))
+        print_record(backfill_record(totals, names, seconds))
     else:
-        print_lines(report.backfill_lines(totals, names, seconds))
+        print_lines(backfill_lines(totals, names, seconds))
     ctx.exit(INTERRUPTED if totals.is_interrupted else 0 if totals.is_complete else 1)
 
 
 def _dry_run(plan: Plan, orders: Orders, processes: int, *, is_json: bool) -> int:
-    from turnspan.bulk import report
     from turnspan.bulk.dry_run import dry_run
+    from turnspan.bulk.report import dry_run_lines
     from turnspan.commands.printing import print_line, print_lines, print_record
+    from turnspan.commands.records import dry_run_record
+
+    found = _watched(dry_run, plan, orders, processes)
+    if is_json:
+        print_record(dry_run_record(found))
+    else:
+        print_lines(dry_run_lines(found, len(plan.jobs)))
+        print_line("nothing was sent")
+    return INTERRUPTED if found.totals.is_interrupted else 1 if found.totals.left else 0
+
+
+def _watched(run: Callable[..., Result], plan: Plan, orders: Orders, processes: int) -> Result:
+    """Run it with progress on stderr; Ctrl-C stops it."""
     from turnspan.commands.progress import progress, stop_requests
 
     with stop_requests() as should_stop, progress(len(plan.jobs), plan.left_bytes) as show:
@@ -121,13 +135,7 @@ def _dry_run(plan: Plan, orders: Orders, processes: int, *, is_json: bool) -> in
         def watch(totals: Totals) -> None:
             show(totals.tried, totals.turns, totals.read_bytes, totals.waiting)
 
-        found = dry_run(plan, orders, processes, watch, should_stop)
-    if is_json:
-        print_record(report.dry_run_record(found))
-    else:
-        print_lines(report.dry_run_lines(found, len(plan.jobs)))
-        print_line("nothing was sent")
-    return INTERRUPTED if found.totals.is_interrupted else 1 if found.totals.left else 0
+        return run(plan, orders, processes, watch, should_stop)
 
 
 def _cores() -> int:

@@ -19,15 +19,25 @@ from turnspan.settings.in_force import shown_options, shown_settings
 from turnspan.settings.options import POLICY
 from turnspan.terminal import iso_time
 from turnspan.trace.model import Json, ToolCall
+from turnspan.trace.tally import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from turnspan.bulk.dry_run import DryRun, Share
+    from turnspan.bulk.report import Verified
+    from turnspan.bulk.retention import Expiring
+    from turnspan.bulk.runner import Totals
+    from turnspan.claude.cleanup import Period
     from turnspan.health.checks import Check
+    from turnspan.health.status import DestinationStatus, Status
     from turnspan.settings.config import Config
     from turnspan.settings.project import Narrowing
     from turnspan.trace.model import Content, Part, Span, Trace
     from turnspan.view.sessions_table import Summary
+
+
+Record = dict[str, object]
 
 
 def line_of(record: Mapping[str, object]) -> str:
@@ -35,30 +45,31 @@ def line_of(record: Mapping[str, object]) -> str:
     return json.dumps(record, separators=(",", ":")).replace("\x7f", "\\u007f")
 
 
-def summary_record(summary: Summary, sent: str | None = None) -> dict[str, object]:
+def _fields(value: msgspec.Struct, *, without: Iterable[str] = ()) -> Record:
+    """The fields of a value under their own names."""
+    return {name: msgspec.to_builtins(getattr(value, name)) for name in value.__struct_fields__ if name not in without}
+
+
+def _tally_record(tally: Tally) -> Record:
+    shown = _fields(tally, without=("cut_off", "unpriced", "inferred", "incomplete"))
+    return {**shown, "is_cost_partial": tally.is_cost_partial}
+
+
+# ---- sessions and show
+
+
+def summary_record(summary: Summary, sent: str) -> Record:
     """One session; `sent` says how much of it was exported."""
-    total = summary.tally
-    used = total.usage
     return {
-        "session_id": summary.session_id,
+        **_fields(summary, without=("path", "tally", "last_ns")),
         "path": str(summary.path),
-        "title": summary.title,
-        "project": summary.project,
-        "client_version": summary.client_version,
         "last_activity": iso_time(summary.last_ns) if summary.last_ns else None,
-        "turns": total.turns,
-        "generations": total.generations,
-        "tools": total.tools,
-        "agents": total.agents,
-        "errors": total.errors,
-        "usage": msgspec.to_builtins(used),
-        "cost_usd": total.cost_usd,
-        "is_cost_partial": total.is_cost_partial,
+        **_tally_record(summary.tally),
         "sent": sent,
     }
 
 
-def trace_record(trace: Trace, masked: Mapping[str, int]) -> dict[str, object]:
+def trace_record(trace: Trace, masked: Mapping[str, int]) -> Record:
     """A trace with all its spans; `masked` counts the replacements of each rule."""
     return {
         "trace_id": trace.trace_id.hex(),
@@ -72,7 +83,7 @@ def trace_record(trace: Trace, masked: Mapping[str, int]) -> dict[str, object]:
     }
 
 
-def _span_record(span: Span) -> dict[str, object]:
+def _span_record(span: Span) -> Record:
     return {
         "span_id": span.span_id.hex(),
         "parent_id": span.parent_id.hex() if span.parent_id is not None else None,
@@ -134,10 +145,8 @@ def _refuse(name: str) -> None:
 # ---- config and doctor
 
 
-def config_record(config: Config, cwd: str, narrowing: Narrowing, problems: tuple[str, ...]) -> dict[str, object]:
+def config_record(config: Config, cwd: str, narrowing: Narrowing, problems: tuple[str, ...]) -> Record:
     """The settings in force, without secrets."""
-    project = msgspec.to_builtins(narrowing)
-    del project["problems"]  # part of `problems` below
     return {
         "home": str(config.home),
         "claude_home": str(config.claude_home),
@@ -154,14 +163,151 @@ def config_record(config: Config, cwd: str, narrowing: Narrowing, problems: tupl
             }
             for destination in config.destinations
         ],
-        "project": {"directory": cwd, **project, "why": narrowing.why or None},
+        "project": {"directory": cwd, **_fields(narrowing, without=("problems",)), "why": narrowing.why or None},
         "problems": list(problems),
     }
 
 
-def doctor_record(checks: Sequence[Check]) -> dict[str, object]:
+def doctor_record(checks: Sequence[Check]) -> Record:
     """All checks, and whether none of them is an error."""
     return {
         "is_healthy": all(check.mark is not Mark.BAD for check in checks),
-        "checks": [{**msgspec.to_builtins(check), "todo": check.todo or None} for check in checks],
+        "checks": [{**_fields(check), "todo": check.todo or None} for check in checks],
+    }
+
+
+# ---- status
+
+
+def status_record(status: Status) -> Record:
+    """What was sent, what is pending, and why."""
+    renamed = ("at_s", "places", "hook", "known", "off", "unreadable_states")
+    return {
+        **_fields(status, without=(*renamed, "masked_since", "destinations")),
+        "at": _iso(status.at_s),
+        "hooks": msgspec.to_builtins(status.places),
+        "hook_ms": msgspec.to_builtins(status.hook),
+        "sessions": {"known": status.known, "off": status.off, "unreadable": status.unreadable_states},
+        "masked_since": status.masked_since or None,
+        "destinations": [_destination_status_record(destination) for destination in status.destinations],
+    }
+
+
+def _destination_status_record(it: DestinationStatus) -> Record:
+    newest = it.newest
+    return {
+        **_fields(it, without=("last_success_s", "held_until_s", "newest")),
+        "answer_reason": it.answer_reason or None,
+        "last_success": _iso(it.last_success_s),
+        "last_error": it.last_error or None,
+        "backoff_until": _iso(it.held_until_s),
+        "newest": newest
+        and {**_fields(newest, without=("at_s",)), "at": _iso(newest.at_s), "link": newest.link or None},
+    }
+
+
+def _iso(at_s: float | None) -> str | None:
+    return iso_time(int(at_s * 1e9)) if at_s is not None else None
+
+
+# ---- backfill, verify and retention
+
+
+def backfill_record(totals: Totals, destinations: Sequence[str], seconds: float) -> Record:
+    """What a backfill sent, and what it did not."""
+    return {
+        "destinations": list(destinations),
+        "seconds": round(seconds, 3),
+        **_fields(totals),
+        "is_complete": totals.is_complete,
+    }
+
+
+def dry_run_record(found: DryRun) -> Record:
+    """What a backfill would send."""
+    return {
+        "destinations": {
+            name: {
+                "total": _share_record(found.total(name)),
+                "projects": {project: _share_record(share) for project, share in projects.items()},
+            }
+            for name, projects in found.destinations.items()
+        },
+        "failed": found.totals.left,
+        "is_interrupted": found.totals.is_interrupted,
+    }
+
+
+def _share_record(share: Share) -> Record:
+    return {**_fields(share, without=("tally", "cwd")), **_tally_record(share.tally)}
+
+
+def verify_record(found: Sequence[Verified], names: Mapping[str, bool], failed: Mapping[str, str]) -> Record:
+    """The differences of a check; `names` says which destinations can be queried."""
+    return {
+        "is_complete": not failed and all(one.is_complete for one in found),
+        "destinations": {
+            name: _verified_record([one for one in found if one.destination == name], is_asked=is_asked)
+            for name, is_asked in names.items()
+        },
+        "differences": [_difference_record(one) for one in found if not one.checked.is_complete],
+        "failed": dict(failed),
+    }
+
+
+def _verified_record(found: Sequence[Verified], *, is_asked: bool) -> Record:
+    def total(tallies: Iterable[Tally]) -> Record:
+        return _tally_record(sum(tallies, start=Tally()))
+
+    stored = (one.checked.stored for one in found)
+    return {
+        "sessions": len(found),
+        "expected": total(one.checked.expected for one in found),
+        "acknowledged": total(one.checked.acknowledged for one in found),
+        "stored": total(tally for tally in stored if tally is not None) if is_asked else None,
+        "missing_spans": sum(one.checked.missing for one in found if not one.is_complete),
+        "off": sum(one.checked.off for one in found),
+    }
+
+
+def _difference_record(one: Verified) -> Record:
+    checked = one.checked
+    return {
+        "session_id": checked.session.session_id,
+        "path": str(checked.session.path),
+        "project": checked.project,
+        "expected": _tally_record(checked.expected),
+        "acknowledged": _tally_record(checked.acknowledged),
+        "stored": _tally_record(checked.stored) if checked.stored is not None else None,
+        "unsent": _hex(checked.unsent),
+        "lost": _hex(checked.lost),
+        "refused": _hex(checked.refused),
+        "forgotten": checked.forgotten,
+        "doubtful": _hex(checked.doubtful),
+        "is_unknown": checked.is_unknown,
+        "silence": checked.silence or None,
+        **_fields(one, without=("checked",)),
+    }
+
+
+def _hex(ids: Iterable[bytes]) -> list[str]:
+    return sorted(span_id.hex() for span_id in ids)
+
+
+def retention_record(found: Sequence[Expiring], period: Period, failed: Mapping[str, str]) -> Record:
+    """The unsent transcripts that Claude Code deletes soon."""
+    return {
+        "cleanup_days": period.days,
+        "cleanup_source": str(period.source) if period.source is not None else None,
+        "expiring": [
+            {
+                "session_id": one.session.session_id,
+                "path": str(one.session.path),
+                "project": one.project,
+                "days_left": round(one.days_left, 3),
+                "unsent": {name: _tally_record(tally) for name, tally in one.unsent.items()},
+            }
+            for one in found
+        ],
+        "failed": dict(failed),
     }

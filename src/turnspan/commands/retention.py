@@ -35,16 +35,17 @@ def retention(ctx: click.Context, *, days: float, to: tuple[str, ...], is_json: 
       expiring[session_id path project days_left unsent{destination}]
       failed{session or project: why it cannot be read}
     """
-    from turnspan.bulk import report
+    from turnspan.bulk.report import retention_lines
     from turnspan.bulk.retention import cleanup_period, expiring
     from turnspan.commands.printing import destinations_named, print_lines, print_record, settings_for_export
+    from turnspan.commands.records import retention_record
 
     config = settings_for_export()
     unreadable: dict[str, str] = {}
     found = list(expiring(config, destinations_named(config, to), days, time.time_ns(), unreadable))
     period = cleanup_period(config.claude_home)
     if is_json:
-        print_record(report.retention_record(found, period, unreadable))
+        print_record(retention_record(found, period, unreadable))
     else:
-        print_lines(report.retention_lines(found, period, days, unreadable))
+        print_lines(retention_lines(found, period, days, unreadable))
     ctx.exit(1 if found or unreadable else 0)

@@ -50,7 +50,7 @@ def sessions(ctx: click.Context, *, project: str | None, limit: int, is_json: bo
             print_record(summary_record(summary, sent))
         else:
             if not is_anything:
-                print_line(click.style(table_head(columns, has_sent=True), bold=True))
+                print_line(click.style(table_head(columns), bold=True))
             print_line(table_row(summary, columns, now_ns=now_ns, sent=sent))
         is_anything = True
     if not is_anything and not unreadable:

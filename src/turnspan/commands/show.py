@@ -5,17 +5,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
 from turnspan.commands.declare import command, json_flag, preview_option, session_argument
 from turnspan.errors import TranscriptError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from turnspan.view.preview import Leaving
 
 
 @command()
@@ -67,9 +61,8 @@ def show(*, session: str | None, turn: int | None, is_full: bool, is_json: bool,
         working_directory,
     )
     from turnspan.commands.records import trace_record
-    from turnspan.delivery import state
     from turnspan.delivery.destinations import destination_named
-    from turnspan.source.sessions import find_session, is_safe_id, projects_dir
+    from turnspan.source.sessions import find_session, projects_dir
     from turnspan.source.validate import require_transcript
     from turnspan.view.preview import Preview
     from turnspan.view.tree import Layout, session_lines
@@ -83,14 +76,12 @@ def show(*, session: str | None, turn: int | None, is_full: bool, is_json: bool,
             remark(f"skipped: {why}")
     require_transcript(found.path)
     preview = Preview(found, config, destination_named(config, to))
-    known = state.peek(config.home, found.session_id) if is_safe_id(found.session_id) else None
-    is_off = known is not None and known.is_off
-    shown = _marked_as_off(preview.traces(turn)) if is_off else preview.traces(turn)
+    shown = preview.traces(turn)
     is_anything = False
     if is_json:
-        for preview_of_trace in shown:
+        for previewed in shown:
             is_anything = True
-            print_record(trace_record(preview_of_trace.trace, preview_of_trace.masked))
+            print_record(trace_record(previewed.trace, previewed.masked))
     else:
         layout = Layout(width(), is_full=is_full, is_wrapped=sys.stdout.isatty())
         for line in session_lines(shown, str(found.path), layout):
@@ -100,14 +91,5 @@ def show(*, session: str | None, turn: int | None, is_full: bool, is_json: bool,
         raise TranscriptError(f"session {found.session_id} has no turn {turn}", hint="omit --turn to see all turns")
     if not is_anything:
         remark(f"session {found.session_id} has no turns yet")
-    if is_off:
-        remark("this session is disabled: it is not exported")
     for note in preview.notes():
         remark(note)
-
-
-def _marked_as_off(shown: Iterator[Leaving]) -> Iterator[Leaving]:
-    """The traces of a session that is disabled, each with that as its destination."""
-    from msgspec.structs import replace
-
-    return (replace(one, where="nowhere: this session is disabled") for one in shown)

@@ -52,8 +52,9 @@ def status(*, is_asking: bool, is_watching: bool, every: float, is_json: bool) -
         newest{session_id turn trace_id at link}]
     """
     from turnspan.commands.printing import print_lines, print_record, working_directory
+    from turnspan.commands.records import status_record
     from turnspan.health.status import take_status
-    from turnspan.health.status_text import status_lines, status_record
+    from turnspan.health.status_text import status_lines
     from turnspan.settings.config import load_config
 
     while True:

@@ -65,10 +65,11 @@ def verify(
     be queried.
     """
     from turnspan.backends.reading import reader_of
-    from turnspan.bulk import report
     from turnspan.bulk.plan import make_plan
+    from turnspan.bulk.report import verify_lines
     from turnspan.commands.printing import destinations_named, print_lines, print_record, remark, settings_for_export
     from turnspan.commands.progress import progress, stop_requests
+    from turnspan.commands.records import verify_record
     from turnspan.delivery.destinations import Target
 
     config = settings_for_export()
@@ -99,9 +100,9 @@ def verify(
             for target in targets:
                 target.backend.close()
     if is_json:
-        print_record(report.verify_record(found, names, failed))
+        print_record(verify_record(found, names, failed))
     else:
-        print_lines(report.verify_lines(found, names, failed))
+        print_lines(verify_lines(found, names, failed))
     ctx.exit(0 if not failed and all(one.is_complete for one in found) else 1)
 
 

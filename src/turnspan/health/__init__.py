@@ -1,1 +1,5 @@
-"""Whether it works: status, doctor and its checks, and forgetting a session."""
+"""Whether it works: `status`, `doctor` with its `checks`, and `forget`.
+
+`status` and `doctor` only read: the network is used on request, and nothing is changed. `forget` deletes the state of a
+session, and its traces from destinations that can delete.
+"""

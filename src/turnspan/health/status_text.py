@@ -1,4 +1,4 @@
-"""A status as lines for people, and as one record for machines.
+"""A status as lines to read.
 
 Rules:
 
@@ -11,9 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from turnspan.terminal import age, count, iso_time, one_line, paint
+from turnspan.terminal import age, count, one_line, paint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,9 +44,9 @@ def status_lines(status: Status) -> Iterator[str]:
         yield _row("error", _log_line(status.last_error))
     for problem in status.problems:
         yield _row("settings", paint(one_line(problem), _BAD))
-    for standing in status.destinations:
+    for destination in status.destinations:
         yield ""
-        yield from _standing(standing, status.at_s)
+        yield from _destination_lines(destination, status.at_s)
     if status.other_exporters:
         yield ""
         names = ", ".join(map(one_line, status.other_exporters))
@@ -77,7 +75,7 @@ def _row(label: str, text: str) -> str:
 # ---- one destination
 
 
-def _standing(it: DestinationStatus, now_s: float) -> Iterator[str]:
+def _destination_lines(it: DestinationStatus, now_s: float) -> Iterator[str]:
     source = "" if it.source == "default" else f", from {one_line(it.source)}"
     yield f"{paint(one_line(it.name), is_bold=True)}  {one_line(it.where)} ({it.type}, {it.capture}{source})"
     if it.answer is not None:
@@ -91,7 +89,7 @@ def _standing(it: DestinationStatus, now_s: float) -> Iterator[str]:
         )
     else:
         yield _below("sent", "nothing yet")
-    yield from _waiting(it)
+    yield from _pending_lines(it)
     if it.held_until_s is not None:
         until = time.strftime("%H:%M:%S", time.localtime(it.held_until_s))
         yield _below("backoff", paint(f"until {until} after {one_line(it.last_error)}", _BAD))
@@ -107,7 +105,7 @@ def _standing(it: DestinationStatus, now_s: float) -> Iterator[str]:
         yield _below("newest", f"{turn}: {it.newest.link or it.newest.trace_id}")
 
 
-def _waiting(it: DestinationStatus) -> Iterator[str]:
+def _pending_lines(it: DestinationStatus) -> Iterator[str]:
     pending = it.pending
     if pending.sessions or pending.is_more:
         more = "at least " if pending.is_more else ""
@@ -127,61 +125,3 @@ def _below(label: str, text: str) -> str:
 def _ago(now_s: float, then_s: float | None) -> str:
     words = age(max(0.0, now_s - (then_s or 0.0)))
     return "just now" if words == "now" else f"{words} ago"
-
-
-# ---- for machines
-
-
-def status_record(status: Status) -> dict[str, object]:
-    """Return a status as JSON values; times are UTC."""
-    return {
-        "at": _iso(status.at_s),
-        "home": status.home,
-        "is_enabled": status.is_enabled,
-        "disabled_by": status.disabled_by,
-        "hooks": msgspec.to_builtins(status.places),
-        "transcripts": status.transcripts,
-        "unreadable": list(status.unreadable),
-        "sessions": {"known": status.known, "off": status.off, "unreadable": status.unreadable_states},
-        "hook_ms": msgspec.to_builtins(status.hook),
-        "masked": status.masked,
-        "masked_since": status.masked_since or None,
-        "last_error": msgspec.to_builtins(status.last_error),
-        "problems": list(status.problems),
-        "destinations": [_standing_record(standing) for standing in status.destinations],
-        "other_exporters": list(status.other_exporters),
-    }
-
-
-def _standing_record(it: DestinationStatus) -> dict[str, object]:
-    newest = it.newest
-    return {
-        "name": it.name,
-        "type": it.type,
-        "where": it.where,
-        "source": it.source,
-        "capture": it.capture,
-        "answer": it.answer,
-        "answer_reason": it.answer_reason or None,
-        "sessions": it.sessions,
-        "turns": it.turns,
-        "spans": it.spans,
-        "pending": msgspec.to_builtins(it.pending),
-        "last_success": _iso(it.last_success_s),
-        "last_error": it.last_error or None,
-        "backoff_until": _iso(it.held_until_s),
-        "refused": msgspec.to_builtins(it.refused),
-        "newest": None
-        if newest is None
-        else {
-            "session_id": newest.session_id,
-            "turn": newest.turn,
-            "trace_id": newest.trace_id,
-            "at": _iso(newest.at_s),
-            "link": newest.link or None,
-        },
-    }
-
-
-def _iso(at_s: float | None) -> str | None:
-    return iso_time(int(at_s * 1e9)) if at_s is not None else None

@@ -15,7 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from turnspan import lazy
-from turnspan.secrets.names import is_basic, looks_random
+from turnspan.secrets.values import is_basic, looks_random
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

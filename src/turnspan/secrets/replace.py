@@ -22,8 +22,9 @@ import msgspec
 
 from turnspan import lazy
 from turnspan.errors import ConfigError
-from turnspan.secrets.names import Style, is_secret, rule_of_name
+from turnspan.secrets.names import rule_of_name
 from turnspan.secrets.scan import Meter, OverBudget, find
+from turnspan.secrets.values import Style, is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -38,7 +38,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from turnspan import lazy
-from turnspan.secrets import formats, names
+from turnspan.secrets import formats, names, values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -175,10 +175,10 @@ def _look_inside_base64(
     found = _BASE64.match(data, start)
     if found is None:
         return at
-    beginning = names.from_base64(data[start : start + 16]) or b"\0"
+    beginning = values.from_base64(data[start : start + 16]) or b"\0"
     if found.end() - start > _BASE64_MAX or beginning.translate(None, _PRINTABLE):
         return found.end()
-    plain = names.from_base64(found[0])
+    plain = values.from_base64(found[0])
     if plain is not None and (inside := find(plain, credentials, meter, depth=depth + 1)):
         hits.append((start, found.end(), min(inside)[2]))
     return found.end()
@@ -273,7 +273,7 @@ def _look_at_url(data: bytes, at: int, hits: list[Hit]) -> int:
     if start < 0 or (found := _URL.match(data, start)) is None or found.end() <= at:
         return at + 1
     value = found["password"] or found["user"]
-    if names.is_template(value) or (found["user"] is not None and not names.looks_random(value)):
+    if values.is_template(value) or (found["user"] is not None and not values.looks_random(value)):
         return at + 1
     hits.append((*found.span("password" if found["password"] is not None else "user"), "url-password"))
     return found.end()
@@ -301,7 +301,7 @@ def _look_at_jwk(data: bytes, at: int, hits: list[Hit]) -> int:
 def _look_at_sql(data: bytes, at: int, hits: list[Hit]) -> int:
     """The password in `CREATE USER … IDENTIFIED BY '…'`."""
     found = _SQL.match(data, at)
-    if found is None or names.is_placeholder(found["password"]):
+    if found is None or values.is_placeholder(found["password"]):
         return at + 10
     hits.append((*found.span("password"), "password"))
     return found.end()
@@ -319,7 +319,7 @@ def _look_at_option(data: bytes, at: int, hits: list[Hit]) -> int:
     command = data[max(0, at - 300) : at]
     if kind != "user":  # curl is often written over several lines
         command = command[max(command.rfind(b"\n"), command.rfind(b"\\n")) + 1 :]
-    if _COMMANDS[kind].search(command) is None or names.is_template(option[kind]):
+    if _COMMANDS[kind].search(command) is None or values.is_template(option[kind]):
         return at + 2
     hits.append((*option.span(kind), "basic-auth" if kind == "user" else "password"))
     return option.end()

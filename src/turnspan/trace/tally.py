@@ -50,6 +50,11 @@ class Tally(msgspec.Struct, frozen=True):
         )
 
     @property
+    def tokens(self) -> int:
+        """All tokens, cached ones included."""
+        return self.usage.input + self.usage.output + self.usage.cache_read + self.usage.cache_write
+
+    @property
     def is_cost_partial(self) -> bool:
         """Whether the real cost is higher than the total."""
         return bool(self.cut_off or self.unpriced or self.incomplete)

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.delivery import state
 from turnspan.errors import TranscriptError
-from turnspan.source.sessions import is_safe_id
 from turnspan.source.validate import require_transcript
 from turnspan.terminal import plain, unstyled
 from turnspan.trace.model import Kind
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
     from turnspan.source.progress import Progress
     from turnspan.source.sessions import SessionFile
     from turnspan.trace.model import Span, Trace
-    from turnspan.view.preview import Leaving
+    from turnspan.view.preview import PreviewedTrace
 
 Record = dict[str, object]
 
@@ -90,53 +88,47 @@ class OpenSession:
     def records(self) -> Iterator[Record]:
         """The head of the session, a record for each turn, and the totals."""
         require_transcript(self._session.path)
-        session_id = self._session.session_id
-        known = state.peek(self._config.home, session_id) if is_safe_id(session_id) else None
         preview = Preview(self._session, self._config, self._destination)
         total, masked = Tally(), Counter[str]()
         positions: list[Position] = []
         self._positions = positions
-        for leaving in preview.traces():
-            if not leaving.trace.spans:
+        for previewed in preview.traces():
+            if not previewed.trace.spans:
                 continue
             if not positions:
-                yield {"is": "head", "session": leaving.trace.session_id, "facts": self._head(leaving)}
+                facts = head_of(previewed, str(self._session.path), _LAYOUT)
+                yield {"is": "head", "session": previewed.trace.session_id, "facts": facts}
             is_same = bool(positions) and positions[-1].place is preview.place
             positions.append(
-                Position(preview.place, positions[-1].number + 1 if is_same else 0, leaving.trace.trace_id)
+                Position(preview.place, positions[-1].number + 1 if is_same else 0, previewed.trace.trace_id)
             )
-            yield {"is": "turn", "at": len(positions) - 1, **_turn_record(leaving)}
-            total += tally_of(leaving.trace)
-            masked.update(leaving.masked)
+            yield {"is": "turn", "at": len(positions) - 1, **_turn_record(previewed)}
+            total += tally_of(previewed.trace)
+            masked.update(previewed.masked)
         if positions:
             yield {"is": "foot", "lines": [unstyled(line) for line in foot_lines(total, masked, _LAYOUT)]}
         else:
             yield {"is": "note", "text": "this session has no turns yet"}
-        if known is not None and known.is_off:
-            yield {"is": "note", "text": "this session is disabled: it is not exported"}
         for note in preview.notes():
             yield {"is": "note", "text": plain(note)}
-
-    def _head(self, leaving: Leaving) -> Mapping[str, str]:
-        return head_of(leaving, str(self._session.path), _LAYOUT)
 
     def trace_record(self, at: int) -> Record:
         """One of the traces, with all its spans. Raises TranscriptError if the file has changed."""
         if 0 <= at < len(self._positions):
             position = self._positions[at]
             number = 0
-            for leaving in Preview(self._session, self._config, self._destination, position.place).traces():
-                if leaving.trace.spans and number == position.number:
-                    if leaving.trace.trace_id == position.trace_id:
-                        return _trace_record(leaving.trace)
+            for previewed in Preview(self._session, self._config, self._destination, position.place).traces():
+                if previewed.trace.spans and number == position.number:
+                    if previewed.trace.trace_id == position.trace_id:
+                        return _trace_record(previewed.trace)
                     break
-                number += bool(leaving.trace.spans)
+                number += bool(previewed.trace.spans)
         raise TranscriptError("the transcript has changed", hint="reload the session")
 
 
-def _turn_record(leaving: Leaving) -> Record:
+def _turn_record(previewed: PreviewedTrace) -> Record:
     """A trace as one row. Spans that a turn got later, or that belong to none, are named after the first of them."""
-    trace = leaving.trace
+    trace = previewed.trace
     top = trace.spans[0]
     is_later = top.parent_id is not None
     return {
@@ -148,7 +140,7 @@ def _turn_record(leaving: Leaving) -> Record:
         "gist": gist_of(top, is_parent=len(trace.spans) > 1),
         "figures": figures_of(top),
         "errors": tally_of(trace).errors,
-        "masked": sum(leaving.masked.values()),
+        "masked": sum(previewed.masked.values()),
     }
 
 

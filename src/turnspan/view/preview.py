@@ -3,7 +3,7 @@
 Rules:
 
 - Traces are yielded as they are read: a long session is neither waited for nor held in memory.
-- Traces that are switched off are shown too, masked like all others, and marked as not exported.
+- Sessions and traces that are switched off are shown too, masked like all others, and marked as not exported.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from turnspan.delivery import state
 from turnspan.delivery.destinations import Target
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
+from turnspan.source.sessions import is_safe_id
 from turnspan.terminal import count
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from turnspan.trace.model import Trace
 
 
-class Leaving(msgspec.Struct, frozen=True):
+class PreviewedTrace(msgspec.Struct, frozen=True):
     """A trace as it would be exported."""
 
     trace: Trace
@@ -44,24 +46,28 @@ class Preview:
         self._reading = Reading(session, self.place, Ending(is_over=True), target.prices)
         self._name = destination.name
         self._policy = target.mask
+        known = state.peek(config.home, session.session_id) if is_safe_id(session.session_id) else None
+        self._is_off = known is not None and known.is_off
         self._copied = 0
 
-    def traces(self, turn: int | None = None) -> Iterator[Leaving]:
+    def traces(self, turn: int | None = None) -> Iterator[PreviewedTrace]:
         """Yield the traces in the order of export; with a number only those of that turn."""
         for piece in self._reading.pieces():
             self._copied += piece.copied
             for trace in piece.traces:
                 if turn is None or trace.name == f"Turn {turn}":
                     masked, counts = self._policy.masked(trace)
-                    yield Leaving(masked, dict(counts), self._where(trace.cwd))
+                    yield PreviewedTrace(masked, dict(counts), self._where(trace.cwd))
             self.place = piece.progress
 
     def _where(self, cwd: str) -> str:
-        why_off = self._policy.why_off(cwd)
+        why_off = "this session is disabled" if self._is_off else self._policy.why_off(cwd)
         return f"nowhere: {why_off}" if why_off else f"to {self._name}, {self._policy.capture(cwd)}"
 
     def notes(self) -> Iterator[str]:
-        """Yield a sentence for each kind of content that was skipped."""
+        """Yield a sentence for each reason why the export is not what the transcript has."""
+        if self._is_off:
+            yield "this session is disabled: it is not exported"
         noticed = self._reading.anomalies
         if self._copied:
             yield f"not shown: {count(self._copied, 'turn')} copied from other sessions, where they are shown"

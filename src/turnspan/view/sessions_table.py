@@ -5,14 +5,11 @@ Every row is a table of `rich` with the same columns: a row is printed as soon a
 
 from __future__ import annotations
 
-import io
-import re
-from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.terminal import age, one_line, tokens, usd
+from turnspan.terminal import age, drawn, last_part, one_line, tokens, usd
 from turnspan.trace.model import Kind
 from turnspan.trace.one_liner import words_of
 from turnspan.trace.tally import Tally, tally_of
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from rich.console import Console, JustifyMethod
+    from rich.console import JustifyMethod
 
     from turnspan.source.sessions import SessionFile
     from turnspan.trace.model import Trace
@@ -68,34 +65,32 @@ def summarise(session: SessionFile, traces: Iterable[Trace], *, title: str = "",
     )
 
 
-def table_head(width: int, *, has_sent: bool = False) -> str:
+def table_head(width: int) -> str:
     """Return the names of the columns."""
-    return _row([name if has_sent or name != "SENT" else None for name in _COLUMNS], width)
+    return _row(_COLUMNS, width)
 
 
-def table_row(summary: Summary, width: int, *, now_ns: int, sent: str | None = None) -> str:
-    """Return a session as one line. `sent` says how much of it was acknowledged; None omits that column."""
+def table_row(summary: Summary, width: int, *, now_ns: int, sent: str) -> str:
+    """Return a session as one line. `sent` says how much of it was acknowledged."""
     return _row(columns_of(summary, now_ns=now_ns, sent=sent), width)
 
 
-def columns_of(summary: Summary, *, now_ns: int, sent: str | None) -> tuple[str | None, ...]:
+def columns_of(summary: Summary, *, now_ns: int, sent: str) -> tuple[str, ...]:
     """Return age, id, turns, tokens, cost, how much was sent, project and title of a session, formatted."""
     total = summary.tally
-    used = total.usage
-    counted = used.input + used.output + used.cache_read + used.cache_write
     return (
         age((now_ns - summary.last_ns) / 1e9) if summary.last_ns else "",
         summary.session_id[:8],
         str(total.turns),
-        ("≥" if used.is_incomplete else "") + tokens(counted) if total.generations else "",
-        ("≥" if total.is_cost_partial else "") + usd(total.cost_usd) if total.generations else "",
+        tokens(total.tokens, is_partial=total.usage.is_incomplete) if total.generations else "",
+        usd(total.cost_usd, is_partial=total.is_cost_partial) if total.generations else "",
         sent,
-        one_line(re.split(r"[/\\]", summary.project.rstrip("/\\"))[-1]),
+        one_line(last_part(summary.project)),
         summary.title if total.turns or summary.title else "(no turn yet)",
     )
 
 
-def _row(cells: Sequence[str | None], width: int) -> str:
+def _row(cells: Sequence[str], width: int) -> str:
     from rich.table import Table  # noqa: PLC0415 - the page in the browser needs only the columns
     from rich.text import Text  # noqa: PLC0415
 
@@ -103,20 +98,10 @@ def _row(cells: Sequence[str | None], width: int) -> str:
     widths = {**_WIDTHS, "PROJECT": min(20, width // 8)}  # the title takes the rest
     shown = []
     for name, cell in zip(_COLUMNS, cells, strict=True):
-        if cell is None or width < _NEEDS_WIDTH.get(name, 0):
+        if width < _NEEDS_WIDTH.get(name, 0):
             continue
         justify: JustifyMethod = "left" if name in _LEFT_ALIGNED else "right"
         row.add_column(width=widths.get(name), ratio=1 if name == "TITLE" else None, justify=justify, no_wrap=True)
         shown.append(Text(cell, overflow="ellipsis"))
     row.add_row(*shown)
-    console = _console(width)
-    with console.capture() as captured:
-        console.print(row)
-    return captured.get().rstrip()
-
-
-@cache
-def _console(width: int) -> Console:
-    from rich.console import Console  # noqa: PLC0415 - as above
-
-    return Console(file=io.StringIO(), width=width, height=25, color_system=None, legacy_windows=False)
+    return "".join(drawn(row, width))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
     from turnspan.trace.model import Scalar, Span, Trace, Usage
-    from turnspan.view.preview import Leaving
+    from turnspan.view.preview import PreviewedTrace
 
 _SIGNS: Final = {Kind.TURN: "●", Kind.GENERATION: "◆", Kind.TOOL: "▸", Kind.AGENT: "◉", Kind.EVENT: "·"}
 _COLOURS: Final = {
@@ -59,40 +59,40 @@ class Layout(msgspec.Struct, frozen=True):
 # ---- around the tree
 
 
-def session_lines(shown: Iterable[Leaving], path: str, layout: Layout) -> Iterator[str]:
+def session_lines(shown: Iterable[PreviewedTrace], path: str, layout: Layout) -> Iterator[str]:
     """Yield a session from its header to its footer, each trace as soon as it is read."""
     total, masked = Tally(), Counter[str]()
     session_id = day = None
-    for leaving in shown:
-        trace = leaving.trace
+    for previewed in shown:
+        trace = previewed.trace
         if not trace.spans:
             continue
         began = _moment(trace.spans[0].start_ns, layout)
         if trace.session_id != session_id:
             session_id = trace.session_id
-            yield from head_lines(leaving, path, layout)
+            yield from head_lines(previewed, path, layout)
         elif began.date() != day:
             yield paint(f"{began:%a %Y-%m-%d}", fg=_FAINT)
         day = began.date()
         yield "\n".join((*trace_lines(trace, layout), ""))
         total += tally_of(trace)
-        masked.update(leaving.masked)
+        masked.update(previewed.masked)
     if session_id is not None:
         yield from foot_lines(total, masked, layout)
 
 
-def head_lines(leaving: Leaving, path: str, layout: Layout) -> Iterator[str]:
+def head_lines(previewed: PreviewedTrace, path: str, layout: Layout) -> Iterator[str]:
     """Yield the header of a session: its id, what is known about it, and the names of the columns."""
-    yield paint(f"session {one_line(leaving.trace.session_id)}", fg="yellow")
-    for name, value in head_of(leaving, path, layout).items():
+    yield paint(f"session {one_line(previewed.trace.session_id)}", fg="yellow")
+    for name, value in head_of(previewed, path, layout).items():
         yield f"{name + ':':9}{value}"
     yield ""
     yield paint(_with_figures("", [name for name, _ in _COLUMNS], layout), fg=_FAINT)
 
 
-def head_of(leaving: Leaving, path: str, layout: Layout) -> dict[str, str]:
+def head_of(previewed: PreviewedTrace, path: str, layout: Layout) -> dict[str, str]:
     """Return what is known about a session when its first turn is read."""
-    trace = leaving.trace
+    trace = previewed.trace
     facts = {name: one_line(str(value)) for name, value in trace.facts.items()}
     branch = f" ({facts['git_branch']})" if "git_branch" in facts else ""
     entrypoint = f", {facts['entrypoint']}" if "entrypoint" in facts else ""
@@ -103,7 +103,7 @@ def head_of(leaving: Leaving, path: str, layout: Layout) -> dict[str, str]:
         "Date": f"{_moment(trace.spans[0].start_ns, layout):%a %Y-%m-%d %H:%M:%S %z}",
         "After": facts.get("previous_session", ""),
         "File": one_line(path),
-        "Export": one_line(leaving.where),
+        "Export": one_line(previewed.where),
     }
     return {name: value for name, value in known.items() if value}
 
@@ -316,8 +316,8 @@ def figures_of(span: Span) -> list[str]:
     if used is None or not has_tokens(used):
         return ["", "", "", time]
     cost = span.cost_usd if span.usage is not None else span.totals_cost_usd
-    at_least = "≥" if used.is_incomplete else ""
-    return [tokens(_asked(used)), _output(used), "?" if cost is None else at_least + usd(cost), time]
+    shown = "?" if cost is None else usd(cost, is_partial=used.is_incomplete)
+    return [tokens(_asked(used)), _output(used), shown, time]
 
 
 def _asked(usage: Usage) -> int:
@@ -326,7 +326,7 @@ def _asked(usage: Usage) -> int:
 
 
 def _output(usage: Usage) -> str:
-    return ("≥" if usage.is_incomplete else "") + tokens(usage.output)
+    return tokens(usage.output, is_partial=usage.is_incomplete)
 
 
 def _columns(figures: Sequence[str], layout: Layout) -> str:

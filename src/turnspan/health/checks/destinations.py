@@ -86,14 +86,14 @@ def _probed(group: Group, backend: Backend) -> Iterator[Check]:
 def _past(group: Group, destination: Destination, config: Config, now_s: float) -> Iterator[Check]:
     identity = identity_of(destination)
     try:
-        hold = backoff.load(config.home, identity)
+        pause = backoff.load(config.home, identity)
     except StateError:
-        hold = None
-    if hold is not None:
-        until = time.strftime("%H:%M:%S", time.localtime(hold.until_s))
-        pause = f"backing off until {until}" if hold.until_s > now_s else f"the backoff ended at {until}"
+        pause = None
+    if pause is not None:
+        until = time.strftime("%H:%M:%S", time.localtime(pause.until_s))
+        when = f"backing off until {until}" if pause.until_s > now_s else f"the backoff ended at {until}"
         yield group.doubt(
-            f"{pause} after {hold.answer}: {hold.reason}",
+            f"{when} after {pause.answer}: {pause.reason}",
             "the next event after that retries, or run `turnspan backfill`",
         )
     refused = sum(
