@@ -3,37 +3,33 @@
 Rules:
 
 - It is installed once, with everything it needs as of one day, into a virtual environment in a cache outside the project:
-  `TURNSPAN_TEST_CACHE`, else the user's own.
+  `TURNSPAN_TEST_CACHE`, else the user's own (`installing`).
 - It sees nothing of this machine but that directory and its own data, and reaches nobody: no telemetry, loopback only, and
   a proxy that does not exist for whatever else it might want to fetch.
-- What cannot be had is `Unavailable` with the reason; a test turns it into a skip.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from real.compare import Seen
+from real.installing import Unavailable, installed, order
 from real.server import Server, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from real.compare import Wanted
 
 VERSION = "20.26.1"
 AS_OF = "2026-11-16"  # what it needs is taken as it was on this day
-INSTALL_S = 600
 READ_S = 60
 # It would listen for gRPC on every interface.
 LAUNCH = """
@@ -47,52 +43,25 @@ main()
 """
 
 
-class Unavailable(Exception):  # noqa: N818 — it is a circumstance, not a fault
-    """Phoenix cannot be had here."""
-
-
-def cache_dir() -> Path:
-    """Find where servers are kept."""
-    chosen = os.environ.get("TURNSPAN_TEST_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(chosen) if chosen else Path(base) / "turnspan-tests"
-
-
 def install() -> Path:
     """Install Phoenix unless it is there; its interpreter."""
-    place = cache_dir() / f"phoenix-{VERSION}"
-    python = place / "bin" / "python"
-    place.mkdir(parents=True, exist_ok=True)
-    with (place / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (place / ".ready").exists():
+    with installed(f"phoenix-{VERSION}") as (place, is_ready):
+        python = place / "bin" / "python"
+        if not is_ready:
             _install_into(place, python)
-            (place / ".ready").touch()
     return python
 
 
 def _install_into(place: Path, python: Path) -> None:
     """Make the environment. uv takes seconds for what takes pip minutes; an index that only pip knows is left to pip."""
     wanted = f"arize-phoenix=={VERSION}"
-    _order(sys.executable, "-m", "venv", place)
+    order(sys.executable, "-m", "venv", place)
     try:
-        _order(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "uv")
+        order(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "uv")
         uv = (python, "-m", "uv", "pip", "install", "-q", "--no-cache", "--python", python)
-        _order(*uv, "--exclude-newer", AS_OF, wanted)
+        order(*uv, "--exclude-newer", AS_OF, wanted)
     except Unavailable:
-        _order(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", wanted)
-
-
-def _order(*command: object) -> None:
-    words = [str(word) for word in command]
-    try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, timeout=INSTALL_S, check=False, stdin=subprocess.DEVNULL
-        )
-    except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"{' '.join(words[1:4])} took longer than {INSTALL_S} s") from error
-    if done.returncode:
-        raise Unavailable(f"{' '.join(words[1:])}: {(done.stderr or done.stdout).strip()[-300:]}")
+        order(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", wanted)
 
 
 class Phoenix(Server):
