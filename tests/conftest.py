@@ -18,7 +18,11 @@ settings.load_profile("plain")
 def pytest_addoption(parser):
     """Add our command-line options."""
     parser.addoption("--update-golden", action="store_true", help="rewrite fixtures/*/golden.json")
-    parser.addoption("--slow", action="store_true", help="also run tests that need the npm client, a backend server or a browser, as CI does")
+    parser.addoption(
+        "--slow",
+        action="store_true",
+        help="also run tests that need the npm client, a backend server or a browser, as CI does",
+    )
 
 
 def pytest_configure():

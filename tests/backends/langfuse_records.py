@@ -4,6 +4,7 @@ import json
 
 from backends.servers import OK, reply
 
+NO_TRACE = b'{"data": null, "errors": [{"code": 404, "msg": "trace not found"}]}'  # Jaeger's
 PROJECT = {
     "data": [
         {
@@ -67,5 +68,7 @@ class Store:
         if path.startswith("/api/traces/"):
             _, spans = self.traces.get(path.removeprefix("/api/traces/"), ("", ()))
             data = [{"spans": [{"spanID": span_id.lstrip("0")} for span_id in spans]}]
-            return reply(200, json.dumps({"data": data}).encode()) if spans else reply(404)
+            return reply(200, json.dumps({"data": data}).encode()) if spans else reply(404, NO_TRACE)
+        if path == "/api/services":
+            return reply(200, b'{"data": ["claude-code"], "total": 1}')
         return reply(404)

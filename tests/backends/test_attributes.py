@@ -1,6 +1,7 @@
 import json
 
 import msgspec
+import pytest
 
 from backends.samples import AGENT, EVENT, GENERATION, SESSION, TOOL, TRACE, TURN
 from turnspan.backends.genai import GenAI
@@ -154,3 +155,40 @@ def test_content_of_a_turn_that_is_more_than_text_is_json():
     attributes = of(msgspec.structs.replace(TURN, output=more))
     assert attributes["output.mime_type"] == "application/json"
     assert json.loads(attributes["output.value"])[0]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "cwd", "name"),
+    [
+        ("", "/home/ada/loom", "claude-code"),
+        ("agents", "/home/ada/loom", "agents"),
+        ("{project}", "/home/ada/loom/", "loom"),
+        ("claude/{project}", "C:\\ada\\loom", "claude/loom"),
+        ("{project}", "", "claude-code"),
+    ],
+)
+def test_the_service_can_be_named_after_the_project(pattern, cwd, name):
+    """Jaeger lists services. Without a known directory, as in `metadata` mode, the default is used."""
+    trace = msgspec.structs.replace(TRACE, facts={"cwd": cwd})
+
+    assert GenAI(Capture(service_name=pattern)).resource(trace)["service.name"] == name
+
+
+def test_a_host_is_a_resource_attribute_and_a_tag():
+    """Without the setting nothing names the machine, and `host.id` is the same everywhere."""
+    named, unnamed = GenAI(Capture(host="laptop")), GenAI(Capture())
+
+    assert named.resource(TRACE)["host.name"] == "laptop"
+    assert "host:laptop" in named.of_trace(TRACE)["tag.tags"]
+    assert "host.name" not in unnamed.resource(TRACE)
+    assert named.resource(TRACE)["host.id"] == unnamed.resource(TRACE)["host.id"] == "turnspan"
+
+
+def test_the_cost_of_a_generation_has_the_name_that_langfuse_reads():
+    """Behind a collector Langfuse has no other cost for models that it does not know; sums are not repeated."""
+    naming = GenAI(Capture())
+
+    assert naming.of_span(TRACE, GENERATION)["gen_ai.usage.cost"] == GENERATION.cost_usd
+    assert not any(
+        "gen_ai.usage.cost" in naming.of_span(TRACE, s) for s in TRACE.spans if s.kind is not s.kind.GENERATION
+    )

@@ -374,14 +374,52 @@ def test_a_probe_says_whether_it_can_be_used_and_stores_nothing(destination, kin
     assert found.hint
 
 
-def test_a_link_is_a_url_and_needs_no_request(destination, able):
-    """It names the trace."""
+def test_a_link_is_a_url_and_needs_no_request(destination, able, kind):
+    """It names the trace. Langfuse's contains the project, which a probe asks for once and which is remembered."""
     backend = able(Linkable)
+    path = "/trace/"
+    if kind == "langfuse":
+        assert backend.link(TRACE.trace_id) is None
+        assert probe(backend).outcome is Outcome.GOOD
+        backend, path = destination.reopen(), "/project/p1/traces/"
+    destination.disappear()
     link = backend.link(TRACE.trace_id)
 
     assert link.startswith("http://127.0.0.1:")
-    assert link.endswith(f"/trace/{TRACE.trace_id.hex()}")
+    assert link.endswith(f"{path}{TRACE.trace_id.hex()}")
     assert destination.arrived() == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "stored", "silence"),
+    [
+        (reply(404, b'{"data":null,"errors":[{"code":404,"msg":"trace not found"}]}'), frozenset(), ""),
+        (reply(404, b"<html>not found</html>", "text/html"), None, "check `query_url`"),
+        (reply(404, b"{}"), None, "check `query_url`"),
+        (reply(404, b"404 page not found"), None, "check `query_url`"),
+    ],
+)
+def test_a_404_that_is_not_jaegers_is_a_wrong_url(answer, stored, silence, tmp_path):
+    """Only Jaeger's own answer says that a trace is not there; any other 404 says nothing about it."""
+    with HttpServer(answer) as server:
+        settings = {"endpoint": "http://127.0.0.1:1", "query_url": server.url}
+        backend = otlp.open_backend(settings, name="here", home=tmp_path)
+        assert backend.stored(TRACE.trace_id) == stored
+        assert silence in backend.silence
+        backend.close()
+
+
+def test_a_probe_says_that_query_url_is_wrong(tmp_path):
+    """Traces can be sent without the query service, so that is a warning with what to check."""
+    with HttpServer(Store()) as server, HttpServer(reply(404)) as other:
+        settings = {"endpoint": server.url, "query_url": other.url}
+        backend = otlp.open_backend(settings, name="here", home=tmp_path)
+        found = probe(backend)
+        backend.close()
+    assert found.outcome is Outcome.GOOD
+    assert found.findings[-1].outcome is Outcome.UNKNOWN
+    assert "HTTP 404" in found.findings[-1].says
+    assert "query_url" in found.findings[-1].hint
 
 
 def test_a_jaeger_trace_of_many_megabytes_is_read(tmp_path):

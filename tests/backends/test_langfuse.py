@@ -99,16 +99,11 @@ def test_a_tool_call_has_json_on_both_sides():
 
 
 def test_the_root_has_the_question_and_the_answer():
-    """Langfuse takes a trace's input and output from its root."""
+    """Langfuse takes a trace's input and output from its root, and its lists show them as they are: plain text."""
     attributes = of(TURN)
 
-    assert json.loads(attributes["langfuse.observation.input"]) == [
-        {"role": "user", "content": "List the files, please."}
-    ]
-    assert json.loads(attributes["langfuse.observation.output"]) == {
-        "role": "assistant",
-        "content": "There are two files.",
-    }
+    assert attributes["langfuse.observation.input"] == "List the files, please."
+    assert attributes["langfuse.observation.output"] == "There are two files."
     assert attributes["langfuse.observation.metadata.usage_output"] == 200
     assert attributes["langfuse.observation.metadata.cost_usd"] == 0.125
     assert "langfuse.observation.usage_details" not in attributes

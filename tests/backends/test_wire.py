@@ -115,10 +115,11 @@ def test_times_that_cannot_be_stored_are_clamped():
 
 
 def test_the_bytes_do_not_depend_on_machine_or_time():
-    """The resource names the client and turnspan, but no host, process or random instance."""
+    """The resource names the client and turnspan, but no real host, process or random instance."""
     request = ExportTraceServiceRequest.FromString(encode_request([TRACE], NAMINGS["langfuse"]))
 
     assert sorted(a.key for a in request.resource_spans[0].resource.attributes) == [
+        "host.id",
         "service.name",
         "service.version",
         "telemetry.sdk.language",

@@ -9,6 +9,7 @@ from reads import as_sent
 
 from turnspan.backends import Answer, Verdict
 from turnspan.delivery.destinations import Target
+from turnspan.trace.labels import numbered
 
 ACKNOWLEDGED = Verdict(Answer.ACKNOWLEDGED)
 LATER = Verdict(Answer.LATER, "come back later")
@@ -34,9 +35,9 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 def rows_of(traces):
-    """Return traces as the rows that a backend would store."""
+    """Return traces as the rows that a backend would store; a turn has its number as its name, without its prompt."""
     return [
-        Row(trace.trace_id.hex(), span.span_id.hex(), span.start_ns, span.name, as_sent(trace, span))
+        Row(trace.trace_id.hex(), span.span_id.hex(), span.start_ns, numbered(span.name), as_sent(trace, span))
         for trace in traces
         for span in trace.spans
     ]

@@ -2,7 +2,8 @@
 
 import pytest
 
-from real.phoenix import Phoenix, Unavailable, install
+from real.installing import Unavailable
+from real.phoenix import Phoenix, install
 
 
 @pytest.fixture(scope="session")

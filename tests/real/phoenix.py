@@ -3,36 +3,33 @@
 Rules:
 
 - It is installed once, with its dependencies as of a fixed date, into a virtual environment in a cache outside the project:
-  `TURNSPAN_TEST_CACHE`, else the user's cache.
+  `TURNSPAN_TEST_CACHE`, else the user's cache (`installing`).
 - It is isolated: a directory of its own, no telemetry, loopback only, and a proxy that does not exist for other requests.
 - If it cannot be installed, `Unavailable` is raised with the reason, and the test is skipped.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from real.compare import Seen
+from real.installing import Unavailable, installed, order
 from real.server import Server, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from real.compare import Wanted
 
 VERSION = "20.26.1"
 AS_OF = "2026-11-16"  # dependencies as of this date
-INSTALL_S = 600
 READ_S = 60
 # By default it listens for gRPC on every interface.
 LAUNCH = """
@@ -46,52 +43,25 @@ main()
 """
 
 
-class Unavailable(Exception):  # noqa: N818  a reason to skip, not an error
-    """Phoenix is not available on this machine."""
-
-
-def cache_dir() -> Path:
-    """Return the directory of installed servers."""
-    chosen = os.environ.get("TURNSPAN_TEST_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(chosen) if chosen else Path(base) / "turnspan-tests"
-
-
 def install() -> Path:
     """Install Phoenix unless it is installed; return its interpreter."""
-    place = cache_dir() / f"phoenix-{VERSION}"
-    python = place / "bin" / "python"
-    place.mkdir(parents=True, exist_ok=True)
-    with (place / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (place / ".ready").exists():
+    with installed(f"phoenix-{VERSION}") as (place, is_ready):
+        python = place / "bin" / "python"
+        if not is_ready:
             _install_into(place, python)
-            (place / ".ready").touch()
     return python
 
 
 def _install_into(place: Path, python: Path) -> None:
     """Create the environment with uv, which takes seconds; fall back to pip, which may have an index that uv does not know."""
     wanted = f"arize-phoenix=={VERSION}"
-    _run(sys.executable, "-m", "venv", place)
+    order(sys.executable, "-m", "venv", place)
     try:
-        _run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "uv")
+        order(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "uv")
         uv = (python, "-m", "uv", "pip", "install", "-q", "--no-cache", "--python", python)
-        _run(*uv, "--exclude-newer", AS_OF, wanted)
+        order(*uv, "--exclude-newer", AS_OF, wanted)
     except Unavailable:
-        _run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", wanted)
-
-
-def _run(*command: object) -> None:
-    words = [str(word) for word in command]
-    try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, timeout=INSTALL_S, check=False, stdin=subprocess.DEVNULL
-        )
-    except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"{' '.join(words[1:4])} took longer than {INSTALL_S} s") from error
-    if done.returncode:
-        raise Unavailable(f"{' '.join(words[1:])}: {(done.stderr or done.stdout).strip()[-300:]}")
+        order(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", wanted)
 
 
 class Phoenix(Server):

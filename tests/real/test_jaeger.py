@@ -1,4 +1,4 @@
-"""A real Jaeger, if its binary is installed; and the reading of its answers, without one."""
+"""A real Jaeger; and the reading of its answers, without one."""
 
 import json
 
@@ -8,7 +8,8 @@ from figures import note
 
 from real.compare import differences, wanted_in
 from real.homes import LIVE_STORIES, STORIES, Past, copy_stories, live_through
-from real.jaeger import MICROSECOND_NS, NAMES, Jaeger, ask, find, same, spans_in
+from real.installing import Unavailable
+from real.jaeger import MICROSECOND_NS, Jaeger, ask, find, same, spans_in
 
 CONFIG = """
 [destinations.jaeger]
@@ -21,10 +22,10 @@ query_url = "{query_url}"
 @pytest.fixture
 def jaeger(tmp_path_factory):
     """Return a running, empty Jaeger."""
-    if (binary := find()) is None:
-        pytest.skip(
-            f"no Jaeger: no registry has it; put {' or '.join(NAMES)} on the PATH, or name it in TURNSPAN_JAEGER"
-        )
+    try:
+        binary = find()
+    except Unavailable as reason:
+        pytest.skip(f"Jaeger cannot be built here: {reason}")
     with Jaeger(binary, tmp_path_factory.mktemp("jaeger")) as server:
         yield server
 

@@ -94,7 +94,7 @@ class GenAI:
 
     def resource(self, trace: Trace) -> Attributes:
         """Return the attributes of the resource, with the environment."""
-        out = naming.resource(trace)
+        out = naming.resource(trace, self._capture)
         if self._capture.environment:
             out["deployment.environment.name"] = self._capture.environment
         return out
@@ -104,7 +104,7 @@ class GenAI:
         out: Attributes = {"session.id": trace.session_id, "gen_ai.conversation.id": trace.session_id}
         if self._capture.user_id:
             out["user.id"] = self._capture.user_id
-        if tags := tags_of(trace, self._capture):
+        if tags := naming.tags_of(trace, self._capture):
             out["tag.tags"] = tags
         return out
 
@@ -138,11 +138,6 @@ class GenAI:
         return out.attributes
 
 
-def tags_of(trace: Trace, capture: Capture) -> tuple[str, ...]:
-    """Return the tags of the trace and of the destination, each once."""
-    return tuple(dict.fromkeys((*trace.tags, *capture.tags)))
-
-
 def _put_generation(out: Bounded, span: Span) -> None:
     out.attributes["gen_ai.provider.name"] = "anthropic"
     if span.model is not None:
@@ -160,6 +155,9 @@ def _put_generation(out: Bounded, span: Span) -> None:
         "turnspan.usage.cache_creation_1h": usage.cache_write_1h,
     }
     _put_rare(out, usage)
+    if span.cost_usd is not None:
+        # Not in the conventions: Langfuse behind a collector reads it, and has no price for models it does not know.
+        out.attributes["gen_ai.usage.cost"] = span.cost_usd
 
 
 def _put_totals(out: Bounded, totals: Usage) -> None:

@@ -5,7 +5,8 @@ except `endpoint`, `protocol` and `query_url`.
 
 Rules:
 
-- Content is ChatML, the only form in which Langfuse renders tool calls, thinking and markdown.
+- The content of a generation is ChatML, the only form in which Langfuse renders tool calls, thinking and markdown. The
+  content of a turn or a subagent is plain text, because lists show it as it is.
 - Attributes of the trace are on every span: Langfuse derives a trace from its observations.
 - Usage and cost are JSON texts; no token is counted under two keys.
 - After a lost response, `stored` returns which spans of a trace have arrived, so that only the rest is sent.
@@ -21,8 +22,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from turnspan import lazy
 from turnspan.backends import Erased, content, naming
-from turnspan.backends.genai import Bounded, tags_of
+from turnspan.backends.genai import Bounded
+from turnspan.backends.langfuse_projects import ProjectIds
 from turnspan.backends.otlp import OtlpBackend, open_transport, secrets_in
 from turnspan.backends.settings import COMMON, TRANSPORT, Server, Settings
 from turnspan.errors import BackendError, ConfigError
@@ -53,6 +56,8 @@ _TYPE = {
 _PARAMETERS = ("max_tokens", "effort", "speed", "service_tier")
 _SEARCHABLE = {"response_id": "gen_ai.response.id", "tool_call_id": "gen_ai.tool.call.id"}
 
+_NUMBER_ONLY = lazy.pattern(r"Turn [0-9]+")
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -65,18 +70,19 @@ class LangfuseNaming:
 
     def resource(self, trace: Trace) -> Attributes:
         """Return the attributes of the program that wrote the trace."""
-        return naming.resource(trace)
+        return naming.resource(trace, self._capture)
 
     def of_trace(self, trace: Trace) -> Attributes:
         """Return the trace's name, session, user, tags, and its facts as metadata."""
         out = Bounded(self._capture.attribute_max_bytes)
-        out.put("langfuse.trace.name", trace.name)
+        if not _is_further_part(trace):
+            out.put("langfuse.trace.name", trace.name)
         out.put("session.id", trace.session_id)
         out.put("langfuse.session.id", trace.session_id)
         if self._capture.user_id:
             out.put("user.id", self._capture.user_id)
             out.put("langfuse.user.id", self._capture.user_id)
-        if tags := tags_of(trace, self._capture):
+        if tags := naming.tags_of(trace, self._capture):
             out.put("langfuse.trace.tags", tuple(tag[:_MAX_TAG_LENGTH] for tag in tags))
         if self._capture.environment:
             out.put("langfuse.environment", self._capture.environment)
@@ -113,6 +119,12 @@ class LangfuseNaming:
         return out.attributes
 
 
+def _is_further_part(trace: Trace) -> bool:
+    """Whether an earlier part of the turn named the trace after the prompt, which this part does not contain."""
+    has_root = any(span.parent_id is None for span in trace.spans)
+    return not has_root and _NUMBER_ONLY.fullmatch(trace.name) is not None
+
+
 def _flat(name: str) -> str:
     """Return a metadata key without dots, which would nest it."""
     return name.replace(".", "_")
@@ -120,6 +132,9 @@ def _flat(name: str) -> str:
 
 def _put_content(out: Bounded, kind: Kind, value: Content, direction: str) -> None:
     key = f"langfuse.observation.{direction}"
+    if kind in (Kind.TURN, Kind.AGENT) and (words := content.words(value)) is not None:
+        out.text(key, words, is_json=False)
+        return
     is_conversation = kind in (Kind.TURN, Kind.GENERATION, Kind.AGENT) or isinstance(value, tuple)
     out.text(key, content.chatml(value, direction) if is_conversation else content.json_text(value), is_json=True)
 
@@ -183,10 +198,12 @@ class LangfuseBackend(OtlpBackend):
         server: Server,
         *,
         open_api: Callable[[], LangfuseApi],
+        projects: ProjectIds,
     ) -> None:
         super().__init__(name, naming, transport, max_request_bytes, server)
         self._langfuse = server
         self._open_api = open_api
+        self._projects = projects
         self.silence = ""  # why `stored` had no answer
 
     @cached_property
@@ -199,9 +216,12 @@ class LangfuseBackend(OtlpBackend):
         if "_api" in self.__dict__:
             self._api.close()
 
-    def link(self, trace_id: bytes) -> str:
-        """Return the URL of a trace. Langfuse finds its project by itself."""
-        return f"{self._langfuse.endpoint.url}/trace/{trace_id.hex()}"
+    def link(self, trace_id: bytes) -> str | None:
+        """Return the URL of a trace; None until a probe has asked for the project of the keys."""
+        project_id = self._projects.known()
+        if project_id is None:
+            return None
+        return f"{self._langfuse.endpoint.url}/project/{project_id}/traces/{trace_id.hex()}"
 
     def stored(self, trace_id: bytes) -> frozenset[bytes] | None:
         """Return the ids of the spans of a trace that Langfuse stores; None if there was no answer."""
@@ -230,10 +250,10 @@ class LangfuseBackend(OtlpBackend):
         """Check the server, its version, the keys, and the project they belong to."""
         from turnspan.backends.langfuse_probe import probe_langfuse  # noqa: PLC0415 - no event needs it
 
-        return probe_langfuse(self, self._langfuse, self._api)
+        return probe_langfuse(self, self._langfuse, self._api, self._projects)
 
 
-def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> LangfuseBackend:  # noqa: ARG001 - the entry point's signature
+def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> LangfuseBackend:
     """Open a Langfuse project. Raises ConfigError for a wrong setting."""
     read = Settings(settings, name=name, known=KNOWN)
     endpoint = read.endpoint("base_url")
@@ -269,5 +289,6 @@ def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> La
 
         return LangfuseApi(server, (keys[0], keys[1]), read.headers(), secrets_in(headers))
 
+    projects = ProjectIds(home, endpoint.url, keys[0])
     names = LangfuseNaming(capture, read.text("release"))
-    return LangfuseBackend(name, names, transport, limit, server, open_api=open_api)
+    return LangfuseBackend(name, names, transport, limit, server, open_api=open_api, projects=projects)

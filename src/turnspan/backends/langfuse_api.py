@@ -46,6 +46,7 @@ _UNREADABLE: Final = (ValueError, TypeError, AttributeError, RecursionError)
 class Project(msgspec.Struct, frozen=True):
     """The project of the keys."""
 
+    id: str
     name: str
     retention_days: int | None = None
 
@@ -144,7 +145,7 @@ class LangfuseApi:
             found = self._client.projects.get().data
         if not found:
             raise BackendError("Langfuse names no project for these keys")
-        return Project(found[0].name or found[0].id, found[0].retention_days)
+        return Project(found[0].id, found[0].name or found[0].id, found[0].retention_days)
 
     def spans_of(self, trace_id: str) -> set[str]:
         """Return the ids of the observations of a trace. Raises BackendError."""

@@ -13,6 +13,7 @@ from turnspan.errors import BackendError
 if TYPE_CHECKING:
     from turnspan.backends import Backend
     from turnspan.backends.langfuse_api import LangfuseApi
+    from turnspan.backends.langfuse_projects import ProjectIds
     from turnspan.backends.settings import Server
     from turnspan.backends.verdicts import Response
 
@@ -20,8 +21,8 @@ REGIONS: Final = ("https://cloud.langfuse.com", "https://us.cloud.langfuse.com",
 _OLDEST: Final = (3, 22)  # the first with an OTLP endpoint
 
 
-def probe_langfuse(backend: Backend, server: Server, api: LangfuseApi) -> Probe:
-    """Probe a Langfuse server."""
+def probe_langfuse(backend: Backend, server: Server, api: LangfuseApi, projects: ProjectIds) -> Probe:
+    """Probe a Langfuse server, and remember the project of the keys."""
     version = ""
 
     def ask_health() -> Response:
@@ -40,7 +41,7 @@ def probe_langfuse(backend: Backend, server: Server, api: LangfuseApi) -> Probe:
     others = ", ".join(url for url in REGIONS if server.endpoint.host not in url)
     hint = f"check both keys; keys of another region or server are unknown here: set `base_url` ({others})"
     probe = msgspec.structs.replace(send_empty(backend, server, findings, hint), version=version)
-    return _with_project(probe, api) if probe.outcome is Outcome.GOOD else probe
+    return _with_project(probe, api, projects) if probe.outcome is Outcome.GOOD else probe
 
 
 def _version_finding(version: str, status: int, server: Server) -> Finding:
@@ -53,12 +54,13 @@ def _version_finding(version: str, status: int, server: Server) -> Finding:
     return Finding(Outcome.GOOD, f"Langfuse {version}")
 
 
-def _with_project(probe: Probe, api: LangfuseApi) -> Probe:
+def _with_project(probe: Probe, api: LangfuseApi, projects: ProjectIds) -> Probe:
     try:
         project = api.project()
     except BackendError as error:
         finding = Finding(Outcome.UNKNOWN, f"the project of the keys is unknown: {error}", "check the keys")
         return msgspec.structs.replace(probe, findings=(*probe.findings, finding))
+    projects.remember(project.id)
     days = project.retention_days
     kept = f", which keeps traces for {days} day{'' if days == 1 else 's'}" if days else ""
     finding = Finding(Outcome.GOOD, f"the keys belong to the project {project.name}{kept}")

@@ -5,7 +5,9 @@ Rules:
 - A `Naming` is pure: the same trace gives the same attributes in the same order.
 - Attributes of every span of a trace (`of_trace`) are separate from those of one span (`of_span`), so that an encoder
   encodes them once. The two never share a name.
-- The resource names the client and turnspan, without process id, host or instance: the same trace gives the same bytes.
+- The resource names the client and turnspan, without process id or instance: the same trace gives the same bytes. Its
+  `host.id` is constant, derived from nothing of the machine. Without one Jaeger takes a child that outlives its parent
+  for clock skew, moves it and warns. `host.name` is only what the user set.
 - Text that is not valid Unicode becomes U+FFFD (`scrubbed`); otherwise the request would fail every time.
 """
 
@@ -16,9 +18,11 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import msgspec
 
 from turnspan import __version__
+from turnspan.settings.options import SETTING
 from turnspan.trace.model import Kind
 
 if TYPE_CHECKING:
+    from turnspan.backends.settings import Capture
     from turnspan.trace.model import Span, Trace
 
 Value: TypeAlias = "str | int | float | bool | tuple[str, ...]"
@@ -26,6 +30,9 @@ Attributes: TypeAlias = "dict[str, Value]"
 
 SCOPE_NAME = "turnspan"
 SCOPE_VERSION = __version__
+SERVICE_NAME = str(SETTING["service_name"].default)
+HOST_ID = "turnspan"
+_PROJECT = "{project}"
 INTERNAL, CLIENT = 1, 3
 STATUS_ERROR = 2
 # The SDK's flags for a span with a local parent: "is remote" is known, and false.
@@ -46,15 +53,33 @@ class Naming(Protocol):
         """Return the other attributes of one span."""
 
 
-def resource(trace: Trace) -> Attributes:
+def resource(trace: Trace, capture: Capture) -> Attributes:
     """Return the resource attributes of every naming."""
-    return {
-        "service.name": "claude-code",
+    out: Attributes = {
+        "service.name": _service_name(trace, capture.service_name),
         "service.version": trace.client_version,
         "telemetry.sdk.name": "turnspan",
         "telemetry.sdk.language": "python",
         "telemetry.sdk.version": __version__,
+        "host.id": HOST_ID,
     }
+    if capture.host:
+        out["host.name"] = capture.host
+    return out
+
+
+def _service_name(trace: Trace, pattern: str) -> str:
+    """Return the service's name; the default if its project is unknown, as in `metadata` mode."""
+    if _PROJECT not in pattern:
+        return pattern or SERVICE_NAME
+    project = trace.cwd.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    return pattern.replace(_PROJECT, project) if project else SERVICE_NAME
+
+
+def tags_of(trace: Trace, capture: Capture) -> tuple[str, ...]:
+    """Return the tags of the trace, of the destination and of the host, each once."""
+    host = (f"host:{capture.host}",) if capture.host else ()
+    return tuple(dict.fromkeys((*trace.tags, *capture.tags, *host)))
 
 
 def otlp_kind(span: Span) -> int:

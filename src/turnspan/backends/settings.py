@@ -69,6 +69,8 @@ class Capture(msgspec.Struct, frozen=True):
     attribute_max_bytes: int = int(str(SETTING["attribute_max_bytes"].default))
     user_id: str = ""
     environment: str = ""
+    host: str = ""
+    service_name: str = ""  # a pattern; empty: the default
     tags: tuple[str, ...] = ()
 
 
@@ -209,6 +211,8 @@ class Settings:
             attribute_max_bytes=self.whole("attribute_max_bytes"),
             user_id=self.text("user_id"),
             environment=self.text("environment"),
+            host=self.text("host"),
+            service_name=self.text("service_name"),
             tags=self.strings("tags"),
         )
 

@@ -18,6 +18,7 @@ import msgspec
 
 from turnspan.errors import ConfigError
 from turnspan.private_files import private_directory, read_private, replace_private
+from turnspan.settings.options import SETTING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,8 +49,8 @@ class Target:
         destination, config = self.destination, self._config
         options = dict(destination.options)
         options["attribute_max_bytes"] = destination.policy["attribute_max_bytes"]
-        for name in ("user_id", "environment"):
-            if config.values[name]:
+        for name in ("user_id", "environment", "host", "service_name"):
+            if config.values[name] != SETTING[name].default:
                 options[name] = config.values[name]
         backend = _opener(destination.type)(options, name=destination.name, home=config.home)
         self._is_open = True

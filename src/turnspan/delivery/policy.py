@@ -12,6 +12,7 @@ import msgspec
 
 from turnspan.secrets.replace import compile_rules
 from turnspan.settings.config import narrowed
+from turnspan.trace.labels import labelled
 from turnspan.trace.redact import CaptureMode, Policy, redact
 
 if TYPE_CHECKING:
@@ -59,15 +60,17 @@ class ExportPolicy:
         self._policies: dict[str, Policy] = {}
 
     def __call__(self, trace: Trace) -> Redacted | None:
-        """Return the trace as it is exported, tagged and masked; None if its directory is switched off."""
+        """Return the trace as it is exported: tagged, masked and labelled; None if its directory is switched off."""
         return None if self.is_off(trace.cwd) else self.masked(trace)
 
     def masked(self, trace: Trace) -> Redacted:
-        """Return the trace, tagged and masked, also if its directory is switched off."""
+        """Return the trace, tagged, masked and labelled, also if its directory is switched off."""
         tags = (*map(str, self._config.values["tags"]), *self._narrowing(trace.cwd).tags)
         if tags:
             trace = msgspec.structs.replace(trace, tags=tuple(dict.fromkeys((*trace.tags, *tags))))
-        return redact(trace, self._policy(trace.cwd))
+        redacted = redact(trace, self._policy(trace.cwd))
+        by_prompt = self._destination.policy["turn_names"] == "prompt"
+        return redacted._replace(trace=labelled(redacted.trace, by_prompt=by_prompt))
 
     def is_off(self, cwd: str) -> bool:
         """Return whether nothing of a working directory may be exported."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CAPTURES: Final = ("metadata", "redacted", "full")  # from the least to the most
+TURN_NAMES: Final = ("prompt", "number")
 PROTOCOLS: Final = ("http/protobuf", "grpc")
 COMPRESSIONS: Final = ("gzip", "none")
 OFF: Final = frozenset({"0", "false", "no", "off"})
@@ -67,15 +68,24 @@ SETTINGS: Final = (
     Setting("tags", list, [], "tags on every trace", ("TURNSPAN_TAGS",)),
     Setting("user_id", str, "", "user id on every span", ("TURNSPAN_USER_ID",)),
     Setting("environment", str, "", "Langfuse environment", ("TURNSPAN_ENVIRONMENT",)),
+    Setting("host", str, "", "a name for this machine, as `host.name` and as a tag", ("TURNSPAN_HOST",)),
+    Setting(
+        "service_name", str, "claude-code", "`service.name`; `{project}` is the name of the project's directory",
+        ("TURNSPAN_SERVICE_NAME",),
+    ),
+    Setting(
+        "turn_names", str, "prompt", "name turns after their `prompt`, or by their `number` only",
+        ("TURNSPAN_TURN_NAMES",), TURN_NAMES, narrowest="number",
+    ),
     Setting("prices", str, "", "a JSON file with newer prices"),
     Setting("recover", bool, True, "export sessions whose worker crashed or never ran", ("TURNSPAN_RECOVER",)),
     Setting("attribute_max_bytes", int, 60_000, "maximum size of one attribute; longer values are cut", least=256),
 )  # fmt: skip
 SETTING: Final = {setting.name: setting for setting in SETTINGS}
 # Settings that a destination can override.
-POLICY: Final = ("capture", "thinking", "tool_inputs", "tool_outputs", "images", "attribute_max_bytes")
+POLICY: Final = ("capture", "thinking", "tool_inputs", "tool_outputs", "images", "turn_names", "attribute_max_bytes")
 # Settings that reach a backend together with the options of its destination.
-PASSED_ON: Final = ("attribute_max_bytes", "user_id", "environment", "tags")
+PASSED_ON: Final = ("attribute_max_bytes", "user_id", "environment", "host", "service_name", "tags")
 
 COMMON: Final = (
     Setting("max_request_bytes", int, 3_500_000, "maximum request size; larger batches are split", least=10_000),
@@ -104,7 +114,7 @@ OPTIONS: Final[dict[str, tuple[Setting, ...]]] = {
         ),
         Setting("protocol", str, "http/protobuf", "`http/protobuf` or `grpc`", ("TURNSPAN_OTLP_PROTOCOL",), PROTOCOLS),
         *TRANSPORT,
-        Setting("query_url", str, "", "Jaeger's query service, usually port 16686, for `verify`"),
+        Setting("query_url", str, "", "Jaeger's query service, usually port 16686, for `verify`, `doctor` and links"),
         *COMMON,
     ),
     "langfuse": (

@@ -6,7 +6,8 @@ Rules:
   call the subagent with its own generations, to any depth.
 - A further part of a turn has the same trace id and only new spans; their parent is the turn's span, which was sent
   before.
-- Times are the transcript's own. A start that had to be inferred says so; an end never precedes its start.
+- Times are the transcript's own. A start that had to be inferred says so; an end never precedes its start, and a span
+  of no length lasts 1 ns: Jaeger warns of a negative duration otherwise.
 - Background agents are not in their turn's totals: the turn is exported before they finish.
 """
 
@@ -35,6 +36,7 @@ from turnspan.trace.model import (
     Usage,
 )  # fmt: skip
 from turnspan.trace.usage import Costs, cost_of, usage_of
+from turnspan.transcript.classify import SYNTHETIC
 from turnspan.transcript.turns import AGENT_TOOLS, Call
 
 if TYPE_CHECKING:
@@ -153,7 +155,7 @@ class _Builder:
             client_version=turn.version,
             tags=tuple(filter(None, (turn.tag,))),
             facts=session_facts(turn),
-            spans=tuple(self._spans),
+            spans=tuple([_lasting(span) for span in self._spans]),
         )
 
     def _turn_span(self, turn: Turn, root: bytes, name: str, totals: Usage, cost: float | None) -> Span:
@@ -224,7 +226,7 @@ class _Builder:
             span_id=self._unique(Kind.GENERATION, key),
             parent_id=parent,
             kind=Kind.GENERATION,
-            name=response.model or "model",
+            name="API error" if response.model == SYNTHETIC else response.model or "model",
             start_ns=start,
             end_ns=end,
             input=asked or None,
@@ -352,6 +354,10 @@ class _Builder:
             span_id = ids.span_id(self._trace_id, kind, f"{key}~{number}")
         self._taken.add(span_id)
         return span_id
+
+
+def _lasting(span: Span) -> Span:
+    return msgspec.structs.replace(span, end_ns=span.start_ns + 1) if span.end_ns == span.start_ns else span
 
 
 def _bounds(turn: Turn) -> tuple[int, int]:

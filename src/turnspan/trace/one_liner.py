@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from turnspan.terminal import duration, one_line, tokens
+from turnspan.trace.labels import headline, words_of
 from turnspan.trace.model import Json, Kind, Media, Reasoning, Text, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -18,17 +18,13 @@ if TYPE_CHECKING:
 _DESCRIPTIVE: Final = (
     "command", "file_path", "notebook_path", "pattern", "query", "url", "skill", "description", "prompt", "subject",
 )  # fmt: skip
-_TAG: Final = re.compile(r"</?[a-z][a-z_-]*>")
-_FROM_EDITOR: Final = re.compile(r"ide_[a-z_]+: ")
-_SUMMARY: Final = re.compile(r"<summary>(.*?)</summary>", re.DOTALL)
-_LOOKED_AT: Final = 10_000  # characters of a notification; its summary is near the beginning
 
 
 def gist_of(span: Span, *, is_parent: bool) -> str:
     """Summarise a span. `is_parent`: its children show its result."""
     match span.kind:
         case Kind.TURN | Kind.AGENT:
-            return _headline(words_of(span)) or one_line(str(span.facts.get("agent_description", "")))
+            return one_line(headline(words_of(span))) or one_line(str(span.facts.get("agent_description", "")))
         case Kind.GENERATION:
             return "" if span.error is not None else _response(span.output)
         case Kind.TOOL:
@@ -40,15 +36,7 @@ def gist_of(span: Span, *, is_parent: bool) -> str:
         case Kind.EVENT:
             details = [_detail(name, value) for name, value in span.facts.items() if name != "event"]
             words = words_of(span) or (flat(span.output) if span.output is not None else "")
-            return ", ".join(filter(None, (*details, _argument(words, "message") or _headline(words))))
-
-
-def _headline(text: str) -> str:
-    """Return the beginning of a prompt, without the tags that the client wraps around text it generated."""
-    if not text.lstrip().startswith("<"):
-        return one_line(text)
-    summary = _SUMMARY.search(text[:_LOOKED_AT])
-    return one_line(summary[1] if summary is not None else _TAG.sub(" ", text))
+            return ", ".join(filter(None, (*details, _argument(words, "message") or one_line(headline(words)))))
 
 
 def _response(content: Content | None) -> str:
@@ -112,12 +100,3 @@ def _detail(name: str, value: object) -> str:
         if name.startswith("tokens"):
             return f"{words} {tokens(int(value))}"
     return f"{words} {one_line(str(value))}"
-
-
-def words_of(span: Span) -> str:
-    """Return the first text of a prompt; text that an editor added only if there is no other."""
-    if not isinstance(span.input, tuple):
-        return ""
-    texts = [part.text for message in span.input for part in message.parts if isinstance(part, Text)]
-    typed = (text for text in texts if text.strip() and _FROM_EDITOR.match(text) is None)
-    return next(typed, texts[0] if texts else "")

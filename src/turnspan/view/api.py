@@ -18,6 +18,7 @@ import msgspec
 from turnspan.errors import TranscriptError
 from turnspan.source.validate import require_transcript
 from turnspan.terminal import plain, unstyled
+from turnspan.trace.labels import numbered
 from turnspan.trace.model import Kind
 from turnspan.trace.one_liner import gist_of
 from turnspan.trace.tally import Tally, tally_of
@@ -132,7 +133,7 @@ def _turn_record(previewed: PreviewedTrace) -> Record:
     top = trace.spans[0]
     is_later = top.parent_id is not None
     return {
-        "name": plain(trace.name),
+        "name": plain(numbered(trace.name)),
         "when": time_of_day(top, _LAYOUT),
         "start_ms": top.start_ns / 1e6,
         "is_later": is_later,

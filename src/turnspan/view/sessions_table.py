@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.terminal import age, drawn, last_part, one_line, tokens, usd
+from turnspan.trace.labels import words_of
 from turnspan.trace.model import Kind
-from turnspan.trace.one_liner import words_of
 from turnspan.trace.tally import Tally, tally_of
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.terminal import broken, cells, count, duration, fit, one_line, paint, plain, tokens, unstyled, usd
+from turnspan.trace.labels import numbered
 from turnspan.trace.model import Kind
 from turnspan.trace.one_liner import flat, gist_of, part_text
 from turnspan.trace.tally import Tally, has_tokens, tally_of
@@ -40,7 +41,6 @@ _COLOURS: Final = {
 }  # fmt: skip
 _FAINT: Final = "bright_black"
 _MASK: Final = re.compile(r"(\[redacted:[^\]\s]{1,60}\]|\[withheld: [^\]]{1,60}\])")
-_NO_MODEL: Final = "<synthetic>"  # the client's own response to an API error
 _MODEL_DATE: Final = re.compile(r"-20\d{6}$")
 # The duration is last: a span without tokens uses their columns for its content.
 _COLUMNS: Final = (("in", 6), ("out", 6), ("cost", 9), ("time", 7))
@@ -160,7 +160,7 @@ def trace_lines(trace: Trace, layout: Layout) -> Iterator[str]:
             yield from _span_lines(span, below, "", "", layout)
         return
     when = f" {time_of_day(tops[0], layout)} later, in the same trace"
-    yield paint(f"○ {one_line(trace.name)}", fg="yellow", is_bold=True) + paint(when, fg=_FAINT)
+    yield paint(f"○ {one_line(numbered(trace.name))}", fg="yellow", is_bold=True) + paint(when, fg=_FAINT)
     yield from _branches(tops, below, "", layout)
 
 
@@ -234,9 +234,7 @@ def _highlighted(text: str, fg: str | None) -> str:
 
 def name_of(span: Span) -> str:
     """Return the name of a span."""
-    name = one_line(span.name)
-    if name == _NO_MODEL:
-        return "API error"
+    name = one_line(numbered(span.name))  # the prompt is next to it
     if span.kind is Kind.GENERATION:
         return _MODEL_DATE.sub("", name).removeprefix("claude-")
     return name
