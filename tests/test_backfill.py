@@ -557,7 +557,7 @@ def test_an_event_during_a_backfill_is_handled(tmp_path):
         code, record, _ = backfill(claude, TURNSPAN_OTLP_ENDPOINT=server.url)
         turns = [s["name"] for request in server.requests for s in request.spans if s["name"].startswith("Turn")]
     assert (code, record["turns"]) == (0, 1)
-    assert turns == ["Turn 1", "Turn 2"]
+    assert turns == ["Turn 1: first", "Turn 2: second"]
     assert not marks.has_marks(home, session.session)
 
 

@@ -41,12 +41,9 @@ class _Services(msgspec.Struct, frozen=True):
     data: list[str] | None  # null while nothing is stored
 
 
-class _Error(msgspec.Struct, frozen=True):
-    code: int
-
-
-class _Errors(msgspec.Struct, frozen=True):
-    errors: list[_Error]
+class _Failure(msgspec.Struct, frozen=True):
+    data: None
+    errors: list[msgspec.Raw]
 
 
 class JaegerBackend(OtlpBackend):
@@ -128,9 +125,9 @@ class JaegerBackend(OtlpBackend):
 
 
 def _is_jaegers(response: Response) -> bool:
-    """Whether an error is in Jaeger's own JSON: `{"errors": [{"code": 404, "msg": "trace not found"}]}`."""
+    """Whether it is Jaeger's own JSON: `{"data": null, "errors": [{"code": 404, "msg": "trace not found"}], …}`."""
     try:
-        errors = msgspec.json.decode(response.body, type=_Errors).errors
+        msgspec.json.decode(response.body, type=_Failure)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
-    return any(error.code == response.status for error in errors)
+    return True
