@@ -225,7 +225,7 @@ class Agents:
             return len(turns) == 1 and turn.prompt is not None and turn.prompt.text.strip() == WARMUP
         if not turn.version.startswith("2.0.") or file.agent_id in self.links.launched:
             return False
-        called_ns = first_row_time_ns(self._session.path, *(b'"name":"%b"' % name.encode() for name in AGENT_TOOLS))
+        called_ns = first_row_time_ns(self._session.path, *(("name", b'"%b"' % name.encode()) for name in AGENT_TOOLS))
         return called_ns is None or max(turn.times, default=0) < called_ns
 
     def _is_idle(self, path: Path) -> bool:

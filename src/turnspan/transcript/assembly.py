@@ -319,6 +319,8 @@ class Assembly:
         memory, entry = self.memory, row.entry
         choice = choose(memory, entry, gap, is_agent=self._is_agent)
         if choice is Choice.OPEN_TURN and memory.open.turn is not None:
+            if self._is_after_copy(memory.open.turn, entry) and (sealed := self.seal()) is not None:
+                return sealed
             return memory.open.turn
         if choice is Choice.EARLIER_TURN:
             return self._part_of(memory.earlier_turn(entry), row)
@@ -329,6 +331,17 @@ class Assembly:
         if choice is Choice.QUEUED_WORDS:
             return self._queued_turn(row, gap)
         return self._new_turn(row, "unknown")
+
+    def _is_after_copy(self, turn: Turn, entry: Entry) -> bool:
+        """Whether a response of this session continues a turn that was copied from another one.
+
+        A turn without any response yet is this session's own: only its prompt was carried over (2.1.12).
+        """
+        if turn.session_id == self._session_id or entry.session_id != self._session_id or turn.forked_from is not None:
+            return False
+        if not turn.responses:
+            turn.session_id = self._session_id
+        return bool(turn.responses)
 
     def _add_response(self, key: str, turn: Turn, row: Row, message: e.Message, gap: Gap) -> OpenResponse:
         memory = self.memory
@@ -376,7 +389,7 @@ class Assembly:
         """Return the further part of a sealed turn that is open, or open one."""
         turn = self.memory.open.parts.get(ref.number)
         if turn is None:
-            turn = further_part(ref, row)
+            turn = further_part(ref, row, self._session_id)
             self.memory.open.parts[ref.number] = turn
             self._add_row(turn, row)
         return turn

@@ -39,11 +39,11 @@ def new_turn(memory: Memory, row: Row, origin: str, session_id: str) -> Turn:
     )
 
 
-def further_part(ref: TurnRef, row: Row) -> Turn:
-    """Return the next part of a sealed turn."""
+def further_part(ref: TurnRef, row: Row, session_id: str) -> Turn:
+    """Return the next part of a sealed turn; `session_id` is the file's own."""
     return Turn(
         session_id=ref.session_id, key=ref.key, number=ref.number, part=ref.parts, origin="continued",
-        start=row.place, end=row.place,
+        start=row.place, end=row.place, is_own=row.entry.session_id == session_id != ref.session_id,
     )  # fmt: skip
 
 

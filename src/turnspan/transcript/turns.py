@@ -142,6 +142,7 @@ class Turn(msgspec.Struct):
     tag: str = ""
     local_commands: tuple[str, ...] = ()
     is_interrupted: bool = False
+    is_own: bool = False  # a further part whose rows were written into this file, though its turn was copied
     is_repeat_suspect: bool = False  # all its times precede those of earlier turns
     times: list[int] = []
 
