@@ -175,6 +175,9 @@ class Reading:
 
     def _end(self, grouper: Grouper) -> int | None:
         """Add what is open at the end of the file if it has ended; else return when it began."""
+        while grouper.is_waiting and (self._ending.is_stopped or self._has_ended(grouper)):
+            for sealed in grouper.release():
+                self._add(sealed)
         if grouper.early_ns is not None:
             self._has_unsealed = True
             patience_ns = IDLE_WHILE_PENDING_NS if self._is_cut else IDLE_NS

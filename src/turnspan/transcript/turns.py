@@ -168,6 +168,14 @@ class Turn(msgspec.Struct):
         return not self.pending_calls
 
     @property
+    def may_be_cut(self) -> bool:
+        """Whether further lines of the last response may follow: it has no stop reason (old clients write none)."""
+        if self.is_interrupted or not self.responses:
+            return False
+        last = self.responses[-1]
+        return last.stop_reason is None and last.error is None and not last.is_aborted
+
+    @property
     def has_failed(self) -> bool:
         """Whether the turn ends with an API error instead of an answer."""
         return bool(self.responses) and self.responses[-1].error is not None
