@@ -159,6 +159,20 @@ def _find(data: mmap.mmap | bytes, key: bytes, value: bytes, end: int) -> int:
     return -1
 
 
+def rows_with(path: Path, needle: bytes, start: int = 0, end: int | None = None) -> list[bytes]:
+    """Return the rows of a part of a file that contain some bytes."""
+    found = []
+    with _mapped(path) as data:
+        stop = len(data) if end is None else min(end, len(data))
+        at = data.find(needle, start, stop)
+        while at >= 0:
+            begin, after = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
+            after = len(data) if after < 0 else after
+            found.append(bytes(data[begin:after]))
+            at = data.find(needle, after, stop)
+    return found
+
+
 @contextmanager
 def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
     """Yield all bytes of a file, without copying them."""

@@ -7,6 +7,7 @@ Rules:
 - A further part of a turn has the same trace id and only new spans; their parent is the turn's span, which was sent
   before.
 - Times are the transcript's own. A start that had to be inferred says so; an end never precedes its start.
+- Where the work of an agent is in no file, its call, the turn and the session say `partial`.
 - Background agents are not in their turn's totals: the turn is exported before they finish.
 """
 
@@ -59,6 +60,7 @@ class Agent(msgspec.Struct, frozen=True):
     description: str = ""
     depth: int | None = None
     is_background: bool = False
+    is_partial: bool = False  # a part of its work is in no file
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -125,6 +127,7 @@ class _Builder:
         self._spans: list[Span] = []
         self._built: set[str] = set()
         self._taken: set[bytes] = set()
+        self._is_partial = False  # the work of an agent is in no file
         if launch is not None:
             self._trace_id = launch.trace_id
         elif agent is not None:
@@ -152,7 +155,7 @@ class _Builder:
             session_id=turn.session_id,
             client_version=turn.version,
             tags=tuple(filter(None, (turn.tag,))),
-            facts=session_facts(turn),
+            facts={**session_facts(turn), **({"partial": True} if self._is_partial else {})},
             spans=tuple(self._spans),
         )
 
@@ -176,7 +179,7 @@ class _Builder:
             totals_cost_usd=cost,
             error="api_error" if failed is not None else None,
             error_message=(failed.error or "") if failed is not None else "",
-            facts=turn_facts(turn),
+            facts={**turn_facts(turn), **({"partial": True} if self._is_partial else {})},
             links=links,
         )
 
@@ -194,8 +197,9 @@ class _Builder:
                 costs.add(span.cost_usd, span.usage)
             asked = []
             for call in response.calls:
-                tool = self._add_tool(call, span)
-                for launched in (*self._launched(call), *self._inline(call)):
+                agents = (*self._launched(call), *self._inline(call))
+                tool = self._add_tool(call, span, is_partial=_is_partial(call, agents))
+                for launched in agents:
                     totals += self._add_agent_turns(launched, tool.span_id, costs)
                 if call.result is not None:
                     asked.append(Message("tool", (ToolResult(call.id, call.result.text),)))
@@ -238,7 +242,8 @@ class _Builder:
             facts=generation_facts(response, finish),
         )
 
-    def _add_tool(self, call: Call, generation: Span) -> Span:
+    def _add_tool(self, call: Call, generation: Span, *, is_partial: bool) -> Span:
+        self._is_partial |= is_partial
         start = end = call.time_ns if call.time_ns is not None else generation.end_ns
         result = call.result
         if result is not None and result.time_ns is not None:
@@ -254,7 +259,7 @@ class _Builder:
             output=result.text if result is not None else None,
             error=failure_of(result) if result is not None else None,
             error_message=result.text[:500] if result is not None and result.is_error else "",
-            facts=tool_facts(call),
+            facts={**tool_facts(call), **({"partial": True} if is_partial else {})},
         )
         self._spans.append(span)
         return span
@@ -373,6 +378,14 @@ def _request_times(turn: Turn, response: Response) -> tuple[int, int]:
     if start > end:
         start = min(first, end)  # an impossible order
     return start, end
+
+
+def _is_partial(call: Call, agents: Sequence[Agent]) -> bool:
+    """Whether work that a call launched, and that has ended, is in no file."""
+    result = call.result
+    if call.name not in AGENT_TOOLS or result is None or result.is_error or result.is_background:
+        return False
+    return not agents or any(agent.is_partial for agent in agents)
 
 
 def _finish_reason(response: Response) -> str:
