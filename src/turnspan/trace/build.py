@@ -220,8 +220,9 @@ class _Builder:
             if used is not None and not response.is_repeat:
                 usage = usage_of(response, used)
                 cost = cost_of(response, used, usage, self._prices, end)
-            if response.first_ns is not None:
-                first_token = response.first_ns - int((response.first_block_ms or 0) * 1_000_000)
+            if response.first_ns is not None and response.first_block_ms is not None:
+                # Otherwise only the end of the first block is known, which is not its first token.
+                first_token = response.first_ns - int(response.first_block_ms * 1_000_000)
                 first_token = min(max(first_token, start), end)
         key = response.key + "#" + response.uuid if response.is_repeat else response.key
         return Span(
@@ -331,7 +332,9 @@ class _Builder:
         return totals, cost
 
     def _add_happening(self, turn: Turn, happening: Happening, parent: bytes) -> None:
-        start = happening.time_ns if happening.time_ns is not None else _bounds(turn)[0]
+        start = (
+            max(happening.time_ns or 0, _bounds(turn)[0]) if turn.part == 0 else happening.time_ns or _bounds(turn)[0]
+        )
         facts: Facts = {"event": happening.kind, **happening.facts}
         if happening.kind == "late_result" and "tool_call_id" in happening.facts:
             parent = ids.span_id(self._trace_id, Kind.TOOL, str(happening.facts["tool_call_id"]))
