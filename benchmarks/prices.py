@@ -1,6 +1,6 @@
 """Write src/turnspan/trace/prices.json from the installed genai-prices package: `python benchmarks/prices.py`.
 
-The table holds the prices of Anthropic's models in genai-prices, and those it lacks: FAST and MODELS below. Run this
+The table holds the prices of Anthropic's models in genai-prices, and those it lacks: FAST, MODELS and LONG below. Run this
 after `pip install --upgrade genai-prices`, read the diff, run the tests. It stops at prices that it cannot represent (a
 new kind of tier, another price for web searches): extend `turnspan.trace.cost` first.
 """
@@ -38,9 +38,17 @@ MODELS = {
     "claude-mythos-5": (ModelRates(10, 50, 1, 12.5, 20),),
     "claude-mythos-5-1": (ModelRates(10, 50, 0.25, 12.5, 20),),
 }
+# What genai-prices lacks, from Anthropic's price list ("Long context pricing": with the 1M token context window, requests
+# over 200,000 input tokens cost twice the input and cache prices and 1.5 times the output price; Sonnet 4 and 4.5).
+LONG = {
+    "claude-sonnet-4-0": LongRates(
+        over=200_000, input=6, output=22.5, cache_read=0.6, cache_write_5m=7.5, cache_write_1h=12
+    ),
+}
 SOURCE = {
     "genai-prices": version("genai-prices"),
     "measured from the client's own cost-state (2.1.325)": [f"{name}: fast" for name in FAST] + list(MODELS),
+    "Anthropic's price list, long context pricing": list(LONG),
 }
 
 
@@ -54,8 +62,10 @@ def model_rates(name, price: ModelPrice, since):
     given = {kind: getattr(price, key) for kind, key in KINDS.items() if getattr(price, key) is not None}
     tiered = {kind: value for kind, value in given.items() if isinstance(value, TieredPrices)}
     base = {kind: number(value.base if kind in tiered else value) for kind, value in given.items()}
-    long_context = None
+    long_context = LONG.get(name)
     if tiered:
+        if long_context is not None:
+            sys.exit(f"genai-prices knows the long-context prices of {name} now: drop them from LONG")
         starts = {tier.start for value in tiered.values() for tier in value.tiers}
         if len(starts) != 1 or tiered.keys() != given.keys():
             sys.exit(f"{name}: tiers that are not one threshold for all kinds of tokens: {tiered}")

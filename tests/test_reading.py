@@ -1,3 +1,4 @@
+import json
 import os
 import random
 import shutil
@@ -647,3 +648,26 @@ def test_a_file_without_turns_gives_nothing(tmp_path, content):
     assert pieces == []
     anomalies = reading.anomalies
     assert bool(content.strip()) == bool(anomalies.unreadable or anomalies.misshapen or anomalies.unknown)
+
+
+def test_an_agent_whose_file_appears_later_is_exported_once(tmp_path):
+    """A subagent that was exported from progress rows gains a file: only what the rows did not have is exported."""
+    origin = FIXTURES / "agents-progress" / "projects"
+    complete = sent(one_pass(origin))
+    projects = tmp_path / "projects"
+    shutil.copytree(origin, projects)
+    (path,) = projects.glob("*/*.jsonl")
+    (file,) = projects.rglob("agent-*.jsonl")
+    data = file.read_bytes()
+    file.unlink()
+    traces, progress = read(path)
+    assert sent(traces).keys() == complete.keys()
+    file.write_bytes(data)
+    assert read(path, progress)[0] == []
+    more = json.loads(data.splitlines()[-2])
+    more["uuid"], more["message"]["id"] = "88888888-0000-4000-8000-000000000001", "msg_later"
+    more["message"]["content"] = [{"type": "text", "text": "Later."}]
+    file.write_bytes(data + json.dumps(more).encode() + b"\n")
+    (late,), _ = read(path, progress)
+    assert outline([late]) == ["… said Later."]
+    assert late.trace_id == traces[0].trace_id

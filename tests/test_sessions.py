@@ -332,13 +332,57 @@ def test_turns_written_under_the_old_id_into_a_new_file_are_kept(project):
     assert outlined(fork.save(project)) == ["Turn 2", "  said Second."]
 
 
-def test_history_whose_origin_is_gone_is_not_told_again(project):
-    """Old transcripts are deleted after a month; their copies stay copies."""
+def test_copies_whose_origin_was_deleted_are_exported_under_its_identity(project):
+    """A copy whose origin is not on disk is the only one there is, unless the origin was exported before."""
+    main = Writer(version="2.1.45")
+    asked = main.turn("One.", "First.")
+    fork = copied(main)
+    fork.turn("Two.", "Second.")
+    path = fork.save(project)
+    traces, _ = read(path)
+    assert outline(traces) == ["Turn 1", "  said First.", "Turn 2", "  said Second."]
+    assert traces[0].trace_id == trace_of(TurnRef(main.session, asked["uuid"], 1, 1))
+    assert traces[0].session_id == main.session
+    session = SessionFile(fork.session, path)
+    reading = Reading(session, Progress(), Ending(is_over=True), None, lambda session_id: session_id == main.session)
+    assert outline([trace for piece in reading.pieces() for trace in piece.traces]) == ["Turn 2", "  said Second."]
+    main.save(project)
+    assert outlined(path) == ["Turn 2", "  said Second."]
+
+
+def test_a_renamed_origin_is_found(project):
+    """A copy is not exported again because its origin was renamed, or is in another project."""
     main = Writer(version="2.1.45")
     main.turn("One.", "First.")
     fork = copied(main)
     fork.turn("Two.", "Second.")
-    assert outlined(fork.save(project)) == ["Turn 2", "  said Second."]
+    path, origin = fork.save(project), main.save(project)
+    other = project.parent / "-home-ada-other"
+    other.mkdir()
+    for place in (project / "backup-of-monday.jsonl", other / origin.name):
+        origin = origin.rename(place)
+        assert outlined(path) == ["Turn 2", "  said Second."], place.name
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (" ,  ", "  :  ")])
+def test_a_transcript_that_another_tool_wrote_again_is_the_same(project, separators):
+    """Spaces and the order of keys do not matter, nor the length of the last row of a renamed file."""
+    main = Writer(version="2.1.45")
+    main.turn("One.", "First.")
+    fork = copied(main)
+    fork.turn("Two.", "Second." + "x" * 100_000)
+    paths = main.save(project), fork.save(project)
+    wanted = outlined(paths[1])
+    assert wanted[0] == "Turn 2"
+    for path in paths:
+        rows = [json.loads(line) for line in path.read_bytes().splitlines()]
+        turned = [dict(reversed(row.items())) for row in rows]
+        path.write_text("".join(json.dumps(row, separators=separators) + "\n" for row in turned))
+    assert outlined(paths[1]) == wanted
+    renamed = paths[1].rename(project / "copy.jsonl")
+    assert sessions.session_of(renamed).session_id == fork.session
+    assert sessions.cwd_of(renamed) == "/home/ada/loom"
+    assert sessions.last_time_ns(renamed) is not None
 
 
 def test_copies_whose_origin_is_gone_are_told_by_the_first(project):

@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -212,7 +213,8 @@ class _Export:
         """Send everything from a place on, until it is done or something stops it."""
         from turnspan.source.reader import Reading  # noqa: PLC0415  an event with nothing new must not load it
 
-        shipped, reading = self.shipped, Reading(self._session, progress, ending, self._target.prices)
+        was_sent = partial(state.was_sent, self._target.home, identity=self._target.identity)
+        shipped, reading = self.shipped, Reading(self._session, progress, ending, self._target.prices, was_sent)
         for piece in reading.pieces():
             traces = self._exportable(piece.traces)
             while not self._send(traces, piece, reading):

@@ -19,6 +19,7 @@ Rules, the same for the worker, backfill, the dry run, verify, status and retent
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -148,7 +149,8 @@ class Rest:
         elif is_outdated_copy(session, checkpoint, target.identity):
             return
         arrived = {bytes.fromhex(span) for span in cursor.arrived}
-        reading = Reading(session, cursor.progress, Ending(now_ns=self._now_ns), target.prices)
+        was_sent = partial(state.was_sent, target.home, identity=target.identity)
+        reading = Reading(session, cursor.progress, Ending(now_ns=self._now_ns), target.prices, was_sent)
         for piece in reading.pieces():
             self.copied += piece.copied
             unsent: list[tuple[Trace, Trace]] = []

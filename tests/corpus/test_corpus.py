@@ -225,11 +225,13 @@ def test_generations_are_timed_as_they_were_served(told, report):
                     ("first token", span.first_token_ns, row["t_first_token"]),
                     ("end", span.end_ns, row["t_end"]),
                 ):
+                    if ours is None:
+                        assert name == "first token"  # words have no recorded beginning
+                        continue
                     off = abs(ours / 1e6 - real * 1e3)
                     recorded[name].append(off)
                     where = f"{recording.name} r{row['n']} {name}: {off:.0f} ms"
-                    # Words have no recorded beginning: their first token is the end of their block.
-                    assert off <= 250 or name == "first token" or (late and name == "end"), where
+                    assert off <= 250 or (late and name == "end"), where
     assert recorded
     assert statistics.median(recorded["start"]) <= 50
     assert statistics.median(recorded["end"]) <= 50

@@ -17,6 +17,10 @@ A_MILLION = {
 }
 
 
+# genai-prices lacks the tier of these; ours is Anthropic's price list, "Long context pricing".
+LONG_CONTEXT_OF_OURS = {"claude-sonnet-4-0"}
+
+
 def ns(year, month, day, hour=0):
     """Return a time as in spans."""
     return int(datetime(year, month, day, hour, tzinfo=UTC).timestamp()) * 10**9
@@ -69,6 +73,13 @@ def test_inference_in_the_us_costs_a_tenth_more():
     assert cost_usd("claude-opus-5-5", searched, geo="us") == 0.04078
     assert cost_usd("claude-opus-5-5", searched, geo="us", speed="fast") == 0.05156
     assert cost_usd("claude-opus-5-5", RESPONSE, geo="global") == 0.0098
+
+
+@pytest.mark.parametrize("model", ["claude-sonnet-4-20250514", "claude-sonnet-4-20250514[1m]", "claude-sonnet-4-5"])
+def test_a_long_prompt_of_sonnet_costs_more(model):
+    """Beyond 200,000 tokens of prompt, cached ones included, Sonnet 4 and 4.5 cost twice the input, 1.5 times the output."""
+    assert cost_usd(model, Usage(input=1000, output=1000, cache_read=199_000)) == pytest.approx(0.0777)
+    assert cost_usd(model, Usage(input=1000, output=1000, cache_read=199_001)) == pytest.approx(0.1479006)
 
 
 def test_a_web_search_costs_a_cent():
@@ -286,6 +297,9 @@ def test_every_price_equals_genai_prices(anthropic):
         for usage in usages:
             for at_ns in days:
                 ours, theirs = cost_usd(model.id, usage, at_ns=at_ns), theirs_of(anthropic, model, usage, at_ns)
+                if model.id in LONG_CONTEXT_OF_OURS and usage.input + usage.cache_read + usage.cache_write > 200_000:
+                    assert ours > theirs, f"genai-prices knows the tier of {model.id} now"
+                    continue
                 assert ours == (theirs if theirs is None else pytest.approx(theirs, abs=1e-12)), (model.id, usage)
                 compared += theirs is not None
     assert compared > 1000

@@ -30,6 +30,7 @@ def grouped(writer, **options):
     turns = [
         turn for entry, place in entries_of(writer) for sealed in grouper.feed(entry, place) for turn in sealed.turns
     ]
+    turns += [turn for sealed in grouper.flush() for turn in sealed.turns]
     last = grouper.seal()
     return turns + (last.turns if last is not None else [])
 

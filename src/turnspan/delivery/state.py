@@ -124,6 +124,13 @@ def peek(home: Path, session_id: str) -> Checkpoint | None:
     return None
 
 
+def was_sent(home: Path, session_id: str, identity: str) -> bool:
+    """Return whether a destination has acknowledged turns of a session, whose transcript may be deleted since."""
+    checkpoint = peek(home, session_id)
+    cursor = checkpoint.destinations.get(identity) if checkpoint is not None else None
+    return cursor is not None and cursor.sent_turns > 0
+
+
 def _read(path: Path, session_id: str) -> tuple[Checkpoint | None, bool]:
     """Return the checkpoint in a file, if there is one, and whether the file is corrupt."""
     raw = read_private(path, MAX_STATE_BYTES)

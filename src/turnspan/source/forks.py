@@ -14,15 +14,19 @@ Claude Code copies history when a session is resumed into a new file, forked or 
 
 `is_copied` tries 3, 2, 1 and 4 in this order; `repeats_itself` is 5. The rules behind them:
 
-- Some turns cannot be copies: those whose requests are recorded in this file (2.1.325). And `Reading` asks only until
-  it has met a turn of the session's own: history is copied to the beginning of a file.
-- 2 has one exception: 1.0.x `--continue` writes new turns into a new file under the old session's id. Then the old file
-  does not contain them.
+- Rows that carry the file's own session id belong to its session, even if their prompt carries another one (2.0.36,
+  forks; 2.1.12, a plan with cleared context): `transcript.assembly` gives such a turn the file's session. It is a copy
+  only if the other file has its responses too.
+- Some turns cannot be copies: those whose requests are recorded in this file (2.1.325). For 1 and 4, `Reading` asks
+  only until it has met a turn of the session's own: history is copied to the beginning of a file.
+- **A copy whose origin is not on disk, and was never sent, is the only one there is: it is exported, under the origin's
+  identity where the copy names it (2, 3).** Of several such copies, the file that became a session of its own first
+  exports it.
+- 2 has one more exception: 1.0.x `--continue` writes new turns into a new file under the old session's id. Then the old
+  file does not contain them.
 - For 4, only files that were being written when the prompt was are searched, as far as their times are trustworthy
   (2.0.30 on). If both have the prompt, `_is_origin` decides, by what clients do not copy.
 - A turn after skipped copies links to its predecessor in the origin: `original_ref`.
-- A copy whose origin is not on disk is exported: it is the only one there is. Except for 3 and for foreign session ids,
-  where the origin is known by name.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ from turnspan.source.scan import (
     stamp_of,
     time_range,
 )
-from turnspan.source.sessions import SessionFile, is_safe_id, session_names, sessions_in
+from turnspan.source.sessions import SessionFile, is_safe_id, session_names, session_of, sessions_in
 from turnspan.transcript.classify import copies_anew
 from turnspan.transcript.entries import ForkedFrom  # noqa: TC001  msgspec resolves field types when a struct is made
 from turnspan.transcript.resume import TurnRef
@@ -50,7 +54,7 @@ from turnspan.transcript.times import parse_time
 from turnspan.transcript.turns import version_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from turnspan.transcript.turns import Turn
@@ -59,25 +63,70 @@ _COMPARED_BYTES: Final = 64 * 1024 * 1024
 _TIMES_KEPT_FROM: Final = (2, 0, 30)  # copies made by earlier clients carry new timestamps
 
 
-def is_copied(turn: Turn, session: SessionFile) -> bool:
-    """Whether a turn was copied into this file from another one, from which it is exported."""
-    if turn.forked_from is not None and turn.forked_from != session.session_id:
-        return True
+def is_foreign(turn: Turn, session: SessionFile) -> bool:
+    """Whether a turn names another session as its own."""
+    return turn.session_id != session.session_id
+
+
+def is_copied(turn: Turn, session: SessionFile, was_sent: Callable[[str], bool]) -> bool:
+    """Whether a turn was copied into this file from another one, from which it is exported.
+
+    `was_sent` says whether a session that is no longer on disk was exported before.
+    """
+    if is_foreign(turn, session):
+        return _is_exported_elsewhere(turn, session, was_sent)
     if not turn.prompt_uuid:
         return False
-    if turn.session_id != session.session_id:
-        return _is_in_its_session(turn, session)
     if _may_have_new_uuids(turn):
         return _was_written_earlier(turn, session)
     return not _has_own_requests(turn) and _has_origin(turn, session)
 
 
-def _is_in_its_session(turn: Turn, session: SessionFile) -> bool:
-    """Whether the session that the turn names contains it, or is not on disk."""
-    if not is_safe_id(turn.session_id):
+def _is_exported_elsewhere(turn: Turn, session: SessionFile, was_sent: Callable[[str], bool]) -> bool:
+    """Whether a turn of another session is exported from that session's file, or from an earlier copy."""
+    origins = list(_files_of(turn.session_id, session))
+    if any(contains_id(path, turn.key) and _has_response(path, turn) for path in origins):
         return True
-    origin = session.path.parent / f"{turn.session_id}.jsonl"
-    return not origin.is_file() or contains_id(origin, turn.prompt_uuid)
+    if not origins and is_safe_id(turn.session_id) and was_sent(turn.session_id):
+        return True
+    if not turn.prompt_uuid:
+        return False
+    copies = [other for other in _others(session) if other.path not in origins]
+    return any(
+        (contains_id(other.path, turn.key) or contains_id(other.path, turn.key, key="messageUuid"))
+        and _has_response(other.path, turn)
+        and _became_own(other) < _became_own(session)
+        for other in copies
+    )
+
+
+def _has_response(path: Path, turn: Turn) -> bool:
+    """Whether a transcript has a response of the turn too, if there is any: a prompt alone can be carried over."""
+    keys = [response.key for response in turn.responses]
+    return not keys or any(contains_id(path, key, key=name) for key in keys for name in ("id", "requestId", "uuid"))
+
+
+def _files_of(session_id: str, beside: SessionFile) -> Iterator[Path]:
+    """Yield the transcripts of a session in the project of another one, renamed ones too, and in other projects."""
+    directory = beside.path.parent
+    for other in sessions_in(directory):
+        if other.path != beside.path and session_of(other.path).session_id == session_id:
+            yield other.path
+    if directory.parent.name == "projects" and is_safe_id(session_id):
+        for project in sorted(directory.parent.iterdir()):
+            path = project / f"{session_id}.jsonl"
+            if project != directory and path.is_file():
+                yield path
+
+
+def _became_own(session: SessionFile) -> tuple[int, str]:
+    """Return when the first row was written that was not copied into a file, and the file's name."""
+    session_id = session_of(session.path).session_id
+    for line in lines(session.path, _COMPARED_BYTES):
+        row = row_as(line, _Row)
+        if row.session_id == session_id and row.forked_from is None and (born := parse_time(row.timestamp)) is not None:
+            return born, session.path.name
+    return 2**63, session.path.name
 
 
 def _may_have_new_uuids(turn: Turn) -> bool:
@@ -87,11 +136,11 @@ def _may_have_new_uuids(turn: Turn) -> bool:
 
 def _was_written_earlier(turn: Turn, session: SessionFile) -> bool:
     """Whether another transcript had the same responses earlier, or, if there are none, the same prompt."""
-    needles = [b'"id":"%b"' % response.key.encode() for response in turn.responses]
-    if not needles and turn.prompt is not None and turn.prompt.text:
+    fields = [("id", b'"%b"' % response.key.encode()) for response in turn.responses]
+    if not fields and turn.prompt is not None and turn.prompt.text:
         words = msgspec.json.encode(turn.prompt.text)
-        needles = [b'"content":' + words, b'"text":' + words]
-    written = (first_row_time_ns(other.path, *needles) for other in _others(session))
+        fields = [("content", words), ("text", words)]
+    written = (first_row_time_ns(other.path, *fields) for other in _others(session))
     return any(first_ns is not None and first_ns < min(turn.times, default=0) for first_ns in written)
 
 
@@ -106,7 +155,8 @@ def _has_origin(turn: Turn, session: SessionFile) -> bool:
     uuid = turn.prompt_uuid
     is_surely_copied = any(response.has_request_elsewhere for response in turn.responses)
     return any(
-        contains_id(other.path, uuid) and (is_surely_copied or _is_origin(other, session, uuid))
+        contains_id(other.path, uuid)
+        and (is_surely_copied or (_has_response(other.path, turn) and _is_origin(other, session, uuid)))
         for other in _overlapping(turn, session)
     )
 
@@ -140,7 +190,7 @@ def repeats_itself(turn: Turn, session: SessionFile) -> bool:
     if turn.prompt_uuid and contains_id(session.path, turn.prompt_uuid, before=turn.start.offset):
         return True
     ids = [response.key for response in turn.responses]
-    return bool(ids) and all(contains_id(session.path, key, key=b'"id":"', before=turn.start.offset) for key in ids)
+    return bool(ids) and all(contains_id(session.path, key, key="id", before=turn.start.offset) for key in ids)
 
 
 def _overlapping(turn: Turn, session: SessionFile) -> Iterator[SessionFile]:
@@ -213,14 +263,15 @@ class _Named(msgspec.Struct):
 class _Row(msgspec.Struct, rename="camel"):
     """The session of a row, and when it was written."""
 
+    uuid: str = ""
     session_id: str = ""
     timestamp: str = ""
     forked_from: ForkedFrom | None = None
 
 
 def _row_of(path: Path, uuid: str) -> _Row:
-    needle = b'"uuid":"' + uuid.encode() + b'"'
+    needle = b'"' + uuid.encode() + b'"'
     for line in lines(path, _COMPARED_BYTES):
-        if needle in line:
-            return row_as(line, _Row)
+        if needle in line and (row := row_as(line, _Row)).uuid == uuid:
+            return row
     return _Row()

@@ -28,7 +28,7 @@ from turnspan.transcript.grouping import Grouper
 from turnspan.transcript.lines import Anomalies
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from turnspan.source.agent_links import Links
     from turnspan.source.sessions import SessionFile
@@ -86,7 +86,14 @@ class _Draft(msgspec.Struct):
 class Reading:
     """One pass over a session. After it: what was skipped, whether the file was rewritten, or an answer is missing."""
 
-    def __init__(self, session: SessionFile, progress: Progress, ending: Ending, prices: Prices | None = None) -> None:
+    def __init__(
+        self,
+        session: SessionFile,
+        progress: Progress,
+        ending: Ending,
+        prices: Prices | None = None,
+        was_sent: Callable[[str], bool] = lambda _session_id: False,
+    ) -> None:
         self.session = session
         self.anomalies = Anomalies()
         self.is_rewritten = False
@@ -94,6 +101,7 @@ class Reading:
         self.size = 0  # of the session's file, when it was read
         self._ending = ending
         self._prices = prices
+        self._was_sent = was_sent  # whether a session that is no longer on disk was exported before
         self._is_cut = False  # the file ends in an incomplete line: the client may be writing it
         self._has_unsealed = False
         self._is_answer_missing = False
@@ -167,6 +175,9 @@ class Reading:
 
     def _end(self, grouper: Grouper) -> int | None:
         """Add what is open at the end of the file if it has ended; else return when it began."""
+        while grouper.is_waiting and (self._ending.is_stopped or self._has_ended(grouper)):
+            for sealed in grouper.release():
+                self._add(sealed)
         if grouper.early_ns is not None:
             self._has_unsealed = True
             patience_ns = IDLE_WHILE_PENDING_NS if self._is_cut else IDLE_NS
@@ -213,9 +224,10 @@ class Reading:
         draft = self._draft
         draft.last, draft.is_changed, draft.is_adding = sealed, True, True
         for turn in sealed.turns:
-            if turn.part > 0 and turn.number in draft.left_out:
+            if turn.part > 0 and turn.number in draft.left_out and not turn.is_own:
                 continue
-            is_copied = not draft.is_own and forks.is_copied(turn, self.session)
+            may_be_copied = turn.part == 0 and (not draft.is_own or forks.is_foreign(turn, self.session))
+            is_copied = may_be_copied and forks.is_copied(turn, self.session, self._was_sent)
             if is_copied or forks.repeats_itself(turn, self.session):
                 draft.leave_out(turn)
                 continue

@@ -1,7 +1,11 @@
 """Looks into files without decoding all of them: their ends, their times, whether they contain something.
 
-A file that does not exist or is not readable has no times and contains nothing. A transient failure is an error:
-nothing is assumed about what was not read.
+Rules:
+
+- A file that does not exist or is not readable has no times and contains nothing. A transient failure is an error:
+  nothing is assumed about what was not read.
+- Other tools re-write transcripts: keys in any order, spaces after colons, rows of any length. A search for a field
+  (`field`, `contains_id`) finds it in all of these forms.
 """
 
 from __future__ import annotations
@@ -31,7 +35,8 @@ T = TypeVar("T")
 END_BYTES: Final = 65536
 _AGENT_HEAD_BYTES: Final = 4096
 _TRANSIENT: Final = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EINTR, errno.EAGAIN}
-_STAMP: Final = lazy.pattern(rb'"timestamp":"([^"]{10,40})"')
+_STAMP: Final = lazy.pattern(rb'"timestamp"\s*:\s*"([^"]{10,40})"')
+_FIELD_BYTES: Final = 64  # a key, a colon and spaces
 
 
 @contextmanager
@@ -102,8 +107,14 @@ def time_range(path: Path) -> tuple[int | None, int | None]:
 
 
 def last_time_ns(path: Path) -> int | None:
-    """Return the last time in the end of a transcript."""
-    return max(_times(ends(path, END_BYTES, from_end=True)), default=None)
+    """Return the last time in the end of a transcript; of its last rows, however long they are."""
+    for count in (END_BYTES, 16 * END_BYTES, 512 * END_BYTES):
+        data = ends(path, count, from_end=True)
+        if times := _times(data):
+            return max(times)
+        if len(data) < count:
+            break
+    return None
 
 
 def _times(data: bytes) -> list[int]:
@@ -119,22 +130,47 @@ def ends(path: Path, count: int, *, from_end: bool = False) -> bytes:
     return b""
 
 
-def contains_id(path: Path, needle: str, *, key: bytes = b'"uuid":"', before: int | None = None) -> bool:
+def contains_id(path: Path, needle: str, *, key: str = "uuid", before: int | None = None) -> bool:
     """Whether a transcript contains this uuid, or another id, before an offset."""
     with _mapped(path) as data:
         end = len(data) if before is None else min(before, len(data))
-        return data.find(key + needle.encode() + b'"', 0, end) >= 0
+        return _find(data, key.encode(), b'"' + needle.encode() + b'"', end) >= 0
     return False
 
 
-def first_row_time_ns(path: Path, *needles: bytes) -> int | None:
-    """Return the time of the first row that contains one of these; None if there is none."""
+def first_row_time_ns(path: Path, *fields: tuple[str, bytes]) -> int | None:
+    """Return the time of the first row that contains one of these keys with this JSON value; None if there is none."""
     with _mapped(path) as data:
-        found = [at for needle in needles if (at := data.find(needle)) >= 0]
+        found = [at for key, value in fields if (at := _find(data, key.encode(), value, len(data))) >= 0]
         if found:
             start, end = data.rfind(b"\n", 0, min(found)) + 1, data.find(b"\n", min(found))
             return max(_times(data[start : end if end >= 0 else len(data)]), default=None)
     return None
+
+
+def _find(data: mmap.mmap | bytes, key: bytes, value: bytes, end: int) -> int:
+    """Return where a JSON value follows a key, with or without spaces; -1 if it does not."""
+    at = data.find(value, 0, end)
+    while at >= 0:
+        before = data[max(0, at - _FIELD_BYTES) : at].rstrip()
+        if before.endswith(b":") and before[:-1].rstrip().endswith(b'"' + key + b'"'):
+            return at
+        at = data.find(value, at + 1, end)
+    return -1
+
+
+def rows_with(path: Path, needle: bytes, start: int = 0, end: int | None = None) -> list[bytes]:
+    """Return the rows of a part of a file that contain some bytes."""
+    found = []
+    with _mapped(path) as data:
+        stop = len(data) if end is None else min(end, len(data))
+        at = data.find(needle, start, stop)
+        while at >= 0:
+            begin, after = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
+            after = len(data) if after < 0 else after
+            found.append(bytes(data[begin:after]))
+            at = data.find(needle, after, stop)
+    return found
 
 
 @contextmanager

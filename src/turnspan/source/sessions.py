@@ -28,7 +28,7 @@ _LONGEST_ID: Final = 128
 _PORTS: Final = {f"{port}{number}" for port in ("com", "lpt") for number in range(10)}
 _RESERVED: Final = {"con", "prn", "aux", "nul", *_PORTS}  # on Windows
 _FILE_ENDS: Final = frozenset({"jsonl", ".json"})  # the ends of file names: transcripts, and `meta.json`
-_CWD: Final = lazy.pattern(rb'"cwd":("(?:[^"\\]|\\.)*")')
+_CWD: Final = lazy.pattern(rb'"cwd"\s*:\s*("(?:[^"\\]|\\.)*")')
 _UUID: Final = lazy.pattern(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 
@@ -326,10 +326,14 @@ class _SessionId(msgspec.Struct, rename="camel"):
 def session_of(path: Path) -> SessionFile:
     """Return the session of a transcript: from its name, or, if it was renamed, from its last row."""
     if not _UUID.fullmatch(path.stem):
-        for line in reversed(ends(path, END_BYTES, from_end=True).splitlines()):
-            session_id = row_as(line, _SessionId).session_id
-            if is_safe_id(session_id):
-                return SessionFile(session_id, path)
+        for count in (END_BYTES, 16 * END_BYTES, 512 * END_BYTES):  # the last row can be a pasted image
+            data = ends(path, count, from_end=True)
+            for line in reversed(data.splitlines()):
+                session_id = row_as(line, _SessionId).session_id
+                if is_safe_id(session_id):
+                    return SessionFile(session_id, path)
+            if len(data) < count:
+                break
     return SessionFile(path.stem, path)
 
 
@@ -344,9 +348,12 @@ def _latest(projects: Path, cwd: Path | None, unread: dict[str, str] | None) -> 
     return candidates[0]
 
 
+class _Cwd(msgspec.Struct):
+    cwd: str = ""
+
+
 def _head_names(path: Path, cwd: Path) -> bool:
-    needle = b'"cwd":' + msgspec.json.encode(str(cwd))
-    return any(needle in line for line in lines(path, END_BYTES))
+    return any(row_as(line, _Cwd).cwd == str(cwd) for line in lines(path, END_BYTES))
 
 
 class _IndexEntry(msgspec.Struct, rename="camel"):

@@ -10,6 +10,7 @@ How an agent is linked to its call is described in `agent_links`. What is export
 | launched by an agent | with that agent, to a depth of 12 | spans below that agent's call |
 | linked to no call, with a label in its id (`acompact-…`) | when it has finished | a trace of its own |
 | linked to no call, other | when the session is over or idle, and nothing in it is open | a trace of its own |
+| foreground, without a file (2.1.9 to 2.1.47) | as above, from `progress` rows | as above |
 | warm-up (2.0.x) | never; counted | - |
 
 Rules:
@@ -36,9 +37,11 @@ import msgspec
 
 from turnspan.source import sessions
 from turnspan.source.agent_links import Links, Parent
+from turnspan.source.agent_progress import progress_agents, progress_responses, without_responses
 from turnspan.source.agent_runs import Runs, read_runs, started_ns
 from turnspan.source.scan import first_row_time_ns, last_time_ns
 from turnspan.trace.build import Agent, Launch, build_agent, trace_of_agent
+from turnspan.trace.facts import agent_arguments
 from turnspan.transcript.classify import WARMUP
 from turnspan.transcript.turns import AGENT_TOOLS
 
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from turnspan.source.agent_links import Link
+    from turnspan.source.agent_progress import ProgressAgent
     from turnspan.source.progress import Ending, Launched, Progress
     from turnspan.source.sessions import AgentFile, SessionFile
     from turnspan.trace.cost import Prices
@@ -97,11 +101,27 @@ class Agents:
         collected = Collected()
         if depth > _MAX_DEPTH:
             return collected
+        in_progress = progress_agents(self._session, turn) if depth == 1 and parent.agent_id is None else {}
         for call in (call for response in turn.responses for call in response.calls):
             link = self.links.find(call, turn, parent)
             if link is not None:
                 self._follow(link, parent, depth, collected)
+                if call.id in in_progress and not link.launched.is_background:
+                    self._add_progress(link, in_progress[call.id], collected)
         return collected
+
+    def _add_progress(self, link: Link, found: ProgressAgent, collected: Collected) -> None:
+        """Add what only the session's progress rows show of a foreground agent."""
+        agents = collected.agents.setdefault(link.call.id, [])
+        if not agents:
+            self.links.record(found.agent_id, link.launched)  # its file may appear later
+            kind, is_partial = agent_arguments(link.call)[1], not (found.turns and found.turns[-1].has_answer)
+            agents.append(Agent(found.agent_id, kind, tuple(found.turns), is_partial=is_partial))
+            return
+        known = {response.key for agent in agents for turn in agent.turns for response in turn.responses}
+        left = without_responses(found.turns, known)
+        if left:
+            agents[0] = msgspec.structs.replace(agents[0], turns=(*agents[0].turns, *left))
 
     def _follow(self, link: Link, parent: Parent, depth: int, collected: Collected) -> None:
         """Record a link, and add its foreground agents with the agents they launched."""
@@ -176,10 +196,13 @@ class Agents:
         if not runs.turns:
             return
         self.is_adding = True
+        turns = runs.turns
+        if self._was_in_progress_rows(file):
+            turns = without_responses(turns, progress_responses(self._session, file.agent_id))
         self.links.positions[file.agent_id] = runs.position
         is_warmup = self._is_warmup(file, runs.turns)
         self.warmups += is_warmup
-        traces = [] if is_warmup else self._traces(file, runs.turns)
+        traces = [] if is_warmup else self._traces(file, turns)
         self.is_adding = False
         yield traces
 
@@ -209,6 +232,11 @@ class Agents:
 
     # ---- queries
 
+    def _was_in_progress_rows(self, file: AgentFile) -> bool:
+        """Whether an agent was exported from its session's progress rows before its file appeared."""
+        launched = self.links.launched.get(file.agent_id, ())
+        return bool(launched) and not launched[0].is_background and file.agent_id not in self.links.positions
+
     def _is_unclaimed(self, file: AgentFile) -> bool:
         """Whether no call will ever claim an agent: its id says what it is for, or the session is over."""
         if sessions.label_of(file.agent_id) and file.tool_use_id is None:
@@ -225,7 +253,7 @@ class Agents:
             return len(turns) == 1 and turn.prompt is not None and turn.prompt.text.strip() == WARMUP
         if not turn.version.startswith("2.0.") or file.agent_id in self.links.launched:
             return False
-        called_ns = first_row_time_ns(self._session.path, *(b'"name":"%b"' % name.encode() for name in AGENT_TOOLS))
+        called_ns = first_row_time_ns(self._session.path, *(("name", b'"%b"' % name.encode()) for name in AGENT_TOOLS))
         return called_ns is None or max(turn.times, default=0) < called_ns
 
     def _is_idle(self, path: Path) -> bool:

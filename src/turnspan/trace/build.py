@@ -8,6 +8,7 @@ Rules:
   before.
 - Times are the transcript's own. A start that had to be inferred says so; an end never precedes its start, and a span
   of no length lasts 1 ns: Jaeger warns of a negative duration otherwise.
+- Where the work of an agent is in no file, its call, the turn and the session say `partial`.
 - Background agents are not in their turn's totals: the turn is exported before they finish.
 """
 
@@ -61,6 +62,7 @@ class Agent(msgspec.Struct, frozen=True):
     description: str = ""
     depth: int | None = None
     is_background: bool = False
+    is_partial: bool = False  # a part of its work is in no file
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -127,6 +129,7 @@ class _Builder:
         self._spans: list[Span] = []
         self._built: set[str] = set()
         self._taken: set[bytes] = set()
+        self._is_partial = False  # the work of an agent is in no file
         if launch is not None:
             self._trace_id = launch.trace_id
         elif agent is not None:
@@ -154,7 +157,7 @@ class _Builder:
             session_id=turn.session_id,
             client_version=turn.version,
             tags=tuple(filter(None, (turn.tag,))),
-            facts=session_facts(turn),
+            facts={**session_facts(turn), **({"partial": True} if self._is_partial else {})},
             spans=tuple([_lasting(span) for span in self._spans]),
         )
 
@@ -178,7 +181,7 @@ class _Builder:
             totals_cost_usd=cost,
             error="api_error" if failed is not None else None,
             error_message=(failed.error or "") if failed is not None else "",
-            facts=turn_facts(turn),
+            facts={**turn_facts(turn), **({"partial": True} if self._is_partial else {})},
             links=links,
         )
 
@@ -196,8 +199,9 @@ class _Builder:
                 costs.add(span.cost_usd, span.usage)
             asked = []
             for call in response.calls:
-                tool = self._add_tool(call, span)
-                for launched in (*self._launched(call), *self._inline(call)):
+                agents = (*self._launched(call), *self._inline(call))
+                tool = self._add_tool(call, span, is_partial=_is_partial(call, agents))
+                for launched in agents:
                     totals += self._add_agent_turns(launched, tool.span_id, costs)
                 if call.result is not None:
                     asked.append(Message("tool", (ToolResult(call.id, call.result.text),)))
@@ -218,8 +222,9 @@ class _Builder:
             if used is not None and not response.is_repeat:
                 usage = usage_of(response, used)
                 cost = cost_of(response, used, usage, self._prices, end)
-            if response.first_ns is not None:
-                first_token = response.first_ns - int((response.first_block_ms or 0) * 1_000_000)
+            if response.first_ns is not None and response.first_block_ms is not None:
+                # Otherwise only the end of the first block is known, which is not its first token.
+                first_token = response.first_ns - int(response.first_block_ms * 1_000_000)
                 first_token = min(max(first_token, start), end)
         key = response.key + "#" + response.uuid if response.is_repeat else response.key
         return Span(
@@ -240,7 +245,8 @@ class _Builder:
             facts=generation_facts(response, finish),
         )
 
-    def _add_tool(self, call: Call, generation: Span) -> Span:
+    def _add_tool(self, call: Call, generation: Span, *, is_partial: bool) -> Span:
+        self._is_partial |= is_partial
         start = end = call.time_ns if call.time_ns is not None else generation.end_ns
         result = call.result
         if result is not None and result.time_ns is not None:
@@ -256,7 +262,7 @@ class _Builder:
             output=result.text if result is not None else None,
             error=failure_of(result) if result is not None else None,
             error_message=result.text[:500] if result is not None and result.is_error else "",
-            facts=tool_facts(call),
+            facts={**tool_facts(call), **({"partial": True} if is_partial else {})},
         )
         self._spans.append(span)
         return span
@@ -328,7 +334,9 @@ class _Builder:
         return totals, cost
 
     def _add_happening(self, turn: Turn, happening: Happening, parent: bytes) -> None:
-        start = happening.time_ns if happening.time_ns is not None else _bounds(turn)[0]
+        start = (
+            max(happening.time_ns or 0, _bounds(turn)[0]) if turn.part == 0 else happening.time_ns or _bounds(turn)[0]
+        )
         facts: Facts = {"event": happening.kind, **happening.facts}
         if happening.kind == "late_result" and "tool_call_id" in happening.facts:
             parent = ids.span_id(self._trace_id, Kind.TOOL, str(happening.facts["tool_call_id"]))
@@ -379,6 +387,14 @@ def _request_times(turn: Turn, response: Response) -> tuple[int, int]:
     if start > end:
         start = min(first, end)  # an impossible order
     return start, end
+
+
+def _is_partial(call: Call, agents: Sequence[Agent]) -> bool:
+    """Whether work that a call launched, and that has ended, is in no file."""
+    result = call.result
+    if call.name not in AGENT_TOOLS or result is None or result.is_error or result.is_background:
+        return False
+    return not agents or any(agent.is_partial for agent in agents)
 
 
 def _finish_reason(response: Response) -> str:

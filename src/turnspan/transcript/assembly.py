@@ -34,8 +34,10 @@ feeds all rows after the sealed turn again, and the row arrives in state SEALED.
     may have exported the turn at that stop; sealing it here gives the same two parts in one reading.
 6.  A result whose call is not open becomes the event "late_result": in the turn that was sealed while the call was
     pending, else in the turn of the row's parent.
-7.  The lines of a response can be split by a prompt or by another response (1.0.120). The later lines are a response
-    that `is_repeat`: its usage was exported with the first ones.
+7.  The lines of a response can be split by a prompt or by another response (1.0.120). So a row that would seal a turn
+    whose last response has no stop reason waits (`Wait`): further lines of that response, and results of its calls,
+    are taken first. It waits until a second new response, another prompt or an event. If an event sealed the turn
+    between the lines, the later ones are a response that `is_repeat`: its usage was exported with the first ones.
 
 A **further part** is a `Turn` with the same key and number, `part` > 0, and only new responses. There can be several at
 a time, of different turns, beside an open turn; all of them are sealed together.
@@ -55,20 +57,26 @@ Order is position in the file; timestamps only give times. Memory is bounded: a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from turnspan.transcript import entries as e
 from turnspan.transcript.classify import answers_queued, is_interruption, is_warmup, key_of, origin_of, response_key
 from turnspan.transcript.context import ContextState, SessionContext
 from turnspan.transcript.gaps import NO_GAP, Gap
 from turnspan.transcript.memory import NO_TURN, Memory, OpenCall, OpenResponse, OpenTurns, Request, RowMemory
-from turnspan.transcript.responses import add_line
+from turnspan.transcript.responses import add_line, repeats
 from turnspan.transcript.resume import Carry, known_as, words_digest
-from turnspan.transcript.sealing import Sealed, carry_after
-from turnspan.transcript.selection import Choice, choose
-from turnspan.transcript.starts import command_prompt, further_part, new_response, new_result, new_turn
+from turnspan.transcript.sealing import Sealed, Wait, carry_after
+from turnspan.transcript.selection import Choice, choose, is_after_copy, is_models_own_command
+from turnspan.transcript.starts import (
+    UserRow,
+    command_prompt,
+    further_part,
+    new_response,
+    new_result,
+    new_turn,
+    user_row,
+)
 from turnspan.transcript.turns import Happening, Place, Prompt
 
 if TYPE_CHECKING:
@@ -78,18 +86,6 @@ if TYPE_CHECKING:
     from turnspan.transcript.inline import InlineAgents
     from turnspan.transcript.resume import TurnRef
     from turnspan.transcript.turns import Row, Turn
-
-_COMMAND_TOOLS: Final = frozenset({"Skill", "SlashCommand"})  # how the model runs a command
-_TITLES: Final = frozenset({"custom-title", "ai-title", "summary"})
-
-
-class _UserRow(msgspec.Struct, frozen=True):
-    """The content of a user row; without results and interruption it is a prompt."""
-
-    blocks: list[e.Block]
-    results: list[e.Block]
-    text: str
-    is_prompt: bool
 
 
 class Assembly:
@@ -109,23 +105,31 @@ class Assembly:
         self._is_agent = is_agent
         self._inline = inline
         self._context = SessionContext(ContextState(past.context, past.queued, past.taken), recall)
+        self._can_wait = False
         self._is_fork = False  # the file says that it begins with a copied message
         self.memory = Memory(past, RowMemory(past.owners), OpenTurns(), past.input_ns)
         self.end = Place(0, 0, 0)  # of the last row that was taken
 
-    def take(self, row: Row, between: list[Row]) -> Sealed | None:
-        """Take a conversation row and the rows before it; or return what it seals, and take nothing."""
+    def take(self, row: Row, between: list[Row], *, can_wait: bool = False) -> Sealed | Wait | None:
+        """Take a conversation row and the rows before it; or return what it seals, and take nothing.
+
+        If the row would seal a turn whose last response may be incomplete, and `can_wait`, return `Wait` instead.
+        """
         entry = row.entry
+        self._can_wait = can_wait and not self._is_agent
         if entry.is_sidechain and not self._is_agent:
             gap = self._gap_of(between)
             self._take_sidechain(row)
         elif entry.type == "assistant":
             gap = self._gap_of(between)
             if (sealed := self._take_response_line(row, gap)) is not None:
+                if sealed is Wait.FOR_LINES:
+                    self.memory.rows.undo()
+                    self._context.undo()
                 return sealed
         else:
-            said = self._user_row(entry)
-            if said.is_prompt and (sealed := self.seal()) is not None:
+            said = user_row(entry, has_begun=self.memory.has_begun)
+            if said.is_prompt and (sealed := self._seal_or_wait()) is not None:
                 return sealed  # the gap is not read yet: it is read again with the row
             gap = self._gap_of(between)
             self._take_user(row, said, gap)
@@ -136,6 +140,34 @@ class Assembly:
         self.memory.rows.commit()
         self._context.commit()
         return None
+
+    def take_ahead(self, row: Row) -> bool:
+        """Take a row after the one that waits if it completes a response or a call of the open turn; else do nothing.
+
+        The end of what was taken does not move: the rows before it are read again, and this one is known then.
+        """
+        entry, memory = row.entry, self.memory
+        if entry.message is None or entry.is_sidechain:
+            return False
+        if entry.type == "assistant":
+            known = memory.open.responses.get(response_key(entry))
+            if known is None or repeats(known.response, entry.message):
+                return False
+            self._take_response_line(row, NO_GAP)
+        else:
+            said = user_row(entry, has_begun=self.memory.has_begun)
+            calls = [memory.open.calls.get(known_as(block.tool_use_id) or "") for block in said.results]
+            if not calls or any(known is None or known.call.result is not None for known in calls):
+                return False
+            self._take_results(row, said, NO_GAP)
+        memory.rows.commit()
+        return True
+
+    def _seal_or_wait(self) -> Sealed | Wait | None:
+        turn = self.memory.open.turn
+        if self._can_wait and turn is not None and turn.may_be_cut:
+            return Wait.FOR_LINES
+        return self.seal()
 
     def seal(self) -> Sealed | None:
         """Seal what is open: a later row or an event shows that it has ended."""
@@ -160,15 +192,7 @@ class Assembly:
     def _finish(self, turn: Turn) -> None:
         self._inline.finish(turn)
         turn.is_repeat_suspect = bool(turn.times) and max(turn.times) <= self.memory.past.high_water_ns
-        for kind, value in self._context.values():
-            if kind in _TITLES:
-                turn.titles[kind] = value
-            elif kind == "tag":
-                turn.tag = value
-            elif kind == "pr-link":
-                turn.pull_request = value
-            elif not turn.permission_mode:
-                turn.permission_mode = value
+        self._context.describe(turn)
 
     # ---- the rows between two conversation rows
 
@@ -197,7 +221,7 @@ class Assembly:
         elif entry.type == "fork-context-ref":
             self._is_fork = True
         elif entry.type == "user" and entry.message is not None:
-            gap.take_user(row, entry.message, is_models_own=self._is_models_own_command(entry))
+            gap.take_user(row, entry.message, is_models_own=is_models_own_command(self.memory, entry))
 
     def _own_by_parent(self, entry: Entry, gap: Gap) -> None:
         """Record the turn of a row between others: its parent's, or that of the command before it, if it starts one."""
@@ -207,26 +231,9 @@ class Assembly:
         if number is not None:
             self.memory.rows.own(entry.uuid, number)
 
-    def _is_models_own_command(self, entry: Entry) -> bool:
-        """Whether the model ran a command: 2.0.36 writes a skill after its call as if the user had typed it."""
-        turn = self.memory.open.turn
-        if entry.is_meta or turn is None or not turn.responses or turn.has_answer:
-            return False
-        if not self.memory.is_of_open_turn(entry):
-            return False
-        return any(call.name in _COMMAND_TOOLS and call.result is not None for call in turn.responses[-1].calls)
-
     # ---- user rows
 
-    def _user_row(self, entry: Entry) -> _UserRow:
-        assert entry.message is not None
-        blocks = e.blocks(entry.message)
-        text = e.plain_text(blocks)
-        # Without any turn before it, a result begins one: the file has lost its beginning.
-        results = [block for block in blocks if block.type == "tool_result"] if self.memory.has_begun else []
-        return _UserRow(blocks, results, text, is_prompt=not results and not is_interruption(text))
-
-    def _take_user(self, row: Row, said: _UserRow, gap: Gap) -> None:
+    def _take_user(self, row: Row, said: UserRow, gap: Gap) -> None:
         if said.is_prompt:
             self._take_prompt(row, said, gap)
         elif said.results:
@@ -236,7 +243,7 @@ class Assembly:
             self._settle(turn, gap)
             self._interrupt(turn, row, said.text)
 
-    def _take_prompt(self, row: Row, said: _UserRow, gap: Gap) -> None:
+    def _take_prompt(self, row: Row, said: UserRow, gap: Gap) -> None:
         typed, ide = e.without_ide_tags(said.text)
         media = tuple(e.media(block.source) for block in said.blocks if block.type in {"image", "document"})
         turn = self._new_turn(row, origin_of(row.entry, said.text))
@@ -251,7 +258,7 @@ class Assembly:
         self._context.clear_taken()
         self.memory.input_ns = row.time_ns
 
-    def _take_results(self, row: Row, said: _UserRow, gap: Gap) -> None:
+    def _take_results(self, row: Row, said: UserRow, gap: Gap) -> None:
         outcome = e.outcome(row.entry)
         for block in said.results:
             turn = self._take_result(row, block, outcome)
@@ -291,7 +298,7 @@ class Assembly:
 
     # ---- assistant rows
 
-    def _take_response_line(self, row: Row, gap: Gap) -> Sealed | None:
+    def _take_response_line(self, row: Row, gap: Gap) -> Sealed | Wait | None:
         message = row.entry.message
         assert message is not None
         memory, key = self.memory, response_key(row.entry)
@@ -300,7 +307,7 @@ class Assembly:
             if self._is_agent and self._is_fork and not memory.has_begun:
                 return None  # a copy of the message that launched the agent
             turn = self._turn_for(row, gap)
-            if isinstance(turn, Sealed):
+            if isinstance(turn, (Sealed, Wait)):
                 return turn
             self._settle(turn, gap)
             known = self._add_response(key, turn, row, message, gap)
@@ -314,15 +321,16 @@ class Assembly:
         """Whether spans of the same trace were sealed before."""
         return turn.part > 0 or self._is_agent
 
-    def _turn_for(self, row: Row, gap: Gap) -> Turn | Sealed:
+    def _turn_for(self, row: Row, gap: Gap) -> Turn | Sealed | Wait:
         """Return the turn that a new response belongs to, or what it seals."""
         memory, entry = self.memory, row.entry
         choice = choose(memory, entry, gap, is_agent=self._is_agent)
         if choice is Choice.OPEN_TURN and memory.open.turn is not None:
-            return memory.open.turn
+            found = self.seal() if is_after_copy(memory.open.turn, entry, self._session_id) else None
+            return found or memory.open.turn
         if choice is Choice.EARLIER_TURN:
             return self._part_of(memory.earlier_turn(entry), row)
-        if (sealed := self.seal()) is not None:
+        if (sealed := self._seal_or_wait()) is not None:
             return sealed
         if choice is Choice.COMMAND and gap.command is not None:
             return self._command_turn(gap.command, gap)
@@ -376,7 +384,7 @@ class Assembly:
         """Return the further part of a sealed turn that is open, or open one."""
         turn = self.memory.open.parts.get(ref.number)
         if turn is None:
-            turn = further_part(ref, row)
+            turn = further_part(ref, row, self._session_id)
             self.memory.open.parts[ref.number] = turn
             self._add_row(turn, row)
         return turn

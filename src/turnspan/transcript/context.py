@@ -21,13 +21,14 @@ from turnspan.transcript.resume import Words, known_as
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from turnspan.transcript.turns import Row
+    from turnspan.transcript.turns import Row, Turn
 
 _REMEMBERED_WORDS: Final = 16
 _FIELDS: Final = {
     "custom-title": "custom_title", "ai-title": "ai_title", "summary": "summary", "tag": "tag", "pr-link": "pr_url",
     "permission-mode": "permission_mode",
 }  # fmt: skip
+_TITLES: Final = frozenset({"custom-title", "ai-title", "summary"})
 _UNCLAIMED: Final = "summary-unclaimed"  # the last summary that may belong to another session
 
 
@@ -85,6 +86,12 @@ class SessionContext:
         """Keep the context as it is now."""
         self._committed = self.state
 
+    def undo(self) -> None:
+        """Return to the committed context."""
+        if self.state is not self._committed:
+            self.state = self._committed
+            self._leaf = self._unclaimed_leaf()
+
     def roll_back(self) -> ContextState:
         """Return to the committed context, and drop cached entries that it does not need."""
         self.state = state = self._committed
@@ -107,6 +114,18 @@ class SessionContext:
             if entry is not None:
                 self._cached[at] = entry
                 yield kind, str(getattr(entry, _FIELDS[kind]) or "")
+
+    def describe(self, turn: Turn) -> None:
+        """Add titles, tags and the like to a turn that ends."""
+        for kind, value in self.values():
+            if kind in _TITLES:
+                turn.titles[kind] = value
+            elif kind == "tag":
+                turn.tag = value
+            elif kind == "pr-link":
+                turn.pull_request = value
+            elif not turn.permission_mode:
+                turn.permission_mode = value
 
     def _take_queue_operation(self, row: Row) -> None:
         queued, taken = self.state.queued, self.state.taken

@@ -30,6 +30,7 @@ from turnspan.transcript.classify import (
 from turnspan.transcript.inline import InlineAgents
 from turnspan.transcript.memory import NO_TURN
 from turnspan.transcript.resume import known_as
+from turnspan.transcript.sealing import Wait
 from turnspan.transcript.turns import Row
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class Grouper:
         self._between: list[Row] = []  # rows since the last conversation row
         self._early: list[Row] = []  # rows that wait for their prompt, and all rows after the first of them
         self._untaken: list[Row] = []  # all rows after the last one that was taken
+        self._waiting: Row | None = None  # it waits for further lines of the last response
+        self._next_response = ""  # the first response since
         inline = InlineAgents(lambda: Grouper(session_id, is_agent=True))
         self._assembly = Assembly(session_id, carry, recall, inline, is_agent=is_agent)
         self._memory = self._assembly.memory
@@ -81,6 +84,11 @@ class Grouper:
         """The time of the last row that waits for its prompt; 0 if none of them has a time, None if none waits."""
         return max([row.time_ns or 0 for row in self._early], default=None)
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a row that seals the open turn waits for further lines of its last response."""
+        return self._waiting is not None
+
     def feed(self, entry: Entry, place: Place) -> Sequence[Sealed]:
         """Take one entry; return what it seals."""
         if is_placeholder(entry):
@@ -89,11 +97,23 @@ class Grouper:
         return self._feed(Row(entry, place, e.time_ns(entry)))
 
     def flush(self) -> list[Sealed]:
-        """Take the rows that wait for a prompt that did not come."""
+        """Take the rows that wait: for a prompt, or for further lines of a response, that did not come."""
         sealed: list[Sealed] = []
-        while self._early:
-            sealed += self._take_all(self._early)
+        while self._early or self.is_waiting:
+            sealed += self.release() if self.is_waiting else self._take_all(self._early)
         return sealed
+
+    def release(self) -> list[Sealed]:
+        """Take the row that waits for further lines of the last response, and the rows after it."""
+        row, self._waiting = self._waiting, None
+        if row is None:
+            return []
+        sealed = self._take(row)
+        if sealed is not None:
+            return self._feed_again(sealed)
+        rows = [later for later in self._untaken if later.place.offset > row.place.offset]
+        self._untaken = []
+        return [found for later in rows for found in self._feed(later)]
 
     def seal(self) -> Sealed | None:
         """Seal what is open: an event says that it has ended."""
@@ -103,15 +123,36 @@ class Grouper:
 
     def _feed(self, row: Row) -> Sequence[Sealed]:
         self._untaken.append(row)
+        if self._waiting is not None:
+            return self.release() if self._ends_waiting(row) else _NONE_SEALED
         if self._is_known(row.entry) or self._put_aside(row):
             return _NONE_SEALED
         if self._early:
             return self._take_all(self._in_order(row))
-        sealed = self._take(row)
+        sealed = self._assembly.take(row, self._between, can_wait=True)
+        if isinstance(sealed, Wait):
+            self._waiting = row
+            self._next_response = response_key(row.entry) if row.entry.type == "assistant" else ""
+            return _NONE_SEALED
         if sealed is not None:
             return self._feed_again(sealed)
+        self._between = []
         self._untaken.clear()
         return _NONE_SEALED
+
+    def _ends_waiting(self, row: Row) -> bool:
+        """Take a row that completes the open turn; else return whether no further lines of it are expected."""
+        entry = row.entry
+        if self._is_known(entry) or not self._is_conversation(row) or entry.is_sidechain:
+            return False
+        if self._assembly.take_ahead(row):
+            return False
+        if entry.type != "assistant":
+            return True
+        key = response_key(entry)
+        is_second = self._next_response not in {"", key}
+        self._next_response = key
+        return is_second
 
     def _put_aside(self, row: Row) -> bool:
         """Keep a row that is read with a later one, and ignore a repeated answer; return False if it is to be taken."""
@@ -137,6 +178,7 @@ class Grouper:
     def _take(self, row: Row) -> Sealed | None:
         """Take a row with the rows before it; or return what it seals, and take nothing."""
         sealed = self._assembly.take(row, self._between)
+        assert not isinstance(sealed, Wait)
         if sealed is None and self._between:
             self._between = []
         return sealed
@@ -157,7 +199,7 @@ class Grouper:
     def _feed_again(self, sealed: Sealed) -> list[Sealed]:
         """Return what was sealed, and what is sealed when the rows after it are fed again."""
         rows = [row for row in self._untaken if row.place.offset >= sealed.end.end]
-        self._between, self._early, self._untaken = [], [], []
+        self._between, self._early, self._untaken, self._waiting = [], [], [], None
         found = [sealed]
         for row in rows:
             found += self._feed(row)

@@ -83,6 +83,12 @@ class RowMemory:
         self.owner = dict(self._order)
         return tuple(self._order)
 
+    def undo(self) -> None:
+        """Forget the rows recorded since the last `commit`, and no others."""
+        if len(self._order) > self._committed:
+            del self._order[self._committed :]
+            self.owner = dict(self._order)
+
     def latest(self) -> list[str]:
         """Return the uuids of the last rows."""
         return [uuid for uuid, _ in self._order[-REMEMBERED_ROWS:]]

@@ -48,6 +48,15 @@ def add_line(response: Response, row: Row, message: e.Message, exported: Sequenc
     return calls
 
 
+def repeats(response: Response, message: e.Message) -> bool:
+    """Whether a line contains nothing but blocks that a response has: the history was written again (VS Code)."""
+    calls = {call.id for call in response.calls}
+    return all(
+        known_as(block.id) in calls if block.type == "tool_use" else _said(block) in response.parts
+        for block in e.blocks(message)
+    )
+
+
 def _merge_scalars(response: Response, row: Row, message: e.Message) -> None:
     entry, time_ns = row.entry, row.time_ns
     if time_ns is not None and (response.last_ns is None or time_ns > response.last_ns):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 _REMEMBERED_TURNS: Final = 4
 _REMEMBERED_RESPONSES: Final = 8
 _REMEMBERED_CALLS: Final = 32
+
+
+class Wait(Enum):
+    """Why a row is not taken yet."""
+
+    FOR_LINES = "further lines of the last response may follow"
 
 
 class Sealed(msgspec.Struct, frozen=True):

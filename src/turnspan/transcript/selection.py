@@ -7,7 +7,7 @@ client's version. This module only decides; `assembly` acts on the decision.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from turnspan.transcript.classify import answers_queued, is_synthetic, response_key
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from turnspan.transcript.gaps import Gap
     from turnspan.transcript.memory import Memory
     from turnspan.transcript.turns import Turn
+
+
+_COMMAND_TOOLS: Final = frozenset({"Skill", "SlashCommand"})  # how the model runs a command
 
 
 class Choice(Enum):
@@ -69,3 +72,25 @@ def _running(memory: Memory, entry: Entry) -> Turn | None:
     """Return the open turn; without one, the later part of a sealed turn that the row's parent belongs to."""
     number = memory.rows.owner.get(entry.parent_uuid or "")
     return memory.open.turn or (memory.open.parts.get(number) if number is not None else None)
+
+
+def is_models_own_command(memory: Memory, entry: Entry) -> bool:
+    """Whether the model ran a command: 2.0.36 writes a skill after its call as if the user had typed it."""
+    turn = memory.open.turn
+    if entry.is_meta or turn is None or not turn.responses or turn.has_answer:
+        return False
+    if not memory.is_of_open_turn(entry):
+        return False
+    return any(call.name in _COMMAND_TOOLS and call.result is not None for call in turn.responses[-1].calls)
+
+
+def is_after_copy(turn: Turn, entry: Entry, session_id: str) -> bool:
+    """Whether a response of this session continues a turn that was copied from another one.
+
+    A turn without any response yet becomes this session's own: only its prompt was carried over (2.1.12).
+    """
+    if turn.session_id == session_id or entry.session_id != session_id or turn.forked_from is not None:
+        return False
+    if not turn.responses:
+        turn.session_id = session_id
+    return bool(turn.responses)

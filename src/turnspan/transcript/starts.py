@@ -4,16 +4,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from turnspan.transcript import entries as e
-from turnspan.transcript.classify import key_of, origin_of
+from turnspan.transcript.classify import is_interruption, key_of, origin_of
 from turnspan.transcript.launches import agent_of
 from turnspan.transcript.resume import known_as
 from turnspan.transcript.turns import Prompt, Response, Result, Turn
 
 if TYPE_CHECKING:
+    from turnspan.transcript.entries import Entry
     from turnspan.transcript.memory import Memory, Request
     from turnspan.transcript.resume import TurnRef
     from turnspan.transcript.turns import Row
+
+
+class UserRow(msgspec.Struct, frozen=True):
+    """The content of a user row; without results and interruption it is a prompt."""
+
+    blocks: list[e.Block]
+    results: list[e.Block]
+    text: str
+    is_prompt: bool
+
+
+def user_row(entry: Entry, *, has_begun: bool) -> UserRow:
+    """Return the content of a user row; `has_begun`: there is a turn before it."""
+    assert entry.message is not None
+    blocks = e.blocks(entry.message)
+    text = e.plain_text(blocks)
+    # Without any turn before it, a result begins one: the file has lost its beginning.
+    results = [block for block in blocks if block.type == "tool_result"] if has_begun else []
+    return UserRow(blocks, results, text, is_prompt=not results and not is_interruption(text))
 
 
 def new_turn(memory: Memory, row: Row, origin: str, session_id: str) -> Turn:
@@ -39,11 +61,11 @@ def new_turn(memory: Memory, row: Row, origin: str, session_id: str) -> Turn:
     )
 
 
-def further_part(ref: TurnRef, row: Row) -> Turn:
-    """Return the next part of a sealed turn."""
+def further_part(ref: TurnRef, row: Row, session_id: str) -> Turn:
+    """Return the next part of a sealed turn; `session_id` is the file's own."""
     return Turn(
         session_id=ref.session_id, key=ref.key, number=ref.number, part=ref.parts, origin="continued",
-        start=row.place, end=row.place,
+        start=row.place, end=row.place, is_own=row.entry.session_id == session_id != ref.session_id,
     )  # fmt: skip
 
 

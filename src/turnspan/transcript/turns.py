@@ -142,6 +142,7 @@ class Turn(msgspec.Struct):
     tag: str = ""
     local_commands: tuple[str, ...] = ()
     is_interrupted: bool = False
+    is_own: bool = False  # a further part whose rows were written into this file, though its turn was copied
     is_repeat_suspect: bool = False  # all its times precede those of earlier turns
     times: list[int] = []
 
@@ -165,6 +166,14 @@ class Turn(msgspec.Struct):
         if not any(isinstance(part, Said) and part.kind == "text" for part in last.parts):
             return False
         return not self.pending_calls
+
+    @property
+    def may_be_cut(self) -> bool:
+        """Whether further lines of the last response may follow: it has no stop reason (old clients write none)."""
+        if self.is_interrupted or not self.responses:
+            return False
+        last = self.responses[-1]
+        return last.stop_reason is None and last.error is None and not last.is_aborted
 
     @property
     def has_failed(self) -> bool:
