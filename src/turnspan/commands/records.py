@@ -156,6 +156,7 @@ def config_record(config: Config, cwd: str, narrowing: Narrowing, problems: tupl
         ],
         "project": {"directory": cwd, **project, "why": narrowing.why or None},
         "problems": list(problems),
+        "ignored": list(config.ignored),
     }
 
 

@@ -46,6 +46,8 @@ def status_lines(status: Status) -> Iterator[str]:
         yield _row("error", _log_line(status.last_error))
     for problem in status.problems:
         yield _row("settings", paint(one_line(problem), _BAD))
+    for sentence in status.ignored:
+        yield _row("settings", one_line(sentence))
     for standing in status.destinations:
         yield ""
         yield from _standing(standing, status.at_s)
@@ -148,6 +150,7 @@ def status_record(status: Status) -> dict[str, object]:
         "masked_since": status.masked_since or None,
         "last_error": msgspec.to_builtins(status.last_error),
         "problems": list(status.problems),
+        "ignored": list(status.ignored),
         "destinations": [_standing_record(standing) for standing in status.destinations],
         "other_exporters": list(status.other_exporters),
     }

@@ -68,7 +68,10 @@ SETTINGS: Final = (
     Setting("user_id", str, "", "user id on every span", ("TURNSPAN_USER_ID",)),
     Setting("environment", str, "", "Langfuse environment", ("TURNSPAN_ENVIRONMENT",)),
     Setting("prices", str, "", "a JSON file with newer prices"),
-    Setting("recover", bool, True, "export sessions whose worker crashed or never ran", ("TURNSPAN_RECOVER",)),
+    Setting(
+        "recover", bool, True, "export sessions whose worker crashed or never ran", ("TURNSPAN_RECOVER",),
+        narrowest=False,
+    ),
     Setting("attribute_max_bytes", int, 60_000, "maximum size of one attribute; longer values are cut", least=256),
 )  # fmt: skip
 SETTING: Final = {setting.name: setting for setting in SETTINGS}
