@@ -156,6 +156,15 @@ def wait_for_call(home, **env):
     return wait_for(home / "called")
 
 
+def test_a_plugin_that_runs_from_a_marketplace_directory(home, tmp_path):
+    """Newer clients do not run a copy: then CLAUDE_PLUGIN_DATA, which the client sets, names its directory."""
+    program(home / ".local" / "bin" / "turnspan", "local")
+    data = str(home / ".claude" / "plugins" / "data" / "turnspan-turnspan")
+    env = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    subprocess.run([PLUGIN / "find-turnspan"], input=b"{}", env={**env, "CLAUDE_PLUGIN_DATA": data}, check=True)
+    assert wait_for(tmp_path / "called").startswith("local|")
+
+
 def test_no_variable_of_a_project_names_what_is_run(home, tmp_path):
     """A project can set TURNSPAN_PYTHON, PATH, HOME and CLAUDE_CONFIG_DIR; the programs of the project are not run."""
     clone = tmp_path / "clone"
