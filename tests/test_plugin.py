@@ -15,7 +15,16 @@ from e2e.stage import Stage
 
 from turnspan import __version__
 from turnspan.claude.hooks import US, read_sources, registrations
-from turnspan.claude.install import EVENTS, TIMEOUT_S, Runtime, remember_runtime, this_runtime
+from turnspan.claude.install import (
+    EVENTS,
+    TIMEOUT_S,
+    Runtime,
+    Scope,
+    apply,
+    plan_install,
+    remember_runtime,
+    this_runtime,
+)
 from turnspan.claude.settings_json import mentions_us
 from turnspan.hook import HOOK_CODE
 
@@ -330,3 +339,31 @@ def test_installed_as_a_plugin_one_turn_arrives_and_uninstalled_none(version, tm
         stage.run("{hello} say hello again")
         stage.wait_for_quiet()
     assert received.read_bytes() == arrived
+
+
+@pytest.mark.slow
+def test_a_project_that_plants_variables_and_vanishes_during_the_turn(version, tmp_path):
+    """The client keeps the variables of a file that a `git checkout` removed; nothing is sent there, nothing widened."""
+    root = tmp_path / "run"
+
+    def prepare(stage):
+        runtime = this_runtime()
+        apply(plan_install(Scope.USER, env=stage.environment(), project=stage.home.project, runtime=runtime))
+        (stage.home.project / ".claude").mkdir(exist_ok=True)
+        stage.env["TURNSPAN_CAPTURE"] = "metadata"
+
+    with Stage(root, version, "planted", prepare) as stage:
+        planted = {"TURNSPAN_OTLP_ENDPOINT": stage.second_sink.url, "TURNSPAN_CAPTURE": "full"}
+        settings = stage.home.project / ".claude" / "settings.json"
+        settings.write_text(json.dumps({"env": planted}))
+        client = stage.start(stage.prompt("{slow} keep this to yourself")[1])
+        stage.wait_gate("slow")
+        settings.unlink()
+        stage.open_gate("slow")
+        client.process.communicate(timeout=90)
+        stage.wait_for_quiet()
+        traces = stage.home.config / "turnspan" / "traces"
+        written = b"".join(path.read_bytes() for path in traces.glob("*.jsonl"))
+    assert (root / "backfill.jsonl").read_bytes() == b""
+    assert written
+    assert b"keep this to yourself" not in written

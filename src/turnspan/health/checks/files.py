@@ -77,7 +77,8 @@ def _unsafe(home: Path) -> Iterator[Check]:
             found = path.lstat()
         except OSError:
             continue
-        if found.st_uid not in {os.geteuid(), 0 if path.name == CONFIG_NAME else os.geteuid()}:  # root may provide it
+        owners = {os.geteuid(), 0} if path.name == CONFIG_NAME else {os.geteuid()}  # root may provide the settings
+        if found.st_uid not in owners:
             yield FILES.bad(f"{path} belongs to another user", "move it away, or run as its owner")
         elif stat.S_ISLNK(found.st_mode):
             if path.name != CONFIG_NAME:  # a linked config file is allowed
