@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -174,7 +175,8 @@ def load_config(
     """Load the settings; in a hook for `project`, the working directory, and the `transcript` of its session."""
     home = (home_of_transcript(transcript) if transcript is not None else None) or claude_home(env)
     if project is None and env.get("CLAUDECODE"):  # a command that Claude runs has the variables of a hook
-        project = Path.cwd()
+        with suppress(OSError):  # a deleted directory
+            project = Path.cwd()
     planted = Planted() if project is None else planted_in(env, project, home, transcript)
     variables = _Variables(env, home, planted)
     loading = _Loading()

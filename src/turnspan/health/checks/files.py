@@ -146,7 +146,7 @@ def _ineffective(config: Config, cwd: Path) -> Iterator[Check]:
             yield SETTINGS.doubt(sentence, f"unset it, or change {config.home / CONFIG_NAME} instead")
         else:  # perhaps set for other programs
             yield SETTINGS.good(sentence)
-    planted = planted_in({}, cwd, config.claude_home).certain
+    planted = planted_in({"CLAUDE_PROJECT_DIR": str(cwd)}, cwd, config.claude_home).certain
     names = sorted(name for name in planted if name.startswith(OURS) or name in LOCATING)
     if names:
         yield SETTINGS.doubt(
