@@ -42,6 +42,11 @@ class Place:
         """Load the settings."""
         return load_config({"HOME": str(self.base), "CLAUDE_CONFIG_DIR": str(self.claude), **env}, flags, project)
 
+    def hook(self, **env):
+        """Load the settings as a hook in the project does."""
+        env = {"HOME": str(self.base), "CLAUDE_CONFIG_DIR": str(self.claude), **env}
+        return load_config(env, project=self.project, transcript=self.claude / "projects" / "-slug" / "s.jsonl")
+
     def narrow(self, text, directory=None):
         """Write a project's file."""
         path = (directory or self.project) / ".claude" / "turnspan.toml"
@@ -127,15 +132,55 @@ def test_the_environment_alone_is_enough(place):
     assert langfuse.options == {"public_key": "pk-lf-1", "secret_key": SECRET, "base_url": "https://lf.example"}
 
 
-def test_a_destination_comes_from_one_source(place):
-    """A key from the file is never sent to an endpoint from the environment, and vice versa."""
-    place.write(
-        f'[destinations.langfuse]\nbase_url = "https://own.example"\npublic_key = "pk"\nsecret_key = "{SECRET}"\n'
-    )
-    [kept] = place.load(LANGFUSE_BASE_URL="https://evil.example").destinations
-    assert kept.options["base_url"] == "https://own.example"
-    [replaced] = place.load(LANGFUSE_PUBLIC_KEY="pk-2", LANGFUSE_SECRET_KEY="sk-2").destinations
-    assert replaced.options == {"public_key": "pk-2", "secret_key": "sk-2"}
+OWN = f'[destinations.langfuse]\nbase_url = "https://own.example"\npublic_key = "pk"\nsecret_key = "{SECRET}"\n'
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"LANGFUSE_BASE_URL": "https://evil.example"},
+        {"LANGFUSE_PUBLIC_KEY": "pk-2", "LANGFUSE_SECRET_KEY": "sk-2"},
+        {"LANGFUSE_PUBLIC_KEY": "pk-2"},
+        {"CC_LANGFUSE_SECRET_KEY": "sk-2"},
+        {"TURNSPAN_OTLP_ENDPOINT": "https://evil.example", "TURNSPAN_OTLP_HEADERS": "nonsense"},
+        {"CLAUDE_PLUGIN_OPTION_TURNSPAN_OTLP_ENDPOINT": "https://evil.example"},
+    ],
+    ids="+".join,
+)
+def test_a_file_that_names_destinations_decides_alone(place, env):
+    """Variables neither redirect, replace nor drop a destination of the file. Each that is ignored is named."""
+    place.write(OWN)
+    config = place.load(**env)
+    [kept] = config.destinations
+    assert kept.options == {"base_url": "https://own.example", "public_key": "pk", "secret_key": SECRET}
+    assert config.problems == ()
+    assert sorted(config.ignored) == sorted(f"${name} is ignored: {place.file} names the destinations" for name in env)
+
+
+def test_the_environment_can_only_restrict_a_file_that_names_destinations(place):
+    """It can disable export and reduce what is exported, also to a destination with a capture mode of its own."""
+    place.write(f'enabled = false\nrecover = false\n{OWN}capture = "full"\n')
+    config = place.load(TURNSPAN_ENABLED="1", TURNSPAN_RECOVER="1", TURNSPAN_CAPTURE="full", TURNSPAN_TAGS="a")
+    assert (config.is_enabled, config.values["recover"], config.values["capture"]) == (False, False, "redacted")
+    assert (config.destinations[0].policy["capture"], config.values["tags"]) == ("full", ["a"])
+    assert [sentence.split()[0] for sentence in config.ignored] == [
+        "$TURNSPAN_ENABLED",
+        "$TURNSPAN_CAPTURE",
+        "$TURNSPAN_RECOVER",
+    ]
+    place.write(f'{OWN}capture = "full"\n')
+    for text, mode in (("metadata", "metadata"), ("redacted", "redacted"), ("metdata", "metadata"), ("full", "full")):
+        assert place.load(TURNSPAN_CAPTURE=text).destinations[0].policy["capture"] == mode
+    assert not place.load(TURNSPAN_ENABLED="0").is_enabled
+    assert place.load(TURNSPAN_ENABLED="0").is_session_off
+
+
+def test_without_destinations_in_the_file_the_environment_decides(place):
+    """In CI, in a container, or with two exports in the shell, variables override the other settings of the file."""
+    place.write('capture = "metadata"\nenabled = false\n')
+    config = place.load(TURNSPAN_CAPTURE="full", TURNSPAN_ENABLED="1", **KEYS)
+    assert (config.is_enabled, config.values["capture"], config.ignored) == (True, "full", ())
+    assert [destination.type for destination in config.destinations] == ["langfuse"]
 
 
 def test_switching_from_another_hook_needs_no_changes(place):
@@ -416,19 +461,102 @@ def test_a_project_cannot_set_the_plugins_options(place):
     (place.project / ".claude" / "settings.json").write_text(json.dumps(table))
     env = {f"CLAUDE_PLUGIN_OPTION_{name}": value for name, value in KEYS.items()}
     env["CLAUDE_PLUGIN_OPTION_LANGFUSE_BASE_URL"] = "https://evil.example"
-    [destination] = place.load(project=place.project, **env).destinations
-    assert destination.options == {"public_key": "pk-lf-1", "secret_key": SECRET}
+    assert [destination.type for destination in place.load(project=place.project, **env).destinations] == ["local"]
 
 
-def test_a_project_can_disable_export_by_its_environment(place):
-    """TURNSPAN_ENABLED=0 in its settings is the only variable that is respected."""
-    plant(place.project, {"TURNSPAN_ENABLED": "0", "TURNSPAN_CAPTURE": "full"})
-    config = place.load(project=place.project, TURNSPAN_ENABLED="0", TURNSPAN_CAPTURE="full")
-    assert not config.is_enabled
+@pytest.mark.parametrize("planted", ["0", "1", "", "maybe"])
+def test_a_switch_that_a_project_sets_disables_export(place, planted):
+    """The user's own TURNSPAN_ENABLED=0 can no longer be seen, so any value counts as 0, for the session."""
+    plant(place.project, {"TURNSPAN_ENABLED": planted})
+    for text in ("", OWN):
+        place.write(text)
+        config = place.hook(TURNSPAN_ENABLED=planted)
+        assert not config.is_enabled
+        assert config.is_session_off
+        assert config.how_to_enable == "remove TURNSPAN_ENABLED from the project's Claude Code settings"
+
+
+def test_a_capture_mode_that_a_project_sets_counts_as_metadata(place):
+    """The user's own TURNSPAN_CAPTURE=metadata can no longer be seen. A value in the user's settings can."""
+    plant(place.project, {"TURNSPAN_CAPTURE": "full"})
+    for text in ("", f'{OWN}capture = "full"\n'):
+        place.write(text)
+        config = place.hook(TURNSPAN_CAPTURE="full")
+        assert config.values["capture"] == config.destinations[0].policy["capture"] == "metadata"
+        assert config.is_enabled
+    (place.claude / "settings.json").write_text(json.dumps({"env": {"TURNSPAN_CAPTURE": "redacted", **KEYS}}))
+    place.write("")
+    plant(place.project, dict.fromkeys((*KEYS, "TURNSPAN_CAPTURE"), "evil"))
+    config = place.hook(**dict.fromkeys((*KEYS, "TURNSPAN_CAPTURE"), "evil"))
     assert config.values["capture"] == "redacted"
-    plant(place.project, {"TURNSPAN_ENABLED": "1"})
-    place.write("enabled = false\n")
-    assert not place.load(project=place.project, TURNSPAN_ENABLED="1").is_enabled
+    assert config.destinations[0].options == {"public_key": "pk-lf-1", "secret_key": SECRET}
+    assert config.ignored == ()
+
+
+def test_what_a_project_has_set_is_remembered_when_its_settings_vanish(place):
+    """A `git checkout` during the turn removes the file; the client keeps the variables, also after `/clear`."""
+    planted = {"TURNSPAN_OTLP_ENDPOINT": "https://evil.example", "TURNSPAN_CAPTURE": "full", "HTTPS_PROXY": "http://x"}
+    plant(place.project, planted)
+    place.hook(**planted)
+    (place.project / ".claude" / "settings.json").unlink()
+    config = place.hook(**planted)
+    assert [destination.type for destination in config.destinations] == ["local"]
+    assert config.values["capture"] == "metadata"
+    assert config.planted == {*planted}
+    assert "$TURNSPAN_OTLP_ENDPOINT is ignored: set in the project's Claude Code settings" in config.ignored
+    [memory] = (place.claude / "turnspan" / "state").iterdir()
+    assert "evil" not in memory.read_text()
+    own = place.hook(TURNSPAN_OTLP_ENDPOINT="http://localhost:1", TURNSPAN_CAPTURE="redacted")
+    assert (own.destinations[0].type, own.values["capture"], own.ignored) == ("otlp", "redacted", ())
+
+
+def test_keys_are_not_sent_to_the_cloud_because_a_project_sets_a_url(place):
+    """The user's own URL can no longer be seen, so the user's keys are not used at all."""
+    plant(place.project, {"LANGFUSE_HOST": "https://evil.example"})
+    config = place.hook(**KEYS, LANGFUSE_HOST="https://evil.example")
+    assert [destination.type for destination in config.destinations] == ["local"]
+
+
+@pytest.mark.parametrize("name", ["HOME", "CLAUDE_CONFIG_DIR"])
+def test_a_project_that_moves_claude_codes_directory_is_not_exported(place, name):
+    """Clients up to 2.1.98 write the transcript there, and a config.toml of the project would be next to it."""
+    evil = place.project / "evil"
+    plant(place.project, {name: str(evil)})
+    for transcript in (evil / "projects" / "-slug" / "s.jsonl", place.claude / "projects" / "-slug" / "s.jsonl"):
+        config = load_config({"HOME": str(place.base), name: str(evil)}, project=place.project, transcript=transcript)
+        assert not config.is_enabled
+        assert config.is_session_off
+        assert config.how_to_enable == f"remove {name} from the project's Claude Code settings"
+    (place.project / ".claude" / "settings.json").unlink()
+    assert load_config({name: str(evil)}, project=place.project, transcript=transcript).is_session_off
+
+
+def test_our_directory_is_next_to_the_transcript(place):
+    """Whatever CLAUDE_CONFIG_DIR and HOME say."""
+    place.write('user_id = "ada"\n')
+    for env in ({"CLAUDE_CONFIG_DIR": "/elsewhere"}, {"HOME": "/elsewhere"}, {"CLAUDE_CONFIG_DIR": "relative"}, {}):
+        transcript = place.claude / "projects" / "-slug" / "s.jsonl"
+        config = load_config(env, project=place.project, transcript=transcript)
+        assert (config.home, config.values["user_id"]) == (place.file.parent, "ada")
+
+
+def test_a_command_that_claude_runs_ignores_the_projects_variables(place, monkeypatch):
+    """Claude's shell has the same variables as a hook."""
+    monkeypatch.chdir(place.project)
+    planted = {"TURNSPAN_OTLP_ENDPOINT": "https://evil.example"}
+    plant(place.project, planted)
+    assert place.load(**planted, CLAUDECODE="1").destinations[0].type == "local"
+    assert place.load(**planted).destinations[0].type == "otlp"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="user database")
+def test_directories_that_are_never_exported_do_not_depend_on_home(place, monkeypatch):
+    """A HOME that a project sets cannot undo `off`."""
+    import pwd  # noqa: PLC0415
+
+    monkeypatch.setenv("HOME", str(place.base))
+    place.write('off = "~/private/**"\n')
+    assert place.load().narrowing(f"{pwd.getpwuid(os.geteuid()).pw_dir}/private/x").is_off
 
 
 def test_variables_of_the_users_own_settings_are_kept(place):
@@ -467,7 +595,8 @@ def test_config_shows_values_and_sources_and_no_secret(place, turnspan, monkeypa
     code, out, err = turnspan("config")
     assert (code, err) == (0, "")
     assert re.search(rf"^user_id +ada +from {re.escape(str(place.file))}$", out, re.MULTILINE)
-    assert re.search(r"^capture +full +from \$TURNSPAN_CAPTURE$", out, re.MULTILINE)
+    assert re.search(r"^capture +redacted$", out, re.MULTILINE)
+    assert f"note: $TURNSPAN_CAPTURE is ignored: {place.file} names the destinations, so it can only restrict" in out
     assert re.search(r"^capture +metadata$", out, re.MULTILINE)
     assert "proxy               http://…@proxy.example:1" in out
     as_json = turnspan("config", "--json")[1]

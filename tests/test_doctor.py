@@ -618,7 +618,7 @@ def test_another_exporter(place):
 
 
 def test_the_plugin_knows_where_turnspan_is(place):
-    """The recorded turnspan is started; without a record the PATH is used, with a warning."""
+    """The recorded turnspan is started, else ~/.local/bin/turnspan; the plugin uses no PATH."""
     root = place.claude / "plugins" / "turnspan"
     (root / "hooks").mkdir(parents=True)
     (root / ".claude-plugin").mkdir()
@@ -628,7 +628,11 @@ def test_the_plugin_knows_where_turnspan_is(place):
     installed = {"version": 2, "plugins": {"turnspan@turnspan": [{"scope": "user", "installPath": str(root)}]}}
     (place.claude / "plugins" / "installed_plugins.json").write_text(json.dumps(installed))
     place.settings({"enabledPlugins": {"turnspan@turnspan": True}})
-    assert any("searches for turnspan on the PATH" in says for _, says, _ in hooks(place))
+    assert any("the plugin does not find turnspan" in says for _, says, _ in hooks(place))
+    program = place.base / "home" / ".local" / "bin" / "turnspan"
+    program.parent.mkdir(parents=True)
+    program.touch()
+    assert not any("find turnspan" in says for _, says, _ in hooks(place))
     remember_runtime(place.env, this_runtime())
     assert hooks(place) == []
 

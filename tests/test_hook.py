@@ -341,16 +341,18 @@ def test_interpreter_that_is_gone_does_not_hurt(office):
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
-@pytest.mark.parametrize("place", ["bin", ".local/bin"])
-def test_plugin_finds_the_turnspan_that_is_installed(office, place):
-    """Without arguments the launcher calls `turnspan hook`, from the PATH or from where uv and pipx put it."""
-    command = office.base / place / "turnspan"
+def test_the_launcher_calls_a_program(office):
+    """With one argument it calls `PROGRAM hook`; without any it does nothing, whatever is on the PATH."""
+    command = office.base / "bin" / "turnspan"
     command.parent.mkdir(parents=True)
     command.write_text('#!/bin/sh\ncd "$OUT"\ncat >tmp\necho "$@" >>tmp\nmv tmp got\n')
     command.chmod(0o755)
     env = {**office.env, "PATH": f"{office.base}/bin:/usr/bin:/bin"}
-    done = subprocess.run([LAUNCHER], input=b"{}\n", capture_output=True, env=env, check=False, timeout=PATIENCE_S)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    for arguments, payload in (((), b"no\n"), ((command,), b"{}\n")):
+        done = subprocess.run(
+            [LAUNCHER, *arguments], input=payload, capture_output=True, env=env, check=False, timeout=PATIENCE_S
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     wait_for((office.out / "got").exists)
     assert (office.out / "got").read_text() == "{}\nhook\n"
 

@@ -1,7 +1,6 @@
 """The Claude Code plugin in `hooks/`: its files, how it finds turnspan, and the real client that installs it."""
 
 import json
-import os
 import shutil
 import stat
 import subprocess
@@ -16,7 +15,16 @@ from e2e.stage import Stage
 
 from turnspan import __version__
 from turnspan.claude.hooks import US, read_sources, registrations
-from turnspan.claude.install import EVENTS, TIMEOUT_S, Runtime, remember_runtime, this_runtime
+from turnspan.claude.install import (
+    EVENTS,
+    TIMEOUT_S,
+    Runtime,
+    Scope,
+    apply,
+    plan_install,
+    remember_runtime,
+    this_runtime,
+)
 from turnspan.claude.settings_json import mentions_us
 from turnspan.hook import HOOK_CODE
 
@@ -24,6 +32,7 @@ PLUGIN = Path(__file__).parents[1] / "hooks"
 MANIFEST = json.loads((PLUGIN / ".claude-plugin" / "plugin.json").read_bytes())
 MARKETPLACE = json.loads((PLUGIN / ".claude-plugin" / "marketplace.json").read_bytes())
 HOOKS = json.loads((PLUGIN / "hooks" / "hooks.json").read_bytes())
+CACHE = Path(".claude", "plugins", "cache", "turnspan", "turnspan", __version__)
 NPM_LATEST = "2.1.197"  # what `npm install @anthropic-ai/claude-code` gave when this was written
 
 
@@ -87,16 +96,15 @@ def test_the_python_hook_is_spelled_the_same():
 
 @pytest.fixture
 def home(tmp_path):
-    """A home without turnspan, and a copy of the plugin next to it."""
-    (tmp_path / "a home" / ".claude").mkdir(parents=True)
-    shutil.copytree(PLUGIN, tmp_path / "a plugin")
+    """A home without turnspan, with the plugin where Claude Code keeps it."""
+    shutil.copytree(PLUGIN, tmp_path / "a home" / CACHE)
     return tmp_path / "a home"
 
 
 def call(home, **env):
     """Call the plugin's hook as the client does."""
     ended = subprocess.run(
-        [str(home.parent / "a plugin" / "find-turnspan")],
+        [str(home / CACHE / "find-turnspan")],
         input=b'{"hook_event_name":"Stop"}',
         env={"HOME": str(home), "PATH": "/usr/bin:/bin", **env},
         capture_output=True,
@@ -127,34 +135,26 @@ def test_without_a_turnspan_nothing_happens(home):
     """Without turnspan the plugin exits with 0 and prints nothing, for every event."""
     call(home)
     call(home, HOME="/nonexistent")
-    call(home, TURNSPAN_PYTHON="/nonexistent/python")
-    call(home, TURNSPAN_PYTHON="python3")
     (home / ".claude" / "turnspan").mkdir()
     (home / ".claude" / "turnspan" / "runtime").write_text("/nonexistent/python\n")
     call(home)
-    (home.parent / "a plugin" / "turnspan-hook").unlink()
+    (home / CACHE / "turnspan-hook").unlink()
     call(home)
     assert not (home / "called").exists()
 
 
 def test_it_looks_in_the_documented_order(home, tmp_path):
-    """The chosen interpreter, then the installed one, then PATH, then ~/.local/bin."""
-    found = []
-    env = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}
+    """The turnspan that `turnspan install` recorded, then ~/.local/bin."""
     program(home / ".local" / "bin" / "turnspan", "local")
-    found.append(wait_for_call(home))
-    program(tmp_path / "bin" / "turnspan", "path")
-    found.append(wait_for_call(home, **env))
+    found = [wait_for_call(home)]
     installed = program(tmp_path / "an env" / "python", "installed")
     remember_runtime({"HOME": str(home)}, Runtime(installed, package(tmp_path / "a lib"), None))
-    found.append(wait_for_call(home, **env))
-    chosen = program(tmp_path / "chosen" / "python", "chosen")
-    found.append(wait_for_call(home, **env, TURNSPAN_PYTHON=str(chosen)))
+    found.append(wait_for_call(home))
     installed.unlink()
-    found.append(wait_for_call(home, **env))
-    assert [line.split("|")[0] for line in found] == ["local", "path", "installed", "chosen", "path"]
-    assert [line.split("|")[1] for line in found[:2]] == ["hook", "hook"]
-    assert str(tmp_path / "a lib") in found[2]
+    found.append(wait_for_call(home))
+    assert [line.split("|")[0] for line in found] == ["local", "installed", "local"]
+    assert found[0].split("|")[1] == "hook"
+    assert str(tmp_path / "a lib") in found[1]
     assert all(line.split("|")[2].strip() == '{"hook_event_name":"Stop"}' for line in found)
 
 
@@ -165,20 +165,37 @@ def wait_for_call(home, **env):
     return wait_for(home / "called")
 
 
-def test_the_configured_directory_of_claude_code_is_honoured(home, tmp_path):
-    """CLAUDE_CONFIG_DIR moves the file that `turnspan install` writes."""
-    env = {"HOME": str(home), "CLAUDE_CONFIG_DIR": str(tmp_path / "elsewhere")}
-    python = program(tmp_path / "env" / "python", "installed")
-    remember_runtime(env, Runtime(python, package(tmp_path / "lib"), None))
-    assert wait_for_call(home, **env).startswith("installed|")
+def test_a_plugin_that_runs_from_a_marketplace_directory(home, tmp_path):
+    """Newer clients do not run a copy: then CLAUDE_PLUGIN_DATA, which the client sets, names its directory."""
+    program(home / ".local" / "bin" / "turnspan", "local")
+    data = str(home / ".claude" / "plugins" / "data" / "turnspan-turnspan")
+    env = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    subprocess.run([PLUGIN / "find-turnspan"], input=b"{}", env={**env, "CLAUDE_PLUGIN_DATA": data}, check=True)
+    assert wait_for(tmp_path / "called").startswith("local|")
 
 
-def test_nothing_is_written_into_the_plugin(home, tmp_path):
+def test_no_variable_of_a_project_names_what_is_run(home, tmp_path):
+    """A project can set TURNSPAN_PYTHON, PATH, HOME and CLAUDE_CONFIG_DIR; the programs of the project are not run."""
+    clone = tmp_path / "clone"
+    planted = program(clone / "bin" / "turnspan", "planted")
+    shutil.copytree(clone / "bin", clone / ".local" / "bin")
+    remember_runtime({"CLAUDE_CONFIG_DIR": str(clone)}, Runtime(planted, package(clone / "lib"), None))
+    remember_runtime({"HOME": str(clone)}, Runtime(planted, package(clone / "lib2"), None))
+    env = {"TURNSPAN_PYTHON": str(planted), "PATH": f"{clone / 'bin'}:/usr/bin:/bin", "CLAUDE_CONFIG_DIR": str(clone)}
+    call(home, **env, HOME=str(clone))
+    program(tmp_path / "own" / "python", "own")
+    own = Runtime(tmp_path / "own" / "python", package(tmp_path / "own" / "lib"), None)
+    remember_runtime({"HOME": str(home)}, own)
+    assert wait_for_call(home, **env).startswith("own|")
+    assert not (clone / "called").exists()
+
+
+def test_nothing_is_written_into_the_plugin(home):
     """The plugin's directory is replaced with every update, so it is never written to."""
     program(home / ".local" / "bin" / "turnspan", "local")
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "a plugin").rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in (home / CACHE).rglob("*")}
     wait_for_call(home)
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "a plugin").rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for path in (home / CACHE).rglob("*")} == before
 
 
 # ---- the real client
@@ -204,9 +221,8 @@ def play(version, root, *, is_project_hostile=False):
     """Install the plugin with a real client in a separate home, and play one turn."""
     received = root / "received"
     received.mkdir(parents=True)
-    bin_directory = root / "bin"
-    bin_directory.mkdir()
-    stand_in = bin_directory / "turnspan"
+    stand_in = root / "run" / "home" / ".local" / "bin" / "turnspan"
+    stand_in.parent.mkdir(parents=True)
     stand_in.write_text(
         f'#!/bin/sh\nenv > "{received}/$$.env"\ncat > "{received}/$$.tmp"\nmv "{received}/$$.tmp" "{received}/$$.json"\n'
     )
@@ -215,7 +231,6 @@ def play(version, root, *, is_project_hostile=False):
 
     def prepare(stage):
         write_settings(stage.home, {"skipDangerousModePermissionPrompt": True})
-        stage.env["PATH"] = f"{bin_directory}:{os.environ['PATH']}"
         options = [
             f"--config={pair}" for pair in ("langfuse_secret_key=sk-lf-1", "langfuse_base_url=http://localhost:1")
         ]
@@ -324,3 +339,31 @@ def test_installed_as_a_plugin_one_turn_arrives_and_uninstalled_none(version, tm
         stage.run("{hello} say hello again")
         stage.wait_for_quiet()
     assert received.read_bytes() == arrived
+
+
+@pytest.mark.slow
+def test_a_project_that_plants_variables_and_vanishes_during_the_turn(version, tmp_path):
+    """The client keeps the variables of a file that a `git checkout` removed; nothing is sent there, nothing widened."""
+    root = tmp_path / "run"
+
+    def prepare(stage):
+        runtime = this_runtime()
+        apply(plan_install(Scope.USER, env=stage.environment(), project=stage.home.project, runtime=runtime))
+        (stage.home.project / ".claude").mkdir(exist_ok=True)
+        stage.env["TURNSPAN_CAPTURE"] = "metadata"
+
+    with Stage(root, version, "planted", prepare) as stage:
+        planted = {"TURNSPAN_OTLP_ENDPOINT": stage.second_sink.url, "TURNSPAN_CAPTURE": "full"}
+        settings = stage.home.project / ".claude" / "settings.json"
+        settings.write_text(json.dumps({"env": planted}))
+        client = stage.start(stage.prompt("{slow} keep this to yourself")[1])
+        stage.wait_gate("slow")
+        settings.unlink()
+        stage.open_gate("slow")
+        client.process.communicate(timeout=90)
+        stage.wait_for_quiet()
+        traces = stage.home.config / "turnspan" / "traces"
+        written = b"".join(path.read_bytes() for path in traces.glob("*.jsonl"))
+    assert (root / "backfill.jsonl").read_bytes() == b""
+    assert written
+    assert b"keep this to yourself" not in written

@@ -157,6 +157,53 @@ def test_links_to_directories_lead_nowhere(project):
     assert set(sessions.agent_files(SessionFile(path.stem, path))) == {"a1"}
 
 
+@pytest.fixture
+def linked(project):
+    """A session with a subagent, and a directory outside the projects directory with files like its own."""
+    main = Writer()
+    main.turn("Hi.", "Hi.")
+    path = main.save(project)
+    save_agent(agent_writer(main, "a1"), project, "a1")
+    outside = project.parent.parent / "outside"
+    outside.mkdir()
+    return SessionFile(path.stem, path), path.with_suffix("") / "subagents", outside
+
+
+def test_agents_that_are_links_out_of_the_projects_directory_are_not_read(linked, project):
+    """Neither a file, nor a directory above it, nor one next to the session; links inside are followed."""
+    session, agents, outside = linked
+    (outside / "agent-b1.jsonl").write_text(f'{{"sessionId":"{session.session_id}"}}\n')
+    (agents / "agent-b1.jsonl").symlink_to(outside / "agent-b1.jsonl")
+    (project / "agent-b2.jsonl").symlink_to(outside / "agent-b1.jsonl")
+    (agents / "agent-b3.jsonl").symlink_to("/dev/zero")
+    (agents / "agent-a2.jsonl").symlink_to(agents / "agent-a1.jsonl")
+    assert set(sessions.agent_files(session)) == {"a1", "a2"}
+    assert sessions.flat_agent_file(session, "b2") is None
+    assert list(sessions.flat_agent_files(session)) == []
+    agents.rename(outside / "subagents")
+    agents.symlink_to(outside / "subagents")
+    assert sessions.agent_files(session) == {}
+    agents.unlink()
+    agents.parent.rmdir()
+    agents.parent.symlink_to(outside)
+    assert sessions.agent_files(session) == {}
+
+
+@pytest.mark.parametrize("target", ["outside", "/dev/zero", "FIFO"])
+def test_descriptions_that_are_links_or_pipes_are_not_read(linked, project, target):
+    """`meta.json` of an agent and `sessions-index.json` of a project are read only if they are files there."""
+    session, agents, outside = linked
+    (outside / "x.json").write_text('{"agentType":"secret","entries":[{"sessionId":"s","summary":"secret"}]}')
+    for path in (agents / "agent-a1.meta.json", project / "sessions-index.json"):
+        path.unlink(missing_ok=True)
+        if target == "FIFO":
+            os.mkfifo(path)
+        else:
+            path.symlink_to(outside / "x.json" if target == "outside" else target)
+    assert sessions.agent_files(session)["a1"].type == ""
+    assert sessions.indexed_titles(project) == {}
+
+
 @pytest.mark.parametrize(
     ("meta", "kind"),
     [

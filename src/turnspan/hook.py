@@ -1,66 +1,66 @@
-"""Takes one event from Claude Code, hands it to a detached worker, and is gone.
+"""Takes one event from Claude Code, starts a detached worker for it, and exits.
 
 Rules:
 
-- Whatever happens, the exit code is 0 and nothing is printed: Claude Code goes on working on exit code 2, and reads
-  any stdout that starts with a brace.
-- Only the standard library, and of that only `os`, `sys`, `select` and `time`: an interpreter started with `-I -S` has
-  little else at hand, and `subprocess` alone takes longer to load than that interpreter takes to start.
-- The payload is not parsed here, and never lies in a file that has a name.
-- Nothing is waited for but stdin, and silence there ends the wait: at once after a whole JSON object, which is an event
-  also when the client never closes its end; otherwise after `SILENCE_S`.
+- The exit code is always 0 and nothing is printed: exit code 2 makes Claude continue, and Claude Code parses any stdout
+  that starts with a brace.
+- Only `os`, `sys`, `select` and `time` of the standard library: the interpreter is started with `-I -S`, and loading
+  `subprocess` alone would take longer than starting it.
+- The payload is not parsed here, and is never written to a file that has a name.
+- It waits only for stdin: until a complete JSON object was read, even if the client does not close its end, or until
+  nothing arrived for `SILENCE_S`.
 - `TURNSPAN_RAISE=1` lets errors through, for tests.
 
-It is registered as `python -I -S -c HOOK_CODE PACKAGE_ROOT`: a module is compiled once, a script with every event, and
-that takes as long as all the rest; an interpreter that does not find its script leaves with 2. The launcher in `hooks/`
-starts the worker without this module; `take_over` is how the worker begins, either way.
+It is registered as `python -I -S -c HOOK_CODE PACKAGE_ROOT`: a module is compiled once, but a script with every event,
+which would double the time; and an interpreter that does not find its script exits with 2. The launcher in `hooks/`
+starts the worker without this module. Either way the worker begins with `take_over`.
 """
 
-# pathlib would take a third of the interpreter's own start to load.
+# Loading pathlib would take a third of the time that the interpreter takes to start.
 # ruff: noqa: PTH100, PTH108, PTH120
 
 import os
 import sys
 
 PAYLOAD_LIMIT = 8 * 1024 * 1024
-SILENCE_S = 0.7  # with the interpreter's start less than a second, half of what SessionEnd grants all hooks together
-WORKER_SILENCE_S = 2.0  # nobody waits for the worker
-READ_S = 5.0  # for a client that dribbles
+SILENCE_S = 0.7  # all SessionEnd hooks together have 1.5 s
+WORKER_SILENCE_S = 2.0  # Claude Code does not wait for the worker
+READ_S = 5.0  # for a client that writes slowly
 PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 HOOK_OPTIONS = ("-I", "-S", "-c")
-HOOK_CODE = (  # the excepthook is for a package that is gone
+HOOK_CODE = (  # the excepthook is for a package that was removed
     "import os, sys; sys.excepthook = lambda *_: os._exit(0); sys.path.append(sys.argv[1]); "
     "from turnspan.hook import main; main()"
 )
 
-# `-c`, not `-m`: runpy is slow to load. Our own root comes last on the path: it helps where `-I` hides the person's own
-# site-packages, and can take the place of nothing. `-X utf8`: what the transcripts name is UTF-8 in any locale.
+# `-c`, not `-m`: runpy is slow to load. Our own root comes last on the path: it is needed if `-I` hides the user's
+# site-packages, and replaces nothing. `-X utf8`: paths in transcripts are UTF-8 in any locale.
 WORKER_OPTIONS = ("-I", "-X", "utf8", "-c")
 WORKER_CODE = "import sys; sys.path.append(sys.argv[1]); from turnspan.worker import main; main()"
 
 
 def main() -> None:
-    """Hand the event over and exit 0, always."""
+    """Start the worker, then exit with 0 in any case."""
     try:
         hand_over()
-    except BaseException:  # no failure of ours, not even an interrupt, is Claude Code's problem
+    except BaseException:  # no failure of ours, not even an interrupt, may reach Claude Code
         if os.environ.get("TURNSPAN_RAISE") == "1":
             sys.excepthook = sys.__excepthook__
             raise
-    os._exit(0)  # without the interpreter's goodbye: faster, and nothing can be printed by it
+    os._exit(0)  # skips the interpreter's shutdown, which takes time and could print something
 
 
 def hand_over() -> None:
-    """Start a worker, in a session of its own, that finds the payload on its stdin."""
+    """Start a worker in a session of its own, with the payload on its stdin."""
     devnull = open_devnull()
     payload = read_payload(SILENCE_S)
-    os.chdir(os.sep)  # a worker must not keep a project's directory busy, nor start in one that is gone
+    os.chdir(os.sep)  # a worker must not keep a project's directory busy, and its own may have been deleted
     _start([sys.executable, *WORKER_OPTIONS, WORKER_CODE, PACKAGE_ROOT], payload, devnull)
 
 
 def take_over() -> bytes:
-    """Read the worker's payload, then hold on to nothing of the client's: no pipe, no session."""
+    """Read the worker's payload, then close the client's pipes and leave its session."""
     devnull = open_devnull()
     payload = read_payload(WORKER_SILENCE_S)
     os.dup2(devnull, 0)
@@ -70,34 +70,34 @@ def take_over() -> bytes:
 
 
 def leave_session() -> None:
-    """Go where no signal to the client's process group arrives."""
-    if sys.platform != "win32" and os.getpgrp() != os.getpid():  # the leader of a group may not, and need not
+    """Move to a session of our own, which gets no signal that is sent to the client's process group."""
+    if sys.platform != "win32" and os.getpgrp() != os.getpid():  # the leader of a group cannot, and need not
         os.setsid()
 
 
 def open_devnull() -> int:
-    """A descriptor on nothing, above 2; those of the first three that were closed lead to nothing from now on."""
+    """Return a descriptor of the null device above 2; those of 0, 1 and 2 that were closed become null devices."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     return descriptor
 
 
 def read_payload(silence_s: float) -> bytes:
-    """What there is on stdin: all of it, or a whole JSON object, or what came in time."""
+    """Return what is on stdin: all of it, a complete JSON object, or what arrived in time."""
     payload = bytearray()
     try:  # noqa: SIM105 - contextlib is slow to load
         _read_into(payload, silence_s)
-    except OSError:  # a directory, or a terminal that went away: the worker will say that this was no event
+    except OSError:  # a directory, or a terminal that was closed: the worker logs that there was no event
         pass
     return bytes(payload)
 
 
 def is_whole(payload: bytearray) -> bool:
-    """Whether every string and every brace of this JSON object has been closed."""
-    if not payload[-9:].rstrip().endswith(b"}"):  # cheaply, most of the times that a long event pauses
+    """Return whether every string and every brace of this JSON object has been closed."""
+    if not payload[-9:].rstrip().endswith(b"}"):  # a cheap test first
         return False
     pieces = payload.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
-    bare = b"".join(pieces[::2])  # what stands outside the strings
+    bare = b"".join(pieces[::2])  # everything outside of strings
     return len(pieces) % 2 == 1 and bare.count(b"{") == bare.count(b"}") > 0
 
 
@@ -126,14 +126,14 @@ if sys.platform != "win32":
             os.posix_spawn(command[0], command, os.environ, file_actions=stdio)
 
     def hold(payload: bytes) -> int:
-        """A descriptor the payload can be read from when we are gone, got without waiting for a reader."""
+        """Return a descriptor to read the payload from after we have exited, without waiting for a reader."""
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         try:
             if os.write(writer, payload) == len(payload):
                 return reader
             return _hold_in_file(payload)
-        except OSError:  # not even a temporary file: the worker has to do with the beginning, which names the session
+        except OSError:  # not even a temporary file: the worker gets the beginning, which names the session
             return reader
 
     def _hold_in_file(payload: bytes) -> int:
@@ -146,7 +146,7 @@ if sys.platform != "win32":
         os.lseek(descriptor, 0, os.SEEK_SET)
         return descriptor
 
-else:  # select() knows no pipes there, and there is no posix_spawn
+else:  # Windows: select() does not work with pipes, and there is no posix_spawn
 
     def _read_into(payload: bytearray, silence_s: float) -> None:
         import threading  # noqa: PLC0415

@@ -60,20 +60,35 @@ def turnspan_home(env: Mapping[str, str]) -> Path:
     return claude_home(env) / "turnspan"
 
 
+def home_of_transcript(path: Path) -> Path | None:
+    """Return the directory of Claude Code's own files that holds this transcript; None if it is in no such directory.
+
+    Variables cannot change it: a project's settings can set CLAUDE_CONFIG_DIR and HOME for a hook.
+    """
+    projects = next((parent for parent in path.parents if parent.name == "projects"), None)
+    is_path = path.is_absolute() and "\0" not in str(path)
+    return projects.parent if projects is not None and is_path else None
+
+
 def _user_home(env: Mapping[str, str]) -> Path:
     named = Path(env.get("USERPROFILE" if sys.platform == "win32" else "HOME") or "")
-    if named.is_absolute():
-        return named
-    if sys.platform != "win32":
-        import pwd  # noqa: PLC0415 - does not exist on Windows
+    home = named if named.is_absolute() else recorded_home()
+    if home is None:
+        raise StateError("no state dir: this user has no home directory", hint="set HOME or CLAUDE_CONFIG_DIR")
+    return home
 
-        try:
-            recorded = Path(pwd.getpwuid(os.geteuid()).pw_dir)
-        except KeyError:  # a container whose user id has no name
-            recorded = Path()
-        if recorded.is_absolute():
-            return recorded
-    raise StateError("no state dir: this user has no home directory", hint="set HOME or CLAUDE_CONFIG_DIR")
+
+def recorded_home() -> Path | None:
+    """Return the home directory in the user database; None if there is none."""
+    if sys.platform == "win32":
+        return None
+    import pwd  # noqa: PLC0415 - does not exist on Windows
+
+    try:
+        recorded = Path(pwd.getpwuid(os.geteuid()).pw_dir)
+    except KeyError:  # a container whose user id has no name
+        return None
+    return recorded if recorded.is_absolute() else None
 
 
 def private_directory(path: Path) -> Path:

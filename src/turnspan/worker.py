@@ -27,8 +27,8 @@ from turnspan.errors import BackendError, ConfigError, TurnspanError
 from turnspan.hook import take_over
 from turnspan.hook_event import parse_event
 from turnspan.log import report
-from turnspan.private_files import Busy, turnspan_home
-from turnspan.settings.config import OFF, load_config
+from turnspan.private_files import Busy, home_of_transcript, turnspan_home
+from turnspan.settings.config import load_config
 from turnspan.ship import ship
 from turnspan.source import sessions
 from turnspan.source.progress import Ending
@@ -77,7 +77,7 @@ def _serve_stdin() -> None:
     payload = take_over()
     env = dict(os.environ)
     try:
-        home = turnspan_home(env)
+        home = _home(payload, env)
     except TurnspanError:
         return  # without a home directory there is no log
     if not payload.strip():  # `turnspan hook` was run in a terminal: not an error of the installation
@@ -99,6 +99,15 @@ def _serve_stdin() -> None:
             raise
 
 
+def _home(payload: bytes, env: Mapping[str, str]) -> Path:
+    """Return our directory: next to the transcript, or, if the payload names none, where the environment says."""
+    with suppress(TurnspanError):
+        found = home_of_transcript(Path(parse_event(payload).transcript_path))
+        if found is not None:
+            return found / "turnspan"
+    return turnspan_home(env)
+
+
 def _born_s() -> float:
     """Return when this process was started; now if that is unknown. The client waited for the hook until then."""
     try:
@@ -118,13 +127,12 @@ def serve(
 ) -> None:
     """Handle one event: export its session, then orphaned ones of the project."""
     project = Path(event.cwd or env.get("CLAUDE_PROJECT_DIR") or "/")
-    config = load_config(env, project=project)
-    for problem in config.problems:
-        log.log_line(config.home, "ERROR", "setting", reason=problem)
+    config = load_config(env, project=project, transcript=Path(event.transcript_path))
+    _note(config, event)
     if event.hook_event_name not in EVENTS:
         raise TurnspanError(f"unknown event {event.hook_event_name[:60]!r}")
     session = _session_of(event, config)
-    if env.get("TURNSPAN_ENABLED", "").strip().lower() in OFF:
+    if config.is_session_off:
         # Switched off for this session: remember it, or another session's worker would export it as orphaned.
         off = {"event": _SWITCHED_OFF, "path": str(session.path)}
         _attend(Context(config, [], clock, sleep), session, off)
@@ -149,6 +157,16 @@ def serve(
     finally:
         for target in opened:
             target.close()
+
+
+def _note(config: Config, event: Event) -> None:
+    """Log problems of the settings, and drop variables that the project has set: a proxy, a certificate, a HOME."""
+    for name in config.planted:
+        os.environ.pop(name, None)
+    for problem in config.problems:
+        log.log_line(config.home, "ERROR", "setting", reason=problem)
+    for sentence in config.ignored if event.hook_event_name == "SessionStart" else ():
+        log.log_line(config.home, "INFO", "setting", reason=sentence)
 
 
 def _attend(context: Context, session: SessionFile, facts: dict[str, Any]) -> None:

@@ -4,7 +4,8 @@ Rules:
 
 - `plan_install` and `plan_uninstall` only read: a `Plan` holds the bytes before and after, and `apply` writes them.
 - If the file has not changed since, `uninstall` restores the same bytes; otherwise it removes only our entries.
-- A hook is registered by absolute paths: the desktop app does not have the user's `PATH`.
+- A hook is registered by absolute paths: the desktop app does not have the user's `PATH`. If its program no longer
+  exists, after `pip uninstall` or in a virtual environment that was moved, it exits with 0 and prints nothing.
 - A client that does not know an event ignores every hook in a file that names it, those of others too: measured with
   StopFailure and the clients 1.0.80 to 2.1.76. So an event is registered only for clients that know it.
 """
@@ -14,7 +15,6 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -28,7 +28,15 @@ import msgspec
 from turnspan import private_files
 from turnspan.claude.hooks import read_sources, sentences
 from turnspan.claude.settings_file import Record, SettingsFile, change, digest, look_at, read_record
-from turnspan.claude.settings_json import containers, hooks_by_event, is_ours, parse_settings, with_hooks, without_hooks
+from turnspan.claude.settings_json import (
+    containers,
+    guarded,
+    hooks_by_event,
+    is_ours,
+    parse_settings,
+    with_hooks,
+    without_hooks,
+)
 from turnspan.claude.settings_reader import read_settings
 from turnspan.errors import ConfigError
 from turnspan.hook import HOOK_CODE, HOOK_OPTIONS, PACKAGE_ROOT
@@ -135,14 +143,14 @@ def plugin_directory(runtime: Runtime) -> Path | None:
 
 
 def hook_of(runtime: Runtime) -> Hook:
-    """The hook that calls us. It never fails with exit code 2, which would make Claude continue."""
+    """The hook that calls us. It never fails: exit code 2 would make Claude continue, and any other is reported."""
     if runtime.launcher is not None and runtime.platform == "linux":  # other systems have smaller pipes
         words = [str(runtime.launcher), str(runtime.python), str(runtime.root)]
     else:
         words = [str(runtime.python), *HOOK_OPTIONS, HOOK_CODE, str(runtime.root)]
     if runtime.platform == "win32":  # the shell may be PowerShell or Git Bash: `args` uses neither
         return {"type": "command", "command": words[0], "args": words[1:], "timeout": TIMEOUT_S}
-    return {"type": "command", "command": shlex.join(words), "timeout": TIMEOUT_S}
+    return {"type": "command", "command": guarded(words), "timeout": TIMEOUT_S}
 
 
 def known_events(client: tuple[int, ...] | None) -> tuple[str, ...]:

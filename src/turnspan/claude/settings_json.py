@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from turnspan.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 Hook = dict[str, object]  # one command as settings.json holds it: type, command, timeout
 
@@ -82,7 +82,7 @@ def mentions_us(hook: Mapping[str, object]) -> bool:
 
 def is_ours(hook: Mapping[str, object]) -> bool:
     """Whether `install` wrote this hook, so that it can change or remove it."""
-    words = _words(hook)
+    words = words_of(hook)
     if not words:
         return False
     program = os.path.basename(words[0].replace("\\", "/")).removesuffix(".exe")  # noqa: PTH119 - any system's path
@@ -91,6 +91,18 @@ def is_ours(hook: Mapping[str, object]) -> bool:
         or (program == "turnspan" and words[1:] == ["hook"])
         or (words[1:4] == ["-I", "-S", "-c"] and _PYTHON_CODE in words[4] and len(words) == 6)
     )
+
+
+def guarded(words: Sequence[str]) -> str:
+    """A shell command that runs a program, or exits with 0 if it does not exist: turnspan may have been removed."""
+    return f"[ ! -x {shlex.quote(words[0])} ] || exec {shlex.join(words)}"
+
+
+def words_of(hook: Mapping[str, object]) -> list[str]:
+    """The words of a hook's command, without the guard that `install` puts in front; empty if it is not a command."""
+    words = _words(hook)
+    is_guarded = len(words) > 7 and words[:3] == ["[", "!", "-x"] and words[4:7] == ["]", "||", "exec"]
+    return words[7:] if is_guarded and words[3] == words[7] else words
 
 
 def _words(hook: Mapping[str, object]) -> list[str]:

@@ -18,10 +18,10 @@ from turnspan.commands.declare import command, json_flag
 def config(ctx: click.Context, *, is_table: bool, is_json: bool) -> None:
     """Show the settings in force and where each comes from.
 
-    Flags override the environment, the environment overrides
-    ~/.claude/turnspan/config.toml, and that overrides the defaults. A project's
-    `.claude/turnspan.toml` can disable export, restrict it and add tags. Keys are
-    never shown.
+    If ~/.claude/turnspan/config.toml names destinations, it decides where traces go
+    and how much; environment variables can only restrict. Otherwise they override the
+    file. A project's `.claude/turnspan.toml` can disable export, restrict it and add
+    tags. Keys are never shown.
 
       turnspan config             the settings in this directory
       turnspan config --json | jq '.settings | map_values(.source)'
@@ -31,7 +31,7 @@ def config(ctx: click.Context, *, is_table: bool, is_json: bool) -> None:
 
     --json, one object: home claude_home settings{name: value source}
     destinations[name type source options policy]
-    project{directory is_off capture withheld tags why} problems[…]
+    project{directory is_off capture withheld tags why} problems[…] ignored[…]
     """
     from turnspan.commands.printing import print_lines, print_record, working_directory
     from turnspan.commands.records import config_record

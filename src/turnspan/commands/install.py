@@ -273,6 +273,8 @@ def _conclude(plan: Plan, config: Config) -> None:
                 f"note: {destination.source} must be set where Claude Code is started; "
                 f"`turnspan install --to {destination.type}` saves it"
             )
+    for sentence in config.ignored:
+        remark(f"note: {sentence}")
     print_line("Sessions that you start from now on are traced. `turnspan status` shows what was sent.")
 
 

@@ -165,6 +165,7 @@ def config_record(config: Config, cwd: str, narrowing: Narrowing, problems: tupl
         ],
         "project": {"directory": cwd, **_fields(narrowing, without=("problems",)), "why": narrowing.why or None},
         "problems": list(problems),
+        "ignored": list(config.ignored),
     }
 
 

@@ -45,7 +45,8 @@ def status(*, is_asking: bool, is_watching: bool, every: float, is_json: bool) -
       hooks[scope path events] hook_ms{stops median_ms longest_ms}
       transcripts unreadable[…] sessions{known off unreadable}
       masked{rule: times} masked_since
-      last_error{at level event facts} problems[…] other_exporters[…]
+      last_error{at level event facts} problems[…] ignored[…]
+      other_exporters[…]
       destinations[name type where source capture answer answer_reason
         sessions turns spans pending{sessions turns is_more open history}
         last_success last_error backoff_until refused[reason spans session_id]

@@ -119,6 +119,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     masked_since: str
     last_error: Line | None
     problems: tuple[str, ...]
+    ignored: tuple[str, ...] = ()  # variables that have no effect
 
 
 def take_status(
@@ -158,6 +159,7 @@ def take_status(
         masked_since=masked_since,
         last_error=last_error,
         problems=config.problems,
+        ignored=config.ignored,
     )
 
 

@@ -44,6 +44,8 @@ def status_lines(status: Status) -> Iterator[str]:
         yield _row("error", _log_line(status.last_error))
     for problem in status.problems:
         yield _row("settings", paint(one_line(problem), _BAD))
+    for sentence in status.ignored:
+        yield _row("settings", one_line(sentence))
     for destination in status.destinations:
         yield ""
         yield from _destination_lines(destination, status.at_s)

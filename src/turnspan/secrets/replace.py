@@ -7,7 +7,8 @@ Rules:
 - The cost is bounded: a `Meter` counts steps, not seconds, so that the result does not depend on the machine. When the
   budget is used up, `OverBudget` is raised and the caller withholds the text.
 - turnspan's own credentials are masked in every spelling and in every capture mode.
-- The user's patterns run on pieces of a few thousand characters, cut at line ends, and may not nest repetitions.
+- The user's patterns run on pieces of a few thousand characters, cut at line ends, and may not nest
+  repetitions or match the same text in too many ways (`backtracking`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _SHORTEST_CREDENTIAL: Final = 4  # anything shorter occurs in every text
 _PASSES: Final = 4  # masking can join two halves of a secret, once; more passes mean that rules trigger each other
 _PIECE, _OVERLAP = 4_000, 500  # characters, for the user's patterns
+_MOST_WAYS: Final = 40_000_000  # to match a piece: less than a second
 _ESCAPE: Final = lazy.pattern(rb"\\u00([2-7][0-9a-fA-F])")
 # Separates texts that are scanned together: no rule matches across it.
 _BETWEEN: Final = b"\n\0\n"
@@ -165,6 +167,13 @@ def _compiled(name: str, source: str) -> re.Pattern[str]:
         raise ConfigError(
             f"the pattern {name!r} repeats a group that holds a repetition or an alternative (exponential time)",
             hint="write the repetition with a possessive quantifier (`++`, `*+`) or without the group",
+        )
+    from turnspan.secrets.backtracking import worst_case  # noqa: PLC0415  most users have no patterns
+
+    if worst_case(source, _PIECE) > _MOST_WAYS:
+        raise ConfigError(
+            f"the pattern {name!r} can match the same text in too many ways, which would take seconds",
+            hint="limit its repetitions (`{0,40}` instead of `*`), or let them match different characters",
         )
     return pattern
 

@@ -1,12 +1,17 @@
-"""Loads the settings: environment over files over defaults, into one frozen `Config`.
+"""Loads the settings from the user's config.toml and the environment into one frozen `Config`.
 
 Rules:
 
-- A destination comes from one source. A key from a file is never sent to an endpoint from the environment: a
-  destination in the environment replaces the one of the same name in the file.
+- If config.toml names destinations, it alone decides where traces go, with which keys and how much is exported. The
+  environment can then only disable and restrict; what it cannot change is listed in `ignored`. Otherwise the
+  environment decides, over the file.
+- Keys are sent only to the server they were configured with: destinations come from the file or from the environment,
+  and one of which a project sets a variable is not used.
 - A destination with an invalid option is not used: a misspelt `base_url` must not send keys to the default server.
-- A project's files can disable export, restrict it and add tags, nothing else. Variables that a project's Claude Code
-  settings put into a hook's environment are ignored; those of the user's own settings also apply on the command line.
+- A project's files can disable export, restrict it and add tags, nothing else. A variable that its Claude Code settings
+  set does not count (`planted`). If it is a switch or the capture mode, the most restrictive value is used, because the
+  user's own value can no longer be seen. The user's own Claude Code settings also apply on the command line.
+- In a hook our directory is the one that holds the transcript, not what a variable says.
 - A problem names the setting, its value and what is allowed. It never stops a worker: the valid rest is used, and the
   problem goes to the log and to the command line.
 """
@@ -15,14 +20,15 @@ from __future__ import annotations
 
 import fnmatch
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from turnspan.claude.settings_reader import as_table, read_settings
+from turnspan.claude.settings_reader import read_settings
 from turnspan.errors import ConfigError
-from turnspan.private_files import claude_home, turnspan_home
+from turnspan.private_files import claude_home, home_of_transcript, recorded_home
 from turnspan.settings.options import (
     CAPTURES,
     OFF,
@@ -35,6 +41,7 @@ from turnspan.settings.options import (
     from_text,
     of_kind,
 )
+from turnspan.settings.planted import LOCATING, OURS, PLUGIN, Planted, planted_in
 from turnspan.settings.project import PROJECT_FILE, Narrowing, narrowed, project_narrowing
 from turnspan.settings.toml_text import read_toml
 
@@ -50,8 +57,7 @@ __all__ = [
 
 TYPES: Final = tuple(OPTIONS)
 CONFIG_NAME: Final = "config.toml"
-_PLUGIN: Final = "CLAUDE_PLUGIN_OPTION_"  # the options of our plugin, as Claude Code passes them to a hook
-_OURS: Final = ("TURNSPAN_", "LANGFUSE_", "CC_LANGFUSE_", _PLUGIN)
+_PROJECT: Final = "the project's Claude Code settings"
 
 
 class Destination(msgspec.Struct, frozen=True):
@@ -74,6 +80,9 @@ class Config(msgspec.Struct, frozen=True):
     destinations: tuple[Destination, ...]
     problems: tuple[str, ...] = ()
     is_invalid: bool = False  # the settings could not be understood, so nothing is exported
+    ignored: tuple[str, ...] = ()  # variables that have no effect, one sentence each
+    planted: frozenset[str] = frozenset()  # variables that a project's settings set
+    is_session_off: bool = False  # the environment of this session disables export
 
     @property
     def is_enabled(self) -> bool:
@@ -88,16 +97,14 @@ class Config(msgspec.Struct, frozen=True):
             return "fix it; `turnspan config` shows the problem"
         if source.startswith("$"):
             return f"unset {source.removeprefix('$')}"
-        if source.startswith("TURNSPAN_ENABLED"):  # in Claude Code's settings
+        if source.partition(" in ")[0] in {"TURNSPAN_ENABLED", *LOCATING}:  # in Claude Code's settings
             return f"remove {source.replace(' in ', ' from ', 1)}"
         return f"set `enabled = true` in {source}"
 
     def narrowing(self, cwd: str) -> Narrowing:
         """What the user's settings and the project's files restrict in a working directory."""
         for pattern in self.values["off"]:
-            expanded = os.path.expanduser(str(pattern)).rstrip("/")  # noqa: PTH111 - a pattern, not a path
-            base = expanded.removesuffix("/**")
-            if cwd and (cwd == base or fnmatch.fnmatchcase(cwd, expanded) or (base != expanded and _is_in(cwd, base))):
+            if cwd and any(_matches(cwd, expanded) for expanded in _expanded(str(pattern))):
                 return Narrowing(is_off=True, why=f"`off` contains {pattern}")
         return project_narrowing(cwd)
 
@@ -109,7 +116,9 @@ class _Loading:
         self.values: dict[str, Any] = {setting.name: setting.default for setting in SETTINGS}
         self.sources = dict.fromkeys(self.values, "default")
         self.problems: list[str] = []
+        self.ignored: list[str] = []
         self.unusable: list[str] = []  # sources that could not be understood
+        self.at_most = CAPTURES[-1]  # also for a destination with a capture mode of its own
 
     def take(self, setting: Setting, value: object, source: str, where: str) -> None:
         """Use a value, or the most restrictive one if it is not valid."""
@@ -124,6 +133,23 @@ class _Loading:
             self.problems.append(f"{where}: {error}; using {_shown(instead)} for now")
         self.sources[setting.name] = source
 
+    def restrict(self, setting: Setting, value: object, label: str, file: TomlFile) -> None:
+        """Use a variable next to a file that names destinations: it can only restrict."""
+        before, source = self.values[setting.name], self.sources[setting.name]
+        self.take(setting, value, label, label)
+        after = self.values[setting.name]
+        if setting.name == "capture":
+            self.at_most = min(self.at_most, after, key=CAPTURES.index)
+        if after != before and _narrower(setting, before, after) == before:
+            self.values[setting.name], self.sources[setting.name] = before, source
+            self.ignored.append(f"{label} is ignored: {file.path} names the destinations, so it can only restrict")
+
+    def withhold(self, setting: Setting, source: str) -> None:
+        """Use the most restrictive value: a project has replaced the user's own."""
+        self.values[setting.name], self.sources[setting.name] = setting.narrowest, source
+        if setting.name == "capture":
+            self.at_most = CAPTURES[0]
+
     def give_up(self, source: str, problem: str) -> None:
         """Export nothing because of a source that could not be understood."""
         self.unusable.append(source)
@@ -134,41 +160,83 @@ class _Loading:
         for source in self.unusable:
             self.values["enabled"], self.sources["enabled"] = False, f"an error in {source}"
 
+    def policy(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """What is exported to a destination with these settings of its own."""
+        policy = {name: own.get(name, self.values[name]) for name in POLICY}
+        return {**policy, "capture": min(policy["capture"], self.at_most, key=CAPTURES.index)}
 
-def load_config(env: Mapping[str, str], flags: Mapping[str, Any] | None = None, project: Path | None = None) -> Config:
-    """Load the settings; variables that the settings of `project`, where a hook runs, have set are ignored."""
-    variables = _Variables(_without_project_env(env, project))
-    home = turnspan_home(env)
+
+def load_config(
+    env: Mapping[str, str],
+    flags: Mapping[str, Any] | None = None,
+    project: Path | None = None,
+    transcript: Path | None = None,
+) -> Config:
+    """Load the settings; in a hook for `project`, the working directory, and the `transcript` of its session."""
+    home = (home_of_transcript(transcript) if transcript is not None else None) or claude_home(env)
+    if project is None and env.get("CLAUDECODE"):  # a command that Claude runs has the variables of a hook
+        with suppress(OSError):  # a deleted directory
+            project = Path.cwd()
+    planted = Planted() if project is None else planted_in(env, project, home, transcript)
+    variables = _Variables(env, home, planted)
     loading = _Loading()
-    file = read_toml(home / CONFIG_NAME, is_ours=True)
+    file = read_toml(home / "turnspan" / CONFIG_NAME, is_ours=True)
     if file.problem:
         loading.give_up(str(file.path), file.problem)
     _take_file(file, loading)
-    for setting in SETTINGS:
-        for name in setting.env:
-            if variables[name]:
-                label = variables.label(name)
-                loading.take(setting, from_text(setting, variables[name]), label, label)
+    is_file_deciding = bool(file.table.get("destinations"))
+    _take_environment(variables, loading, file if is_file_deciding else None)
+    is_off = env.get("TURNSPAN_ENABLED", "").strip().lower() in OFF or "TURNSPAN_ENABLED" in variables.hidden
+    if planted.moves_home:
+        name = min(LOCATING & planted.names)
+        loading.withhold(SETTING["enabled"], f"{name} in {_PROJECT}")
+        is_off = is_off or not LOCATING.isdisjoint(planted.certain)
     loading.conclude()
     for key, value in (flags or {}).items():
         loading.values[key] = checked(SETTING[key], value)
         loading.sources[key] = f"--{key.replace('_', '-')}"
-    found = {destination.name: destination for destination in _in_file(file, loading)}
-    for name, destination in _in_environment(variables, loading).items():
-        found.pop(name, None)
-        if destination is not None:
-            found[name] = destination
-    if not found:
-        found["local"] = Destination("local", "local", {}, _policy(loading.values, {}), "default")
+    if is_file_deciding:
+        found = tuple(_in_file(file, loading))
+        loading.ignored += [
+            f"{variables.label(name)} is ignored: {file.path} names the destinations" for name in variables.destinations
+        ]
+    else:
+        found = tuple(_in_environment(variables, loading))
     return Config(
+        home / "turnspan",
         home,
-        claude_home(env),
         loading.values,
         loading.sources,
-        tuple(found.values()),
+        found or (Destination("local", "local", {}, loading.policy({}), "default"),),
         tuple(loading.problems),
         is_invalid=bool(loading.unusable),
+        ignored=tuple(loading.ignored),
+        planted=planted.certain,
+        is_session_off=is_off,
     )
+
+
+def _take_environment(variables: _Variables, loading: _Loading, file: TomlFile | None) -> None:
+    """Use the variables; `file` names the destinations, if given, and then they can only restrict."""
+    for setting in SETTINGS:
+        for name in setting.env:
+            if name in variables.hidden:
+                if setting.narrowest is not None:
+                    loading.withhold(setting, f"{name} in {_PROJECT}")
+            elif variables[name]:
+                label, value = variables.label(name), from_text(setting, variables[name])
+                if file is not None and setting.narrowest is not None:
+                    loading.restrict(setting, value, label, file)
+                else:
+                    loading.take(setting, value, label, label)
+    loading.ignored += [f"${name} is ignored: set in {_PROJECT}" for name in sorted(variables.hidden)]
+
+
+def _narrower(setting: Setting, one: object, other: object) -> object:
+    """The more restrictive of two values."""
+    if setting.choices:
+        return min(str(one), str(other), key=setting.choices.index)
+    return one if one == setting.narrowest else other
 
 
 def _take_file(file: TomlFile, loading: _Loading) -> None:
@@ -207,7 +275,7 @@ def _in_file(file: TomlFile, loading: _Loading) -> Iterator[Destination]:
                 wrong.append(f"{file.at(table, key)}: [{table}] {error}; nothing is sent to {name} until this is fixed")
         loading.problems += wrong
         if not wrong:
-            yield Destination(name, kind, options, _policy(loading.values, policy), str(file.path))
+            yield Destination(name, kind, options, loading.policy(policy), str(file.path))
 
 
 def _option(kind: str, key: str, value: object) -> Any:  # noqa: ANN401 - of the option's kind
@@ -220,17 +288,16 @@ def _option(kind: str, key: str, value: object) -> Any:  # noqa: ANN401 - of the
     raise ConfigError(f"unknown option {key!r}{_like(key, names)}")
 
 
-def _in_environment(variables: _Variables, loading: _Loading) -> dict[str, Destination | None]:
-    """The destinations in the environment; None for one with an invalid option."""
-    found: dict[str, Destination | None] = {}
-    for prefix in ("", _PLUGIN):  # options of the plugin have the lowest precedence
+def _in_environment(variables: _Variables, loading: _Loading) -> Iterator[Destination]:
+    seen: set[str] = set()
+    for prefix in ("", PLUGIN):  # options of the plugin have the lowest precedence
         for name, options, source, wrong in (_otlp(variables, prefix), _langfuse(variables, prefix)):
-            if name in found or not (options or wrong):
+            if name in seen or not (options or wrong):
                 continue
+            seen.add(name)
             loading.problems += [f"{problem}; nothing is sent to {name} until this is fixed" for problem in wrong]
-            policy = _policy(loading.values, {})
-            found[name] = None if wrong else Destination(name, name, options, policy, variables.label(source))
-    return found
+            if not wrong and not variables.is_planted(name, prefix):
+                yield Destination(name, name, options, loading.policy({}), variables.label(source))
 
 
 _Named = tuple[str, dict[str, Any], str, list[str]]  # a destination's name, its options, their source, problems
@@ -266,24 +333,28 @@ def _langfuse(variables: _Variables, prefix: str) -> _Named:
     return "langfuse", {}, "", []
 
 
-def _policy(values: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: own.get(name, values[name]) for name in POLICY}
-
-
 # ---- the environment
 
 
-class _Variables:
-    """The environment, and below it what the user's Claude Code settings add to a hook's environment."""
+_FAMILIES: Final = {"otlp": ("TURNSPAN_OTLP_",), "langfuse": ("LANGFUSE_", "CC_LANGFUSE_")}
+_KEYS: Final = ("LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY", "LANGFUSE_BASE_URL", "LANGFUSE_HOST")
 
-    def __init__(self, env: Mapping[str, str]) -> None:
-        self._env = env
-        self._directory = claude_home(env)
+
+class _Variables:
+    """The environment, and below it what the user's Claude Code settings add to a hook's environment.
+
+    A variable that a project sets has the value of the user's settings; without one it is `hidden`.
+    """
+
+    def __init__(self, env: Mapping[str, str], directory: Path, planted: Planted) -> None:
+        self._file = directory / "settings.json"
         self._added = {
             name: value
-            for name, value in read_settings(self._directory / "settings.json").table("env").items()
-            if name.startswith(_OURS) and not name.startswith(_PLUGIN) and isinstance(value, str)
+            for name, value in read_settings(self._file).table("env").items()
+            if name.startswith(OURS) and not name.startswith(PLUGIN) and isinstance(value, str)
         }
+        self._env = {name: value for name, value in env.items() if name not in planted.names}
+        self.hidden = {name for name in planted.names if name.startswith(OURS) and name not in self._added}
 
     def __getitem__(self, name: str) -> str:
         """The value of a variable; empty if it is not set."""
@@ -291,46 +362,19 @@ class _Variables:
 
     def label(self, name: str) -> str:
         """Where a variable comes from."""
-        return f"${name}" if self._env.get(name) else f"{name} in {self._directory / 'settings.json'}"
+        return f"${name}" if self._env.get(name) else f"{name} in {self._file}"
 
+    def is_planted(self, destination: str, prefix: str) -> bool:
+        """Whether a project sets a variable of a destination: then the user's own values are not complete."""
+        names = tuple(prefix + family for family in _FAMILIES[destination])
+        return any(name.startswith(names) for name in self.hidden)
 
-def _without_project_env(env: Mapping[str, str], project: Path | None) -> Mapping[str, str]:
-    """The environment without our variables that the project's Claude Code settings set.
-
-    A session may have changed into a subdirectory: newer clients pass the directory where it started, older ones do
-    not. Values cannot be compared to find out who set one: the client converts numbers and booleans to text.
-    """
-    if project is None:
-        return env
-    began = env.get("CLAUDE_PROJECT_DIR")
-    planted: set[str] = set()
-    for directory in (Path(began), project) if began else (project, *project.parents):
-        if not _is_same(directory / ".claude", claude_home(env)):
-            for name in ("settings.json", "settings.local.json"):
-                planted |= _planted_in(directory / ".claude" / name, env)
-    if env.get("TURNSPAN_ENABLED", "").strip().lower() in OFF:
-        planted.discard("TURNSPAN_ENABLED")  # a project may disable export
-    return {name: value for name, value in env.items() if name not in planted}
-
-
-def _planted_in(path: Path, env: Mapping[str, str]) -> set[str]:
-    """The variables that a project's settings set for a hook, also as options of a plugin (2.1.197 accepts them).
-
-    If the file cannot be read, Claude Code perhaps can read it: then any of our variables may come from it.
-    """
-    found = read_settings(path)
-    if found.problem:
-        return {name for name in env if name.startswith(_OURS)}
-    plugins = [as_table(plugin).get("options") for plugin in found.table("pluginConfigs").values()]
-    options = {f"{_PLUGIN}{key.upper()}" for plugin in plugins for key in as_table(plugin)}
-    return {name for name in {*found.table("env"), *options} if name.startswith(_OURS)}
-
-
-def _is_same(directory: Path, other: Path) -> bool:
-    try:
-        return directory.samefile(other)
-    except OSError:
-        return False
+    @property
+    def destinations(self) -> list[str]:
+        """The variables that are set and describe a destination."""
+        known = [name for option in OPTIONS["otlp"] for name in option.env]
+        known += [prefix + name for prefix in ("CC_", "") for name in _KEYS]
+        return [name for prefix in ("", PLUGIN) for name in (prefix + one for one in known) if self[name]]
 
 
 # ---- words
@@ -347,5 +391,15 @@ def _like(key: str, names: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def _is_in(cwd: str, base: str) -> bool:
-    return cwd.startswith((base + "/", base + "\\"))
+def _expanded(pattern: str) -> set[str]:
+    """A pattern with `~` expanded: by HOME, and by the user database, because a project may have set HOME."""
+    expanded = {os.path.expanduser(pattern)}  # noqa: PTH111 - a pattern, not a path
+    if pattern.startswith("~/") and (home := recorded_home()) is not None:
+        expanded.add(f"{home}{pattern[1:]}")
+    return {one.rstrip("/") for one in expanded}
+
+
+def _matches(cwd: str, pattern: str) -> bool:
+    base = pattern.removesuffix("/**")
+    is_in = base != pattern and cwd.startswith((base + "/", base + "\\"))
+    return cwd == base or is_in or fnmatch.fnmatchcase(cwd, pattern)

@@ -3,7 +3,7 @@
 Rules:
 
 - Secrets are never shown: no key, no header value, no password in a URL, no custom pattern (it may be the secret).
-- Problems come last, each with its file and line.
+- Variables that have no effect are named. Problems come last, each with its file and line.
 """
 
 from __future__ import annotations
@@ -66,6 +66,9 @@ def config_lines(config: Config, cwd: str, narrowing: Narrowing, problems: tuple
         yield ""
         yield f"{paint(one_line(cwd), is_bold=True)}  {_from(narrowing.why)}"
         yield from _rows(_asked(narrowing), {})
+    for sentence in config.ignored:
+        yield ""
+        yield paint(f"note: {one_line(sentence)}", "yellow")
     for problem in problems:
         yield ""
         yield paint(f"error: {one_line(problem)}", "red")

@@ -78,7 +78,10 @@ SETTINGS: Final = (
         ("TURNSPAN_TURN_NAMES",), TURN_NAMES, narrowest="number",
     ),
     Setting("prices", str, "", "a JSON file with newer prices"),
-    Setting("recover", bool, True, "export sessions whose worker crashed or never ran", ("TURNSPAN_RECOVER",)),
+    Setting(
+        "recover", bool, True, "export sessions whose worker crashed or never ran", ("TURNSPAN_RECOVER",),
+        narrowest=False,
+    ),
     Setting("attribute_max_bytes", int, 60_000, "maximum size of one attribute; longer values are cut", least=256),
 )  # fmt: skip
 SETTING: Final = {setting.name: setting for setting in SETTINGS}

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 _LONGEST_ID: Final = 128
+_INDEX_BYTES: Final = 16 << 20
 _PORTS: Final = {f"{port}{number}" for port in ("com", "lpt") for number in range(10)}
 _RESERVED: Final = {"con", "prn", "aux", "nul", *_PORTS}  # on Windows
 _FILE_ENDS: Final = frozenset({"jsonl", ".json"})  # the ends of file names: transcripts, and `meta.json`
@@ -102,7 +103,8 @@ class AgentFile(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _meta(self) -> _Meta:
-        return _meta(ends(self.path.with_suffix(".meta.json"), END_BYTES))
+        path = self.path.with_suffix(".meta.json")
+        return _meta(ends(path, END_BYTES) if _stays_in(path, self.path.resolve().parent) else b"")
 
 
 class _Meta(msgspec.Struct, rename="camel"):
@@ -210,6 +212,11 @@ def is_below(path: Path, root: Path) -> bool:
         return False
 
 
+def _stays_in(path: Path | str, root: Path) -> bool:
+    """Whether a path is not a symlink, or one that stays below a directory."""
+    return not os.path.islink(path) or is_below(Path(path), root)  # noqa: PTH114  mostly strings
+
+
 # ---- subagents
 
 
@@ -219,11 +226,17 @@ def agent_files(session: SessionFile) -> dict[str, AgentFile]:
     Every event needs them, and there can be a thousand: so no `Path` objects, and no system call per file.
     """
     found: dict[str, AgentFile] = {}
-    waiting = [str(session.path.parent / session.session_id / "subagents")]
+    own, projects = session.path.parent / session.session_id, session.path.parent.parent
+    waiting = [str(own / "subagents")]
+    if not _stays_in(own, projects) or not _stays_in(waiting[0], projects):
+        return found
     while waiting:
         directory = waiting.pop()
         try:
-            names = os.listdir(directory)  # noqa: PTH208  Path objects would take longer than everything else
+            with os.scandir(directory) as entries:  # Path objects would take longer than everything else
+                names = [
+                    entry.name for entry in entries if not entry.is_symlink() or is_below(Path(entry.path), projects)
+                ]
         except OSError:  # missing, or not a directory
             continue
         for name in sorted([name for name in names if name[-6:] == ".jsonl" and name[:6] == "agent-"]):
@@ -240,7 +253,7 @@ def flat_agent_file(session: SessionFile, agent_id: str) -> AgentFile | None:
     if not is_safe_id(agent_id):
         return None
     path = session.path.parent / f"agent-{agent_id}.jsonl"
-    return AgentFile(agent_id, str(path)) if path.is_file() else None
+    return AgentFile(agent_id, str(path)) if path.is_file() and _stays_in(path, path.parent.parent) else None
 
 
 def flat_agent_files(session: SessionFile, since_ns: int = 0) -> Iterator[AgentFile]:
@@ -251,7 +264,7 @@ def flat_agent_files(session: SessionFile, since_ns: int = 0) -> Iterator[AgentF
         return
     for name in names:
         file = AgentFile(name[6:-6], str(session.path.parent) + os.sep + name)
-        is_its_own = session.session_id.encode() in file.head
+        is_its_own = _stays_in(file.name, session.path.parent.parent) and session.session_id.encode() in file.head
         if is_its_own and (not since_ns or (last_time_ns(file.path) or since_ns) >= since_ns):
             yield file
 
@@ -367,8 +380,9 @@ class _Index(msgspec.Struct):
 
 def indexed_titles(project: Path) -> Mapping[str, str]:
     """Return the titles in `sessions-index.json`, by session."""
+    path = project / "sessions-index.json"
     try:
-        index = msgspec.json.decode((project / "sessions-index.json").read_bytes(), type=_Index)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        index = msgspec.json.decode(ends(path, _INDEX_BYTES) if _stays_in(path, project.parent) else b"", type=_Index)
+    except (TranscriptError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     return {entry.session_id: entry.summary for entry in index.entries if entry.summary}

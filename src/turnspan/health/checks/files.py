@@ -17,6 +17,7 @@ from turnspan.health.log_lines import read_log
 from turnspan.private_files import can_write
 from turnspan.private_files import nearest_existing as nearest
 from turnspan.settings.config import CONFIG_NAME
+from turnspan.settings.planted import LOCATING, OURS, planted_in
 from turnspan.terminal import count
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def _unsafe(home: Path) -> Iterator[Check]:
             found = path.lstat()
         except OSError:
             continue
-        if found.st_uid != os.geteuid():
+        owners = {os.geteuid(), 0} if path.name == CONFIG_NAME else {os.geteuid()}  # root may provide the settings
+        if found.st_uid not in owners:
             yield FILES.bad(f"{path} belongs to another user", "move it away, or run as its owner")
         elif stat.S_ISLNK(found.st_mode):
             if path.name != CONFIG_NAME:  # a linked config file is allowed
@@ -128,9 +130,27 @@ def setting_checks(config: Config, cwd: Path) -> Iterator[Check]:
         path = config.home / CONFIG_NAME
         is_there = nearest(path) == path
         yield SETTINGS.good(f"{path} is valid" if is_there else "no config.toml; none is required")
+    yield from _ineffective(config, cwd)
     if not config.is_enabled and not config.is_invalid:  # an invalid file is an error above
         yield SETTINGS.doubt(
             f"turnspan is disabled by {config.sources['enabled']}: nothing is exported", config.how_to_enable
         )
     elif narrowing.is_off:
         yield SETTINGS.doubt(f"{cwd} is not exported: {narrowing.why}", "remove that to export it")
+
+
+def _ineffective(config: Config, cwd: Path) -> Iterator[Check]:
+    """Variables that have no effect: next to a file that names destinations, or set by the project's settings."""
+    for sentence in config.ignored:
+        if sentence.startswith(("$TURNSPAN_", "TURNSPAN_")):
+            yield SETTINGS.doubt(sentence, f"unset it, or change {config.home / CONFIG_NAME} instead")
+        else:  # perhaps set for other programs
+            yield SETTINGS.good(sentence)
+    planted = planted_in({"CLAUDE_PROJECT_DIR": str(cwd)}, cwd, config.claude_home).certain
+    names = sorted(name for name in planted if name.startswith(OURS) or name in LOCATING)
+    if names:
+        yield SETTINGS.doubt(
+            f"the Claude Code settings of {cwd} set {', '.join(names)}: turnspan ignores what a project sets, "
+            "and uses the most restrictive value instead of a switch or a capture mode",
+            "set them in your own settings or in config.toml, and remove them from the project's",
+        )

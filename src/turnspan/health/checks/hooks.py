@@ -8,7 +8,6 @@ Rules:
 
 from __future__ import annotations
 
-import shlex
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from turnspan import __version__
 from turnspan.claude.hooks import US, Registration, Source, read_sources, registrations, sentences
 from turnspan.claude.install import EVENTS, Scope, client_version, known_events, plan_install, this_runtime
+from turnspan.claude.settings_json import words_of
 from turnspan.delivery import state
 from turnspan.errors import TurnspanError
 from turnspan.health.checks import Group
@@ -146,24 +146,25 @@ def _commands(ours: Sequence[Registration], env: Mapping[str, str]) -> Iterator[
 
 
 def _plugin_command(env: Mapping[str, str]) -> Iterator[Check]:
-    """The plugin searches for turnspan, first in the file that `turnspan install` writes."""
+    """What the plugin calls: what `turnspan install` recorded, or the program of uv and pipx."""
     try:
         python, root = (turnspan_home(env) / "runtime").read_text(encoding="utf-8").splitlines()[:2]
     except (OSError, ValueError):
-        yield GROUP.doubt(
-            "the plugin searches for turnspan on the PATH, which is different in a desktop app",
-            "run `turnspan install --plugin`, which records the path of turnspan",
-        )
+        program = claude_home(env).parent / ".local" / "bin" / "turnspan"
+        if program.is_file():
+            yield GROUP.good(f"the plugin calls {program}")
+        else:
+            yield GROUP.bad(
+                f"the plugin does not find turnspan: it is not {program}, and no other path was recorded",
+                "run `turnspan install --plugin`, which records the path of turnspan",
+            )
         return
     yield from _trial(Path(python), Path(root), "`turnspan install --plugin`")
 
 
 def _command(hook: Registration, *, is_trusted: bool) -> Iterator[Check]:
     again = f"`turnspan install --scope {hook.scope}`" if hook.scope in set(Scope) else "your organisation"
-    try:
-        words = [word for word in shlex.split(hook.command) if word]
-    except ValueError:
-        words = []
+    words = [word for word in words_of({"command": hook.command}) if word]
     if not words or not Path(words[0]).is_absolute():
         yield GROUP.doubt(
             f"the hook in {hook.scope} depends on the PATH, which is different in a desktop app or an editor",
