@@ -105,7 +105,7 @@ class Sender:
             patience.renew()
             return parent.pause(self._ahead_s())
 
-        ending = Ending(now_ns=time.time_ns())
+        ending = Ending(now_ns=time.time_ns(), is_asked=True)
         send = resend if self._orders.is_resend else ship
         shipped = send(job.session, target, ending, time.time, is_patient=patience, should_continue=goes_on)
         if patience.is_cut_short:

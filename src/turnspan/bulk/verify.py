@@ -26,7 +26,6 @@ from turnspan.delivery import state
 from turnspan.ship import send_again, send_unsent
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
-from turnspan.source.scan import size_of
 from turnspan.trace.tally import Tally, tally_of
 from turnspan.unsent import Rest
 
@@ -97,7 +96,7 @@ def repair(
             ending = expected.ending
             done.append(send_again(session, target, ending, time.time, again, is_patient=is_patient))
         if found.unsent and all(shipped.is_complete for shipped in done):
-            ending = Ending(now_ns=now_ns)
+            ending = Ending(now_ns=now_ns, is_asked=True)
             done.append(send_unsent(session, target, ending, time.time, stored.spans, is_patient=is_patient))
         return done
 
@@ -140,9 +139,10 @@ def _sides(
     unsent = [(_outline(trace), _ids([left])) for trace, left in rest.traces()]
     if cursor.progress == Progress() and not checkpoint.is_off:  # nothing was acknowledged: the rest is everything
         project = rest.cwd or session.project
-        expected = _Expected([trace for trace, _ in unsent], Ending(now_ns=now_ns), project, rest.off)
+        expected = _Expected([trace for trace, _ in unsent], rest.ending, project, rest.off)
     else:
-        ending = _ending(session, cursor, rest, now_ns)
+        # What was acknowledged has ended, whatever showed it then.
+        ending = msgspec.structs.replace(rest.ending, acknowledged=cursor.progress.main.offset)
         reading = Reading(session, Progress(), ending, target.prices)
         traces = (_outline(trace) for piece in reading.pieces() for trace in piece.traces)
         expected = _expected(session, traces, ending, lambda cwd: checkpoint.is_off or target.mask.is_off(cwd))
@@ -154,15 +154,6 @@ def _outline(trace: Trace) -> Trace:
     """A trace without its content: ids, kinds and figures."""
     spans = tuple(msgspec.structs.replace(span, input=None, output=None) for span in trace.spans)
     return msgspec.structs.replace(trace, spans=spans)
-
-
-def _ending(session: SessionFile, cursor: state.Cursor, rest: Rest, now_ns: int) -> Ending:
-    """What is known of the session's end: a turn that was acknowledged has ended, if none is in progress after it.
-
-    Its offset need not be the file's end: the client writes the duration of a turn after its hook has returned.
-    """
-    is_at_end = cursor.progress.main.offset == size_of(session.path)
-    return Ending(is_stopped=is_at_end or not rest.has_open_turn, now_ns=now_ns)
 
 
 def _expected(

@@ -185,7 +185,7 @@ class Reading:
     def _has_ended(self, grouper: Grouper) -> bool:
         """Whether what is open can be exported."""
         ending, turns = self._ending, grouper.unsealed
-        if ending.is_over:
+        if ending.is_over or grouper.end <= ending.acknowledged or (ending.is_asked and grouper.is_closed):
             return True
         if ending.is_stopped and not self._began_later(turns):
             words = ending.last_words
