@@ -69,6 +69,11 @@ class Shipped(msgspec.Struct):
     unknown: dict[str, int] = {}
 
     @property
+    def unreadable(self) -> int:
+        """How many lines could not be read."""
+        return self.noticed.get("unreadable", 0) + self.noticed.get("oversized", 0)
+
+    @property
     def is_complete(self) -> bool:
         """Whether everything that may be exported has arrived."""
         return self.stopped is None and self.held_until_s is None and not self.is_interrupted

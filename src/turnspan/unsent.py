@@ -184,6 +184,7 @@ class Rest:
         self.copied = 0
         self.off = 0
         self.has_open_turn = False
+        self.unreadable = 0  # lines
 
     def traces(self) -> Iterator[tuple[Trace, Trace]]:
         """Yield each trace as it was built, and with only its unsent spans. Raises TranscriptError, StateError."""
@@ -218,6 +219,7 @@ class Rest:
                     unsent.append((trace, left))
             yield piece.progress, unsent
         self.has_open_turn = reading.has_unsealed
+        self.unreadable = reading.anomalies.unreadable + reading.anomalies.oversized
 
 
 def read_unsent(session: SessionFile, target: Target, now_ns: int, *, is_resend: bool = False) -> Unsent:

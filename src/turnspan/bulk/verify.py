@@ -13,6 +13,8 @@ Rules:
   and the session is not complete.
 - A backend that does not answer is not an empty one: the session is unknown, and not repaired.
 - A repair sends exactly what is missing, through `ship`.
+- Responses and tool calls are also counted in the files, independently of how spans are built (`recount`). One that no
+  span has is overlooked: the session is not complete, and no repair helps.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from turnspan.bulk.recount import Recount, recount
 from turnspan.delivery import state
 from turnspan.ship import send_again, send_unsent
 from turnspan.source.progress import Ending, Progress
@@ -59,6 +62,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     off: int = 0  # traces that are switched off
     is_unknown: bool = False  # the backend can be queried, but did not answer
     silence: str = ""  # why it did not answer, if known
+    overlooked: Recount = Recount()  # responses and tool calls in the files that no span has
 
     @property
     def missing(self) -> int:
@@ -67,8 +71,8 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_complete(self) -> bool:
-        """Whether every expected span arrived."""
-        return not self.missing and not self.doubtful and not self.is_unknown
+        """Whether every expected span arrived, and every response in the files is expected."""
+        return not (self.missing or self.doubtful or self.is_unknown or self.overlooked.total)
 
 
 def check(session: SessionFile, target: Target, config: Config, holdings: Holdings | None, now_ns: int) -> Checked:
@@ -111,6 +115,7 @@ class _Expected(msgspec.Struct, frozen=True):
     ending: Ending  # what is known about the session's end
     project: str
     off: int
+    overlooked: Recount
 
 
 class _Acknowledged(msgspec.Struct, frozen=True):
@@ -139,13 +144,14 @@ def _sides(
     unsent = [(_outline(trace), _ids([left])) for trace, left in rest.traces()]
     if cursor.progress == Progress() and not checkpoint.is_off:  # nothing was acknowledged: the rest is everything
         project = rest.cwd or session.project
-        expected = _Expected([trace for trace, _ in unsent], rest.ending, project, rest.off)
+        traces = [trace for trace, _ in unsent]
+        expected = _Expected(traces, rest.ending, project, rest.off, overlooked(session, traces))
     else:
         # What was acknowledged has ended, whatever showed it then.
         ending = msgspec.structs.replace(rest.ending, acknowledged=cursor.progress.main.offset)
         reading = Reading(session, Progress(), ending, target.prices)
-        traces = (_outline(trace) for piece in reading.pieces() for trace in piece.traces)
-        expected = _expected(session, traces, ending, lambda cwd: checkpoint.is_off or target.mask.is_off(cwd))
+        built = (_outline(trace) for piece in reading.pieces() for trace in piece.traces)
+        expected = _expected(session, built, ending, lambda cwd: checkpoint.is_off or target.mask.is_off(cwd))
     not_sent = frozenset[bytes]().union(*(spans for _, spans in unsent))
     return expected, _acknowledged(cursor, not_sent), _stored(expected, holdings)
 
@@ -168,7 +174,28 @@ def _expected(
             off += 1
         else:
             wanted.append(trace)
-    return _Expected(wanted, ending, project or session.project, off)
+    return _Expected(wanted, ending, project or session.project, off, overlooked(session, wanted))
+
+
+def overlooked(session: SessionFile, traces: Iterable[Trace]) -> Recount:
+    """Return the responses and tool calls in a session's files that neither these traces nor a complete reading has.
+
+    The complete reading also has what is open or switched off, and knows what is skipped on purpose: copied turns and
+    warm-ups.
+    """
+    left = recount(session).minus(_identities(traces))
+    if not left.total:
+        return left
+    reading = Reading(session, Progress(), Ending(is_over=True))
+    for piece in reading.pieces():
+        left = left.minus(_identities(piece.traces))
+    return left.minus(reading.skipped)
+
+
+def _identities(traces: Iterable[Trace]) -> set[str]:
+    """Return the ids of the responses and tool calls of some traces."""
+    names = ("response_id", "tool_call_id")
+    return {str(span.facts[name]) for trace in traces for span in trace.spans for name in names if name in span.facts}
 
 
 def _acknowledged(cursor: state.Cursor, unsent: frozenset[bytes]) -> _Acknowledged:
@@ -215,6 +242,7 @@ def _compare(session: SessionFile, expected: _Expected, acknowledged: _Acknowled
         off=expected.off,
         is_unknown=stored.silence is not None,
         silence=stored.silence or "",
+        overlooked=expected.overlooked,
     )
 
 

@@ -64,8 +64,8 @@ def backfill(
     Exit code: 0 if everything was acknowledged, 1 if not, 130 after Ctrl-C.
 
     --json, one object: destinations seconds sessions turns spans copied off open
-    refused cut masked{rule: times} left{session or project: why}
-    given_up{destination: why}
+    refused cut masked{rule: times} unreadable{session: lines}
+    left{session or project: why} given_up{destination: why}
     pending is_interrupted is_complete
     resend_since (null unless a --resend is not complete)
     """
