@@ -1,6 +1,7 @@
 """An OTLP/HTTP server on loopback that keeps every receipt of every span.
 
-Rules: a body that does not decode is answered 400 and kept as `undecodable`; everything else is acknowledged. Each
+Rules: a body that does not decode is answered 400 and kept as `undecodable`; everything else is acknowledged, or
+answered 503 and not kept while `is_down`. Each
 receipt is a line of `sink.jsonl`, so a span that comes twice is there twice.
 """
 
@@ -73,6 +74,7 @@ class Sink:
         self._out = kept.open("a", buffering=1)
         self._lock = threading.Lock()
         self.requests = 0
+        self.is_down = False
         sink = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -85,7 +87,7 @@ class Sink:
                 raw = self.rfile.read(int(self.headers.get("content-length") or 0))
                 if self.headers.get("content-encoding") == "gzip":
                     raw = gzip.decompress(raw)
-                status = sink.keep(self.path, raw)
+                status = 503 if sink.is_down else sink.keep(self.path, raw)
                 body = ExportTraceServiceResponse().SerializeToString()
                 self.send_response(status)
                 self.send_header("content-type", "application/x-protobuf")

@@ -10,6 +10,8 @@ Rules:
 - Linux: the process is gone if the pid does not exist, is a zombie, or has another start time (field 22 of
   `/proc/<pid>/stat`). A pid of another machine or container (`pidDomain`) says nothing.
 - macOS: the start time is a text of `ps`, so only the pid is checked.
+- A session that was killed and is now open in an older client, which writes no such file, looks killed: what its turn
+  still writes is exported as a later part of the same trace.
 - Windows: nothing is known, because a pid cannot be checked without a handle. The timeouts apply.
 """
 
