@@ -185,6 +185,7 @@ class Rest:
         self.off = 0
         self.has_open_turn = False
         self.unreadable = 0  # lines
+        self.is_rewritten = False  # the file is not the one that was acknowledged
 
     def traces(self) -> Iterator[tuple[Trace, Trace]]:
         """Yield each trace as it was built, and with only its unsent spans. Raises TranscriptError, StateError."""
@@ -218,7 +219,7 @@ class Rest:
                 elif left := without(trace, arrived):
                     unsent.append((trace, left))
             yield piece.progress, unsent
-        self.has_open_turn = reading.has_unsealed
+        self.has_open_turn, self.is_rewritten = reading.has_unsealed, reading.is_rewritten
         self.unreadable = reading.anomalies.unreadable + reading.anomalies.oversized
 
 

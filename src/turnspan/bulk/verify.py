@@ -148,7 +148,8 @@ def _sides(
         expected = _Expected(traces, rest.ending, project, rest.off, overlooked(session, traces))
     else:
         # What was acknowledged has ended, whatever showed it then.
-        ending = msgspec.structs.replace(rest.ending, acknowledged=cursor.progress.main.offset)
+        acknowledged = 0 if rest.is_rewritten else cursor.progress.main.offset
+        ending = msgspec.structs.replace(rest.ending, acknowledged=acknowledged)
         reading = Reading(session, Progress(), ending, target.prices)
         built = (_outline(trace) for piece in reading.pieces() for trace in piece.traces)
         expected = _expected(session, built, ending, lambda cwd: checkpoint.is_off or target.mask.is_off(cwd))
