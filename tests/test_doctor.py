@@ -830,6 +830,19 @@ def test_unknown_lines_and_fields(place):
     assert "unknown fields, not needed: mood (2.9.1)" in said
 
 
+def test_lines_that_cannot_be_read(place):
+    """Damaged lines are counted once each, and their sessions are named."""
+    for number in (1, 2):
+        writer = Writer(f"{number}e55104a-0000-4000-8000-000000000001")
+        writer.turn("weave", "Woven.")
+        path = writer.save(place.claude / "projects" / "-p")
+        path.write_bytes(path.read_bytes() + writer.lines()[-1][:150] + b"\n")
+    said = [check.says for check in place.about("Transcripts")]
+    [line] = [words for words in said if "cannot be read" in words]
+    assert line.startswith("2 lines of 2 sessions cannot be read: ")
+    assert {"1e55104a", "2e55104a"} <= {word.strip(",") for word in line.split()}
+
+
 def test_unreadable_transcripts():
     """An unreadable project or file is reported; the others are checked."""
     with tempfile.TemporaryDirectory() as directory:

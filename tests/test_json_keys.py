@@ -17,7 +17,7 @@ SESSION = "5e55104a-0000-4000-8000-000000000001"
 OLD = "01d00000-0000-4000-8000-000000000001"
 SECRET = "AKIA" + "Q7ZXW2MB4KPL9TRN"  # not a real key
 # Objects whose keys are data: rules, sessions, destinations, what a tool was called with.
-MAPS = {"masked", "left", "given_up", "failed", "unsent", "facts", "arguments", "projects"}
+MAPS = {"masked", "left", "given_up", "failed", "unreadable", "unsent", "facts", "arguments", "projects"}
 COMMANDS = {
     "show": ("show", SESSION),
     "sessions": ("sessions",),

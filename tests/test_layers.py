@@ -32,8 +32,8 @@ MAY_IMPORT = {
     "settings": {"claude", "errors", "lazy", "private_files", "terminal"},
     "backends": {"trace", "settings", "errors", "lazy", "private_files"},
     "delivery": {"backends", "settings", "source", "trace", "secrets", "errors", "private_files"},
-    "unsent": {"delivery", "errors", "source", "trace"},
-    "ship": {"backends", "delivery", "source", "trace", "unsent"},
+    "unsent": {"claude", "delivery", "errors", "source", "trace"},
+    "ship": {"backends", "delivery", "errors", "source", "trace", "unsent"},
     # One event.
     "log": {"backends", "errors", "private_files", "settings", "ship", "source"},
     "hook": set(),

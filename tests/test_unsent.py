@@ -2,19 +2,25 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
+from datetime import UTC, datetime
 
 import pytest
+from backends.servers import OK, HttpServer, reply
 from rows import MODEL, Writer, agent_writer, save_agent
 
-from turnspan.delivery import state
+from turnspan.delivery import backoff, state
 from turnspan.delivery.destinations import Target, since
+from turnspan.hook_event import Event
 from turnspan.settings.config import load_config
 from turnspan.ship import ship
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
 from turnspan.source.sessions import session_at
 from turnspan.unsent import may_have_more
+from turnspan.worker import serve
 
 ONE = "5e55104a-0000-4000-8000-000000000001"
 TWO = "5e55104a-0000-4000-8000-000000000002"
@@ -252,3 +258,98 @@ def test_an_agent_that_was_resumed_is_unsent_though_its_session_is_unchanged(cla
     assert status["destinations"][0]["pending"]["sessions"] == 1
     assert planned["destinations"]["local"]["total"]["generations"] == 1
     assert [one["unsent"]["local"]["generations"] for one in kept["expiring"]] == [1]
+
+
+# ---- an outage, a killed client, a turn that has just ended
+
+
+def recent(claude_home, number=1, tag="r", **options):
+    """Return a session that began seconds ago."""
+    writer = Writer(f"5e55104a-0000-4000-8000-{number:012}", tag=tag, **options)
+    writer.now = datetime.fromtimestamp(time.time() - 20, tz=UTC)
+    return writer, claude_home / "projects" / "-p"
+
+
+def event(name, writer, directory, **more):
+    """Have one event handled, without waiting for anything."""
+    path = writer.save(directory)
+    happened = Event(hook_event_name=name, session_id=writer.session, transcript_path=str(path), cwd="/home", **more)
+    serve(happened, os.environ, time.time, lambda _seconds: None)
+
+
+def pending(command):
+    """Return what `status` says is pending at the first destination."""
+    _, [found] = asked(command, "status")
+    counted = found["destinations"][0]["pending"]
+    return counted["sessions"], counted["turns"], counted["open"]
+
+
+def test_an_outage_that_outlasts_a_session(claude_home, command, monkeypatch):
+    """A server is down when a session ends: `status`, `backfill` and `verify` say what is true, before and after."""
+    with HttpServer(reply(503)) as server:
+        monkeypatch.setenv("TURNSPAN_OTLP_ENDPOINT", server.url)
+        identity = Target(load_config(os.environ).destinations[0], load_config(os.environ)).identity
+        writer, directory = recent(claude_home)
+        writer.turn("One.", "First.")
+        event("Stop", writer, directory, last_assistant_message="First.")
+        writer.prompt("Two.")
+        writer.save(directory)
+        assert pending(command) == (1, 1, 1)
+        writer.say("Second.")
+        event("Stop", writer, directory, last_assistant_message="Second.")
+        assert pending(command) == (1, 2, 0)
+        writer.prompt("Three, which ends with the session.")
+        event("SessionEnd", writer, directory)
+        assert pending(command) == (1, 3, 0)
+        code, [found] = asked(command, "verify")
+        assert (code, found["is_complete"]) == (1, False)
+        assert found["differences"][0]["expected"]["turns"] == 3
+        server.answers = [OK]
+        backoff.clear(claude_home / "turnspan", identity)  # its time is over
+        code, [found] = asked(command, "backfill", "--jobs", "1")
+        assert (code, found["is_complete"], found["turns"], found["open"]) == (0, True, 3, 0)
+        assert pending(command) == (0, 0, 0)
+        code, [found] = asked(command, "verify")
+        assert (code, found["is_complete"]) == (0, True)
+        assert found["destinations"]["otlp"]["acknowledged"]["turns"] == 3
+
+
+def test_a_killed_client_is_backfilled_at_once(claude_home, command):
+    """Its process is gone, so its last turn has ended, however recent it is."""
+    writer, directory = recent(claude_home)
+    writer.turn("One.", "First.")
+    writer.prompt("Two.")
+    writer.call("Bash", {"command": "sleep 100"})
+    writer.save(directory)
+    _, [found] = asked(command, "backfill", "--jobs", "1")
+    assert (found["turns"], found["open"]) == (1, 1)
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    (claude_home / "sessions").mkdir()
+    named = {"pid": process.pid, "procStart": "1", "sessionId": writer.session}
+    (claude_home / "sessions" / f"{process.pid}.json").write_text(json.dumps(named))
+    code, [found] = asked(command, "verify")
+    assert (code, found["differences"][0]["acknowledged"]["turns"]) == (1, 1)
+    assert pending(command) == (1, 1, 0)
+    code, [found] = asked(command, "backfill", "--jobs", "1")
+    assert (code, found["turns"], found["open"]) == (0, 1, 0)
+    assert asked(command, "verify")[0] == 0
+    (claude_home / "sessions" / f"{process.pid}.json").unlink()  # the client's next start may do that
+    code, [found] = asked(command, "verify")
+    assert (code, found["destinations"]["local"]["expected"]["turns"]) == (0, 2)
+
+
+@pytest.mark.parametrize("subtype", ["stop_hook_summary", "turn_duration"])
+def test_a_turn_with_its_closing_row_is_backfilled_at_once(claude_home, command, subtype):
+    """The client writes such a row when a turn has ended: an explicit backfill does not wait ten minutes."""
+    writer, directory = recent(claude_home)
+    writer.turn("One.", "First.")
+    writer.save(directory)
+    _, [found] = asked(command, "backfill", "--jobs", "1")
+    assert (found["turns"], found["open"]) == (0, 1)
+    writer.row("system", subtype=subtype, durationMs=1200)
+    writer.save(directory)
+    assert asked(command, "verify")[0] == 1
+    code, [found] = asked(command, "backfill", "--jobs", "1")
+    assert (code, found["turns"], found["open"]) == (0, 1, 0)
+    assert asked(command, "verify")[0] == 0

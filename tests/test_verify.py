@@ -20,6 +20,7 @@ from rows import Writer
 from turnspan.backends.jaeger import JaegerBackend
 from turnspan.backends.local import read_spans
 from turnspan.backends.reading import reader_of
+from turnspan.bulk.recount import Recount, recount
 from turnspan.bulk.report import Verified, verify_lines
 from turnspan.bulk.retention import Period, cleanup_period, expiring
 from turnspan.bulk.verify import check, repair
@@ -30,6 +31,8 @@ from turnspan.ship import ship
 from turnspan.source.progress import Ending
 from turnspan.source.sessions import all_sessions
 
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+RECORDINGS = Path(__file__).parents[2] / "shared" / "corpus"  # if they are there
 GENERATOR = Path(__file__).parent.parent / "benchmarks" / "generate.py"
 START = "from turnspan.cli import main; main()"
 SEED = 20
@@ -564,3 +567,69 @@ def test_the_shortest_cleanup_period_counts(tmp_path):
     assert cleanup_period(claude, managed=()) == local
     ruled = says(policy, 9999)
     assert cleanup_period(claude, managed=(policy,)) == ruled
+
+
+# ---- what the export does not recognise
+
+
+def rows_of(*rows):
+    """Return rows as the lines of a file, with spaces after the colons."""
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def test_responses_are_counted_independently(tmp_path):
+    """Every message id and tool id of a model counts once, in all files of a session, however the JSON is written."""
+    project = tmp_path / "-p"
+    subagents = project / "5e55104a-0000-4000-8000-000000000001" / "subagents"
+    subagents.mkdir(parents=True)
+    said = {"id": "msg_1", "model": "m", "content": [{"type": "tool_use", "id": "toolu_1"}, {"type": "text"}]}
+    (project / "5e55104a-0000-4000-8000-000000000001.jsonl").write_text(
+        rows_of(
+            {"type": "assistant", "message": said},
+            {"message": said, "type": "assistant"},
+            {"type": "assistant", "message": {"id": "msg_2", "model": "<synthetic>"}},
+            {"type": "assistant", "isApiErrorMessage": True, "message": {"id": "msg_3", "model": "m"}},
+            {"type": "user", "message": {"id": "msg_4", "role": "assistant"}},
+            {"type": "progress", "data": {"message": {"type": "assistant", "message": {**said, "id": "msg_5"}}}},
+            {"type": "progress", "data": {"message": "assistant"}},
+        )
+        + '{"type":"assistant","message":{"id":"msg_6"'
+    )
+    (subagents / "agent-a1.jsonl").write_text(rows_of({"type": "assistant", "message": {"id": "msg_7", "content": ""}}))
+    [session] = all_sessions(tmp_path)
+    assert recount(session) == Recount(frozenset({"msg_1", "msg_5", "msg_7"}), frozenset({"toolu_1"}))
+
+
+def test_a_response_that_the_export_does_not_recognise_is_reported(tmp_path):
+    """It is in the files and in no span: verify does not call the session complete, and a repair does not hide it."""
+    claude = tmp_path / "claude"
+    session = Writer(version="1.0.44")
+    session.turn("weave", "Woven.")
+    session.say("Taken for a repeated answer.", message="msg_unseen", parentUuid=None)
+    del session.rows[-1]["requestId"]
+    session.save(claude / "projects" / "-home-ada-loom")
+    assert turnspan(claude, "backfill")[0] == 0
+    code, out = turnspan(claude, "verify")
+    assert code == 1
+    assert "1 response in the files not exported" in out
+    code, out = turnspan(claude, "verify", "--json")
+    found = json.loads(out)
+    assert (code, found["is_complete"]) == (1, False)
+    assert [one["overlooked"] for one in found["differences"]] == [["msg_unseen"]]
+    code, out = turnspan(claude, "verify", "--repair")
+    assert code == 1
+    assert "turnspan does not recognise some of its responses" in out
+
+
+def test_verify_is_silent_after_a_backfill_of_every_fixture(tmp_path):
+    """Copies, warm-ups and API errors are no false alarm, in any fixture or recording."""
+    claude = tmp_path / "claude"
+    for tree in (FIXTURES, RECORDINGS):
+        for number, project in enumerate(sorted(path for path in tree.rglob("projects/*") if path.is_dir())):
+            shutil.copytree(project, claude / "projects" / f"{tree.name}-{number}{project.name}")
+    code, out = turnspan(claude, "backfill", "--json")
+    assert code == 0, out
+    code, out = turnspan(claude, "verify", "--json")
+    found = json.loads(out)
+    assert (code, found["differences"], found["failed"]) == (0, [], {})
+    assert found["destinations"]["local"]["expected"]["generations"] > 100

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -23,7 +24,7 @@ from rows import Writer, agent_writer, save_agent
 
 from turnspan.backends import Answer, Verdict
 from turnspan.delivery import marks, state
-from turnspan.errors import TurnspanError
+from turnspan.errors import BackendError, TurnspanError
 from turnspan.health.log_lines import read_log
 from turnspan.hook_event import Event, parse_event
 from turnspan.log import LOG_NAME
@@ -922,3 +923,209 @@ def test_the_hook_command_in_a_terminal_is_not_an_error(office):
     subprocess.run(command, env={**os.environ, **office.env}, input=b"\n", check=True, timeout=60)
     [line] = read_log(office.home)
     assert (line.level, line.event) == ("INFO", "no event")
+
+
+# ---- what an event said is remembered until it is acknowledged
+
+
+def state_of(office, writer):
+    """Return the cursor of a session."""
+    [cursor] = state.known(office.home, writer.session).destinations.values()
+    return cursor
+
+
+@pytest.mark.parametrize("answer", [LATER, CREDENTIALS])
+def test_a_session_that_ended_during_an_outage_is_sent_by_the_next_event_of_the_project(office, answer):
+    """Its Stop and SessionEnd are not forgotten: nothing waits for ten idle minutes."""
+    writer, other = office.writer(1), office.writer(2)
+    office.backend.answers = [answer]
+    writer.turn("One.", "First.")
+    office.stop(writer)
+    writer.turn("Two.", "Second.")
+    office.stop(writer)
+    writer.prompt("Three, which ends with the session.")
+    office.save(writer)
+    office.serve("SessionEnd", writer)
+    office.backend.answers = [ACKNOWLEDGED]
+    office.now_s += 31
+    office.serve("SessionStart", other)
+    assert turns(office.backend) == ["Turn 1", "Turn 2", "Turn 3"]
+    assert office.backend.twice == []
+    assert state_of(office, writer).reported == state.Reported()
+
+
+def test_a_stop_during_a_backoff_is_remembered_without_content(office):
+    """The state holds a time and a digest of the last message, not the message."""
+    writer = office.writer()
+    office.backend.answers = [LATER]
+    writer.turn("Hello.", "Good day.")
+    office.stop(writer)
+    writer.turn("And now?", "Secret words.")
+    office.stop(writer)
+    assert state_of(office, writer).reported.words is not None
+    assert state_of(office, writer).reported.stopped_ns is not None
+    raw = (office.home / "state" / f"{writer.session}.json").read_text()
+    assert "Secret words" not in raw
+    office.backend.answers = [ACKNOWLEDGED]
+    office.now_s += 31
+    office.serve("SubagentStop", writer)
+    assert turns(office.backend) == ["Turn 1", "Turn 2"]
+
+
+def test_a_session_that_was_resumed_after_its_end_is_not_over(office):
+    """A remembered end holds for what was written until then, not for a turn that began later."""
+    writer, other = office.writer(1, ago_s=300), office.writer(2)
+    office.backend.answers = [LATER]
+    writer.turn("Hello.", "Good day.")
+    office.stop(writer)
+    office.serve("SessionEnd", writer)
+    office.backend.answers = [ACKNOWLEDGED]
+    office.now_s += 60
+    writer.now = datetime.fromtimestamp(office.now_s, tz=UTC)
+    writer.prompt("Resumed, and at work.")
+    office.save(writer)
+    office.serve("SessionStart", other)
+    assert turns(office.backend) == ["Turn 1"]
+
+
+def test_a_worker_that_dies_while_it_waits_has_remembered_the_stop(office):
+    """The Stop is stored before the first retry, not after the last."""
+    writer = office.writer()
+    office.backend.answers = [LATER]
+    writer.turn("Hello.", "Good day.")
+
+    def die():
+        raise KeyboardInterrupt
+
+    office.later(0.1, die)
+    with pytest.raises(KeyboardInterrupt):
+        office.stop(writer)
+    assert state_of(office, writer).reported.words is not None
+
+
+def test_a_destination_that_cannot_be_opened_does_not_forget_the_end(office):
+    """A wrong setting that is corrected later: the session is sent as ended."""
+    writer, other = office.writer(1), office.writer(2)
+
+    class Unusable(Recording):
+        def encode(self, _traces):
+            raise BackendError("wrong exporter")
+
+    office.backends = [Unusable()]
+    writer.turn("Hello.", "Good day.")
+    office.save(writer)
+    office.stop(writer)
+    office.serve("SessionEnd", writer)
+    office.backends = [Recording()]
+    office.now_s += 31
+    office.serve("SessionStart", other)
+    assert turns(office.backend) == ["Turn 1"]
+
+
+def test_an_older_turnspan_reads_a_state_with_a_remembered_end():
+    """The new field is optional both ways."""
+
+    class OldCursor(msgspec.Struct):
+        sent_turns: int = 0
+
+    cursor = state.Cursor(sent_turns=3, reported=state.Reported(over_ns=5, words="ab"))
+    assert msgspec.json.decode(msgspec.json.encode(cursor), type=OldCursor).sent_turns == 3
+    assert msgspec.json.decode(b'{"sent_turns": 3}', type=state.Cursor).reported == state.Reported()
+    assert b"reported" not in msgspec.json.encode(state.Cursor(sent_turns=3))
+
+
+# ---- a client that was killed
+
+
+@pytest.fixture
+def dead_pid():
+    """The pid of a process that has ended."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    return process.pid
+
+
+def client_file(office, session_id, pid, start=None):
+    """Write the file in which a client names its process."""
+    directory = office.claude / "sessions"
+    directory.mkdir(exist_ok=True)
+    record = {"pid": pid, "sessionId": session_id, "cwd": "/home/ada", "status": "busy", "procStart": start or "1"}
+    (directory / f"{pid}.json").write_text(msgspec.json.encode(record).decode())
+
+
+def start_of(pid):
+    """Return the start time of a process as Linux counts it."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+
+
+def killed_session(office):
+    """A session that was killed in the middle of a tool, just now."""
+    writer = office.writer(1)
+    writer.turn("Hello.", "Good day.")
+    writer.prompt("A long one.")
+    writer.call("Bash", {"command": "sleep 100"})
+    office.save(writer)
+    return writer
+
+
+def test_a_killed_client_ends_its_turn_at_the_next_event(office, dead_pid):
+    """Its process does not exist any more: the turn is sent with the next event of the project."""
+    writer = killed_session(office)
+    client_file(office, writer.session, dead_pid)
+    office.serve("SessionStart", office.writer(2))
+    assert turns(office.backend) == ["Turn 1", "Turn 2"]
+    assert "Bash" in office.backend.names
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="start times of processes are read on Linux")
+def test_a_pid_that_another_process_has_now_is_not_the_client(office):
+    """A process with the same pid and another start time is not the client."""
+    writer = killed_session(office)
+    client_file(office, writer.session, os.getpid(), "123")
+    office.serve("SessionStart", office.writer(2))
+    assert turns(office.backend) == ["Turn 1", "Turn 2"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="start times of processes are read on Linux")
+def test_a_client_that_runs_keeps_its_turn(office, dead_pid):
+    """A session that was killed and resumed is open as long as one of its clients runs."""
+    writer = killed_session(office)
+    client_file(office, writer.session, dead_pid)
+    client_file(office, writer.session, os.getpid(), start_of(os.getpid()))
+    office.serve("SessionStart", office.writer(2))
+    assert turns(office.backend) == ["Turn 1"]
+
+
+@pytest.mark.parametrize(
+    "kind", ["link", "fifo", "directory", "garbage", "types", "other pid", "other machine", "huge"]
+)
+def test_a_client_file_that_is_not_one_is_ignored(office, dead_pid, tmp_path, kind):
+    """Then the timeouts apply, and nothing hangs."""
+    writer = killed_session(office)
+    client_file(office, writer.session, dead_pid)
+    path = office.claude / "sessions" / f"{dead_pid}.json"
+    record = msgspec.json.decode(path.read_bytes())
+    if kind == "link":
+        path.rename(tmp_path / "elsewhere.json")
+        path.symlink_to(tmp_path / "elsewhere.json")
+    elif kind == "fifo":
+        path.unlink()
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.unlink()
+        path.mkdir()
+    else:
+        path.write_bytes(
+            {
+                "garbage": b"\xff{",
+                "types": msgspec.json.encode({**record, "pid": str(dead_pid)}),
+                "other pid": msgspec.json.encode({**record, "pid": dead_pid + 1}),
+                "other machine": msgspec.json.encode({**record, "pidDomain": "linux:0123:pid:[1]"}),
+                "huge": msgspec.json.encode({**record, "name": "x" * 100_000}),
+            }[kind]
+        )
+    office.serve("SessionStart", office.writer(2))
+    assert turns(office.backend) == ["Turn 1"]
+    office.now_s += 61 * MINUTE_S
+    office.serve("SessionStart", office.writer(2))
+    assert turns(office.backend) == ["Turn 1", "Turn 2"]

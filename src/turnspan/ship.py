@@ -8,10 +8,12 @@ Rules:
 - Before anything is sent, the state must be writable: without a commit, the same spans would be sent with every event.
 - After a request without a response, a backend that can be asked is asked what it has, and gets the rest.
 - A destination is not contacted before its backoff is over; a changed configuration is a new destination.
+- What an event said about the end of a turn is committed if that turn could not be sent, and forgotten when it was.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +22,7 @@ import msgspec
 from turnspan import unsent
 from turnspan.backends import Answer, Holdings
 from turnspan.delivery import backoff, state
+from turnspan.errors import StateError, TurnspanError
 from turnspan.source.progress import Progress
 
 if TYPE_CHECKING:
@@ -65,6 +68,11 @@ class Shipped(msgspec.Struct):
     has_unsealed: bool = False
     noticed: dict[str, int] = {}
     unknown: dict[str, int] = {}
+
+    @property
+    def unreadable(self) -> int:
+        """How many lines could not be read."""
+        return self.noticed.get("unreadable", 0) + self.noticed.get("oversized", 0)
 
     @property
     def is_complete(self) -> bool:
@@ -172,11 +180,19 @@ class _Export:
         self._stored = stored  # spans known to have arrived, besides those the cursor names
         self._checkpoint = loaded.checkpoint
         self._is_writable = False
+        self._reported = self._cursor.reported
 
     def send_unsent(self, ending: Ending, is_patient: _Patience, should_continue: _Commits) -> Shipped:
         """Send what the destination does not have."""
-        if not self._is_blocked() and self._may_have_more(ending):
-            self._run(self._cursor.progress, ending, is_patient, should_continue)
+        self._reported = unsent.reported_after(self._reported, ending, int(self._clock() * 1e9))
+        if self._is_blocked():
+            self._remember()
+        elif self._may_have_more(ending):
+            try:
+                self._run(self._cursor.progress, ending, is_patient, should_continue)
+            except TurnspanError:
+                self._remember()
+                raise
         return self.shipped
 
     def send_all(self, ending: Ending, is_patient: _Patience, should_continue: _Commits) -> Shipped:
@@ -213,12 +229,14 @@ class _Export:
         """Send everything from a place on, until it is done or something stops it."""
         from turnspan.source.reader import Reading  # noqa: PLC0415  an event with nothing new must not load it
 
+        ending = unsent.known_ending(self._session, self._target, self._cursor, ending)
         was_sent = partial(state.was_sent, self._target.home, identity=self._target.identity)
         shipped, reading = self.shipped, Reading(self._session, progress, ending, self._target.prices, was_sent)
         for piece in reading.pieces():
             traces = self._exportable(piece.traces)
             while not self._send(traces, piece, reading):
                 assert shipped.stopped is not None
+                self._remember()  # now: the worker may not survive the wait
                 if shipped.stopped.answer is Answer.LATER and is_patient(shipped.stopped):
                     shipped.stopped = None
                     continue
@@ -233,8 +251,21 @@ class _Export:
         noticed = reading.anomalies
         shipped.noticed = {name: count for name in _NOTICED if (count := getattr(noticed, name))}
         shipped.unknown = {f"{kind} ({version})": count for (kind, version), count in noticed.unknown.items()}
-        if shipped.is_complete and self._moves_cursor and _seen_bytes(reading) != self._cursor.seen_bytes:
-            self._commit(seen_bytes=_seen_bytes(reading))  # nothing is left to send, and that is new
+        if shipped.is_complete and self._moves_cursor:
+            seen_bytes, reported = _seen_bytes(reading), self._still_reported(reading)
+            if (seen_bytes, reported) != (self._cursor.seen_bytes, self._cursor.reported):
+                self._commit(seen_bytes=seen_bytes, reported=reported)  # nothing is left to send, and that is new
+
+    def _remember(self) -> None:
+        """Store what events said about the end of a turn that is not acknowledged; without it, the timeouts apply."""
+        if self._moves_cursor and self._reported != self._cursor.reported and not self._checkpoint.is_off:
+            with suppress(StateError):
+                self._commit(reported=self._reported)
+
+    def _still_reported(self, reading: Reading) -> state.Reported:
+        """Return what to remember after a reading: nothing, unless it has not reached what the events spoke of."""
+        is_done = reading.is_finished and not reading.is_answer_missing
+        return state.Reported() if is_done else self._reported
 
     def _exportable(self, traces: Sequence[Trace]) -> list[Trace]:
         """Return the traces that may be exported, masked once, however often they are sent."""
@@ -263,6 +294,7 @@ class _Export:
                 last_success_s=self._clock(),
                 last_error="",
                 seen_bytes=_seen_bytes(reading),
+                reported=self._still_reported(reading),
             )
             return True
         self.shipped.stopped = delivery.stopped
@@ -358,7 +390,7 @@ class _ExportAll(_Export):
 
     def __init__(self, session: SessionFile, target: Target, clock: Callable[[], float]) -> None:
         super().__init__(session, target, clock)
-        self._cursor = state.Cursor()
+        self._cursor = state.Cursor(reported=self._reported)
 
 
 class _ExportAgain(_Export):

@@ -12,6 +12,8 @@ Rules, the same for the worker, backfill, the dry run, verify, status and retent
 - Spans that arrived already, in a piece of which only a part was accepted, are not unsent.
 - A file that is only the beginning of a transcript that was acknowledged beyond its end has nothing unsent.
 - The user's own prices apply.
+- What an event said about the end of a turn holds until that turn is acknowledged (`known_ending`). A client that was
+  killed has ended its session.
 - Nothing is written: a corrupt checkpoint stays where it is, and counts as none. One that cannot be read, or that a
   newer turnspan wrote, raises StateError: the caller reports that session as failed, as `ship` would.
 """
@@ -21,24 +23,79 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from turnspan.delivery import state
 from turnspan.errors import TranscriptError
 from turnspan.source import sessions, tail
-from turnspan.source.progress import Ending, Position
-from turnspan.source.scan import size_of, stamp_of
+from turnspan.source.progress import IDLE_WHILE_PENDING_NS, Ending, Position
+from turnspan.source.scan import last_time_ns, modified_ns, size_of, stamp_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from turnspan.claude.clients import Client
     from turnspan.delivery.destinations import Target
     from turnspan.source.progress import Progress
     from turnspan.source.sessions import SessionFile
     from turnspan.trace.model import Trace
     from turnspan.trace.tally import Tally
+
+_LAST_ROWS_NS: Final = 10 * 10**9  # SessionEnd fires before the client writes its last rows
+_REMEMBERED_AGENTS: Final = 64
+
+
+# ---- whether a session has ended
+
+
+def known_ending(session: SessionFile, target: Target, cursor: state.Cursor, ending: Ending) -> Ending:
+    """Return all that is known about the end of a session.
+
+    That is `ending`, what earlier events said and is not acknowledged yet, and, unless an event has just shown that the
+    client is alive (`now_ns` is None), whether its process is gone.
+    """
+    reported = cursor.reported
+    is_over = ending.is_over or _is_still_over(session, reported) or _is_killed(session, target, ending)
+    agents = tuple(dict.fromkeys((*reported.agents, *ending.finished_agents)))
+    if not ending.is_stopped and reported.stopped_ns is not None:
+        ending = msgspec.structs.replace(
+            ending, is_stopped=True, last_words=reported.words, stopped_ns=reported.stopped_ns
+        )
+    return msgspec.structs.replace(ending, is_over=is_over, finished_agents=agents)
+
+
+def reported_after(reported: state.Reported, ending: Ending, now_ns: int) -> state.Reported:
+    """Return what to remember when an event says `ending`, and earlier ones said `reported`."""
+    if ending.is_stopped:
+        stopped_ns = now_ns if ending.stopped_ns is None else ending.stopped_ns
+        reported = msgspec.structs.replace(reported, stopped_ns=stopped_ns, words=ending.last_words)
+    agents = tuple(dict.fromkeys((*reported.agents, *ending.finished_agents)))[-_REMEMBERED_AGENTS:]
+    over_ns = now_ns if ending.is_over else reported.over_ns
+    return msgspec.structs.replace(reported, over_ns=over_ns, agents=agents)
+
+
+def _is_still_over(session: SessionFile, reported: state.Reported) -> bool:
+    """Return whether an event said that the session is over, and it was not resumed since."""
+    if reported.over_ns is None:
+        return False
+    return (last_time_ns(session.path) or 0) <= reported.over_ns + _LAST_ROWS_NS
+
+
+def _is_killed(session: SessionFile, target: Target, ending: Ending) -> bool:
+    """Return whether the client of a session was killed. One that is idle for long has ended anyway."""
+    if ending.now_ns is None or ending.is_idle(modified_ns(session.path), IDLE_WHILE_PENDING_NS):
+        return False
+    from turnspan.claude.clients import clients  # noqa: PLC0415  only for a session that was written to recently
+
+    return is_client_gone(session.session_id, clients(target.claude_home))
+
+
+def is_client_gone(session_id: str, clients: Iterable[Client]) -> bool:
+    """Return whether the processes of all clients that had a session open are gone; False if none is known."""
+    found = [client.is_gone for client in clients if client.session_id == session_id]
+    return bool(found) and all(found)
 
 
 # ---- without reading
@@ -122,12 +179,14 @@ class Rest:
     def __init__(self, session: SessionFile, target: Target, now_ns: int, *, is_resend: bool = False) -> None:
         self._session = session
         self._target = target
-        self._now_ns = now_ns
+        self.ending = Ending(now_ns=now_ns, is_asked=True)  # from `traces` on, all that is known
         self._is_resend = is_resend
         self.cwd = ""
         self.copied = 0
         self.off = 0
         self.has_open_turn = False
+        self.unreadable = 0  # lines
+        self.is_rewritten = False  # the file is not the one that was acknowledged
 
     def traces(self) -> Iterator[tuple[Trace, Trace]]:
         """Yield each trace as it was built, and with only its unsent spans. Raises TranscriptError, StateError."""
@@ -144,13 +203,14 @@ class Rest:
             self.off = 1
             return
         cursor = checkpoint.destinations.get(target.identity, state.Cursor())
+        self.ending = known_ending(session, target, cursor, self.ending)
         if self._is_resend:
             cursor = state.Cursor()
         elif is_outdated_copy(session, checkpoint, target.identity):
             return
         arrived = {bytes.fromhex(span) for span in cursor.arrived}
         was_sent = partial(state.was_sent, target.home, identity=target.identity)
-        reading = Reading(session, cursor.progress, Ending(now_ns=self._now_ns), target.prices, was_sent)
+        reading = Reading(session, cursor.progress, self.ending, target.prices, was_sent)
         for piece in reading.pieces():
             self.copied += piece.copied
             unsent: list[tuple[Trace, Trace]] = []
@@ -161,7 +221,8 @@ class Rest:
                 elif left := without(trace, arrived):
                     unsent.append((trace, left))
             yield piece.progress, unsent
-        self.has_open_turn = reading.has_unsealed
+        self.has_open_turn, self.is_rewritten = reading.has_unsealed, reading.is_rewritten
+        self.unreadable = reading.anomalies.unreadable + reading.anomalies.oversized
 
 
 def read_unsent(session: SessionFile, target: Target, now_ns: int, *, is_resend: bool = False) -> Unsent:

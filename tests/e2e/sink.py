@@ -1,7 +1,8 @@
 """An OTLP/HTTP server on loopback that records every span it receives.
 
-A body that does not decode gets status 400 and is recorded as `undecodable`; everything else is acknowledged. Each span
-is a line of `sink.jsonl`; a span that arrives twice is recorded twice.
+A body that does not decode gets status 400 and is recorded as `undecodable`; everything else is acknowledged, or gets
+status 503 and is not recorded while `is_down`. Each span is a line of `sink.jsonl`; a span that arrives twice is recorded
+twice.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class Sink:
         self._out = kept.open("a", buffering=1)
         self._lock = threading.Lock()
         self.requests = 0
+        self.is_down = False
         sink = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -85,7 +87,7 @@ class Sink:
                 raw = self.rfile.read(int(self.headers.get("content-length") or 0))
                 if self.headers.get("content-encoding") == "gzip":
                     raw = gzip.decompress(raw)
-                status = sink.keep(self.path, raw)
+                status = 503 if sink.is_down else sink.keep(self.path, raw)
                 body = ExportTraceServiceResponse().SerializeToString()
                 self.send_response(status)
                 self.send_header("content-type", "application/x-protobuf")

@@ -116,6 +116,15 @@ def test_a_torn_record_does_not_hide_the_next_one():
         assert anomalies.unreadable == 1
 
 
+def test_a_torn_record_counts_once():
+    """Blocks inside of a torn record look like records: they are the same line."""
+    blocks = [{"type": "text", "text": "a"}, {"type": "tool_use", "id": "t", "input": {"type": "x"}}, {"type": "text"}]
+    line = json.dumps({"type": "assistant", "message": {"content": blocks}}, separators=(",", ":")).encode()
+    for cut in range(1, len(line)):
+        _, anomalies = read(line[:cut])
+        assert anomalies.unreadable == 1, line[:cut]
+
+
 @pytest.mark.parametrize("noise", [b"\0" * 4096, b"\xef\xbb\xbf", b"\r", b"  "])
 def test_noise_around_a_record_is_ignored(noise):
     """NUL blocks of a crashed disk, byte order marks and carriage returns do not hide a record."""

@@ -96,7 +96,7 @@ class Sender:
         turns = spans = 0
         patience = Patience(parent.pause, parent.send)
 
-        def goes_on(shipped: Shipped, progress: Progress) -> bool:
+        def commit(shipped: Shipped, progress: Progress) -> bool:
             nonlocal turns, spans
             read_bytes = bytes_read(job, progress, index, len(self._targets))
             parent.send(Step(shipped.turns - turns, shipped.spans - spans, read_bytes))
@@ -105,9 +105,9 @@ class Sender:
             patience.renew()
             return parent.pause(self._ahead_s())
 
-        ending = Ending(now_ns=time.time_ns())
+        ending = Ending(now_ns=time.time_ns(), is_asked=True)
         send = resend if self._orders.is_resend else ship
-        shipped = send(job.session, target, ending, time.time, is_patient=patience, should_continue=goes_on)
+        shipped = send(job.session, target, ending, time.time, is_patient=patience, should_continue=commit)
         if patience.is_cut_short:
             # The user stopped the run, the destination did not fail: the next run need not wait.
             backoff.clear(target.home, target.identity)

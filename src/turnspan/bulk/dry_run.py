@@ -135,6 +135,7 @@ class Previewer:
         share.copied, share.off, share.cwd = rest.copied, rest.off, rest.cwd
         shipped.spans, shipped.copied, shipped.off, shipped.masked = share.spans, share.copied, share.off, share.masked
         shipped.has_unsealed = rest.has_open_turn
+        shipped.noticed = {"unreadable": rest.unreadable}
         return shipped
 
 

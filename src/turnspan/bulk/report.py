@@ -41,7 +41,7 @@ class Verified(msgspec.Struct, frozen=True):
     @property
     def is_complete(self) -> bool:
         """Whether nothing is missing any more."""
-        return self.checked.is_complete or self.is_repaired
+        return self.checked.is_complete or (self.is_repaired and not self.checked.overlooked.total)
 
 
 # ---- backfill
@@ -64,6 +64,7 @@ def backfill_lines(totals: Totals, destinations: Sequence[str], seconds: float) 
         yield f"  {count(totals.cut, 'span')} truncated to fit the size limit"
     if totals.refused:
         yield f"  {count(totals.refused, 'span')} refused permanently; `turnspan verify` lists their sessions"
+    yield from _unreadable(totals)
     for name, why in totals.given_up.items():
         yield f"gave up on {name}: {one_line(why)}"
     yield from _named("incomplete", totals.left)
@@ -79,6 +80,12 @@ def _skipped(copied: int, off: int) -> Iterator[str]:
         yield f"  {count(copied, 'turn')} skipped: copied from other sessions and exported from there"
     if off:
         yield f"  {count(off, 'trace')} skipped: switched off"
+
+
+def _unreadable(totals: Totals) -> Iterator[str]:
+    """The lines that cannot be read, by session."""
+    why = "cannot be read; the rest of the session is not affected"
+    yield from _named("damaged", {each: f"{count(lines, 'line')} {why}" for each, lines in totals.unreadable.items()})
 
 
 def _named(what: str, reasons: Mapping[str, str]) -> Iterator[str]:
@@ -109,6 +116,7 @@ def dry_run_lines(found: DryRun, planned: int) -> Iterator[str]:
         if total.masked:
             yield f"  to be masked: {_rules(total.masked)}"
         yield from _skipped(total.copied, total.off)
+    yield from _unreadable(found.totals)
     yield from _named("cannot be read", found.totals.left)
 
 
@@ -152,10 +160,20 @@ def _missing(one: Verified) -> Iterator[str]:
         yield f"{checked.forgotten} more refused (ids not kept)"
     if checked.doubtful:
         yield f"some of {len(checked.doubtful)} refused"
+    if checked.overlooked.total:
+        yield f"{_overlooked([checked])} in the files not exported"
     if checked.is_unknown:
         yield "no answer"
     if one.is_repaired:
         yield "sent now"
+
+
+def _overlooked(found: Sequence[Checked]) -> str:
+    """The responses and tool calls that no span has."""
+    responses = sum(len(checked.overlooked.responses) for checked in found)
+    calls = sum(len(checked.overlooked.calls) for checked in found)
+    counts = ((responses, "response"), (calls, "tool call"))
+    return " and ".join(count(number, what) for number, what in counts if number)
 
 
 def _verdict(name: str, found: Sequence[Verified], *, is_asked: bool) -> str:
@@ -176,7 +194,10 @@ def _verdict(name: str, found: Sequence[Verified], *, is_asked: bool) -> str:
     why = next((f": {one_line(one.checked.silence)}" for one in bad if one.checked.silence), "")
     doubt = f"; some of {count(doubtful, 'span')} refused, it did not say which" if doubtful else ""
     silent = f"; no answer about {count(unknown, 'session')}{why}" if unknown else ""
-    return f"{name}: {count(missing, 'span')} of {count(len(bad), 'session')} missing (of {figures}){doubt}{silent}"
+    overlooked = _overlooked([one.checked for one in bad])
+    beyond = f"; {overlooked} in the files not exported: please report this" if overlooked else ""
+    lacks = f"{count(missing, 'span')} of {count(len(bad), 'session')} missing (of {figures})"
+    return f"{name}: {lacks}{doubt}{silent}{beyond}"
 
 
 # ---- retention

@@ -94,6 +94,7 @@ class Totals(msgspec.Struct):
     refused: int = 0
     cut: int = 0
     masked: dict[str, int] = {}
+    unreadable: dict[str, int] = {}  # session → lines that cannot be read; the others were exported
     left: dict[str, str] = {}  # session → why it is incomplete; project → why it cannot be listed
     given_up: dict[str, str] = {}  # destination → why it was given up
     pending: int = 0  # sessions not finished and not failed
@@ -208,6 +209,9 @@ class Runner:
         # A trace that is not exported counts once, however many destinations there are.
         totals.copied += max((shipped.copied for shipped in outcome.shipped), default=0)
         totals.off += max((shipped.off for shipped in outcome.shipped), default=0)
+        unreadable = max((shipped.unreadable for shipped in outcome.shipped), default=0)
+        if unreadable:
+            totals.unreadable[session_id] = max(unreadable, totals.unreadable.get(session_id, 0))
         if outcome.error:
             totals.left[session_id] = outcome.error
             if outcome.is_state_error:

@@ -13,6 +13,8 @@ Rules:
   and the session is not complete.
 - A backend that does not answer is not an empty one: the session is unknown, and not repaired.
 - A repair sends exactly what is missing, through `ship`.
+- Responses and tool calls are also counted in the files, independently of how spans are built (`recount`). One that no
+  span has is overlooked: the session is not complete, and no repair helps.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from turnspan.bulk.recount import Recount, recount
 from turnspan.delivery import state
 from turnspan.ship import send_again, send_unsent
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
-from turnspan.source.scan import size_of
 from turnspan.trace.tally import Tally, tally_of
 from turnspan.unsent import Rest
 
@@ -60,6 +62,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     off: int = 0  # traces that are switched off
     is_unknown: bool = False  # the backend can be queried, but did not answer
     silence: str = ""  # why it did not answer, if known
+    overlooked: Recount = Recount()  # responses and tool calls in the files that no span has
 
     @property
     def missing(self) -> int:
@@ -68,8 +71,8 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_complete(self) -> bool:
-        """Whether every expected span arrived."""
-        return not self.missing and not self.doubtful and not self.is_unknown
+        """Whether every expected span arrived, and every response in the files is expected."""
+        return not (self.missing or self.doubtful or self.is_unknown or self.overlooked.total)
 
 
 def check(session: SessionFile, target: Target, config: Config, holdings: Holdings | None, now_ns: int) -> Checked:
@@ -97,7 +100,7 @@ def repair(
             ending = expected.ending
             done.append(send_again(session, target, ending, time.time, again, is_patient=is_patient))
         if found.unsent and all(shipped.is_complete for shipped in done):
-            ending = Ending(now_ns=now_ns)
+            ending = Ending(now_ns=now_ns, is_asked=True)
             done.append(send_unsent(session, target, ending, time.time, stored.spans, is_patient=is_patient))
         return done
 
@@ -112,6 +115,7 @@ class _Expected(msgspec.Struct, frozen=True):
     ending: Ending  # what is known about the session's end
     project: str
     off: int
+    overlooked: Recount
 
 
 class _Acknowledged(msgspec.Struct, frozen=True):
@@ -140,12 +144,15 @@ def _sides(
     unsent = [(_outline(trace), _ids([left])) for trace, left in rest.traces()]
     if cursor.progress == Progress() and not checkpoint.is_off:  # nothing was acknowledged: the rest is everything
         project = rest.cwd or session.project
-        expected = _Expected([trace for trace, _ in unsent], Ending(now_ns=now_ns), project, rest.off)
+        traces = [trace for trace, _ in unsent]
+        expected = _Expected(traces, rest.ending, project, rest.off, overlooked(session, traces))
     else:
-        ending = _ending(session, cursor, rest, now_ns)
+        # What was acknowledged has ended, whatever showed it then.
+        acknowledged = 0 if rest.is_rewritten else cursor.progress.main.offset
+        ending = msgspec.structs.replace(rest.ending, acknowledged=acknowledged)
         reading = Reading(session, Progress(), ending, target.prices)
-        traces = (_outline(trace) for piece in reading.pieces() for trace in piece.traces)
-        expected = _expected(session, traces, ending, lambda cwd: checkpoint.is_off or target.mask.is_off(cwd))
+        built = (_outline(trace) for piece in reading.pieces() for trace in piece.traces)
+        expected = _expected(session, built, ending, lambda cwd: checkpoint.is_off or target.mask.is_off(cwd))
     not_sent = frozenset[bytes]().union(*(spans for _, spans in unsent))
     return expected, _acknowledged(cursor, not_sent), _stored(expected, holdings)
 
@@ -154,15 +161,6 @@ def _outline(trace: Trace) -> Trace:
     """A trace without its content: ids, kinds and figures."""
     spans = tuple(msgspec.structs.replace(span, input=None, output=None) for span in trace.spans)
     return msgspec.structs.replace(trace, spans=spans)
-
-
-def _ending(session: SessionFile, cursor: state.Cursor, rest: Rest, now_ns: int) -> Ending:
-    """What is known of the session's end: a turn that was acknowledged has ended, if none is in progress after it.
-
-    Its offset need not be the file's end: the client writes the duration of a turn after its hook has returned.
-    """
-    is_at_end = cursor.progress.main.offset == size_of(session.path)
-    return Ending(is_stopped=is_at_end or not rest.has_open_turn, now_ns=now_ns)
 
 
 def _expected(
@@ -177,7 +175,28 @@ def _expected(
             off += 1
         else:
             wanted.append(trace)
-    return _Expected(wanted, ending, project or session.project, off)
+    return _Expected(wanted, ending, project or session.project, off, overlooked(session, wanted))
+
+
+def overlooked(session: SessionFile, traces: Iterable[Trace]) -> Recount:
+    """Return the responses and tool calls in a session's files that neither these traces nor a complete reading has.
+
+    The complete reading also has what is open or switched off, and knows what is skipped on purpose: copied turns and
+    warm-ups.
+    """
+    left = recount(session).minus(_identities(traces))
+    if not left.total:
+        return left
+    reading = Reading(session, Progress(), Ending(is_over=True))
+    for piece in reading.pieces():
+        left = left.minus(_identities(piece.traces))
+    return left.minus(reading.skipped)
+
+
+def _identities(traces: Iterable[Trace]) -> set[str]:
+    """Return the ids of the responses and tool calls of some traces."""
+    names = ("response_id", "tool_call_id")
+    return {str(span.facts[name]) for trace in traces for span in trace.spans for name in names if name in span.facts}
 
 
 def _acknowledged(cursor: state.Cursor, unsent: frozenset[bytes]) -> _Acknowledged:
@@ -224,6 +243,7 @@ def _compare(session: SessionFile, expected: _Expected, acknowledged: _Acknowled
         off=expected.off,
         is_unknown=stored.silence is not None,
         silence=stored.silence or "",
+        overlooked=expected.overlooked,
     )
 
 

@@ -68,8 +68,9 @@ def backfill(
     Exit code: 0 if everything was acknowledged, 1 if not, 130 after Ctrl-C.
 
     --json, one object: destinations seconds sessions tried turns spans copied off
-    open refused cut masked{rule: times} left{session or project: why}
-    given_up{destination: why} pending read_bytes waiting is_interrupted is_complete
+    open refused cut masked{rule: times} unreadable{session: lines}
+    left{session or project: why} given_up{destination: why} pending read_bytes
+    waiting is_interrupted is_complete
     resend_since (null unless a --resend is not complete)
     With --dry-run: destinations{name: total projects{directory: …}} failed
     is_interrupted; total and each project have sessions, spans, bytes, masked, off,

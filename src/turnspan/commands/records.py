@@ -234,6 +234,7 @@ def dry_run_record(found: DryRun) -> Record:
             }
             for name, projects in found.destinations.items()
         },
+        "unreadable": found.totals.unreadable,
         "failed": found.totals.left,
         "is_interrupted": found.totals.is_interrupted,
     }
@@ -287,6 +288,7 @@ def _difference_record(one: Verified) -> Record:
         "doubtful": _hex(checked.doubtful),
         "is_unknown": checked.is_unknown,
         "silence": checked.silence or None,
+        "overlooked": sorted(checked.overlooked.responses | checked.overlooked.calls),
         **_fields(one, without=("checked",)),
     }
 

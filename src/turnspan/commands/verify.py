@@ -57,12 +57,14 @@ def verify(
       is_complete
       destinations{name: sessions expected acknowledged stored missing_spans off}
       differences[session_id path project destination expected acknowledged stored
-        unsent lost refused forgotten doubtful is_unknown silence is_repaired problem]
+        unsent lost refused forgotten doubtful is_unknown silence overlooked is_repaired
+        problem]
       failed{session or project: why it cannot be read}
     `unsent`, `lost`, `refused` and `doubtful` (some of these were refused, but the
     destination did not say which) are span ids; `forgotten` is the number of refused
     spans beyond the 200 whose ids are kept; `stored` is null if the destination cannot
-    be queried.
+    be queried; `overlooked` are ids of responses and tool calls that are in the files
+    and in no span: a bug of turnspan, please report it.
     """
     from turnspan.backends.reading import reader_of
     from turnspan.bulk.plan import make_plan
@@ -146,10 +148,8 @@ def _repaired(
     from turnspan.errors import TurnspanError
     from turnspan.private_files import Busy
 
-    if checked.is_unknown:
-        return False, f"the destination did not answer{checked.silence and f': {checked.silence}'}"
-    if not checked.unsent and not checked.lost and holdings is None:
-        return False, "it was refused, and the destination cannot be queried; try `turnspan backfill --resend`"
+    if why_not := _why_not_repairable(checked, is_asked=holdings is not None):
+        return False, why_not
     patience = Patience(
         lambda seconds: _pause(seconds, should_stop),
         lambda waiting: remark(f"waiting {waiting.seconds:.0f} s: {waiting.reason}"),
@@ -171,6 +171,16 @@ def _repaired(
         if shipped.refused:
             return False, f"{shipped.refused} spans were refused"
     return True, ""
+
+
+def _why_not_repairable(checked: Checked, *, is_asked: bool) -> str:
+    if checked.is_unknown:
+        return f"the destination did not answer{checked.silence and f': {checked.silence}'}"
+    if not checked.missing and not checked.doubtful:
+        return "turnspan does not recognise some of its responses; please report this"
+    if not checked.unsent and not checked.lost and not is_asked:
+        return "it was refused, and the destination cannot be queried; try `turnspan backfill --resend`"
+    return ""
 
 
 def _pause(seconds: float, should_stop: Callable[[], bool]) -> bool:

@@ -40,6 +40,7 @@ class Target:
         self.destination = destination
         self.identity = identity_of(destination)
         self.home = config.home
+        self.claude_home = config.claude_home
         self._config = config
         self._is_open = False
 

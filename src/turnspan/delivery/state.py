@@ -47,6 +47,15 @@ class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float = 0.0
 
 
+class Reported(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What events said about the end of a turn or of the session, until it is acknowledged."""
+
+    over_ns: Count | None = None  # when the session ended
+    stopped_ns: Count | None = None  # when a turn ended
+    words: str | None = None  # … with a last message of this digest
+    agents: tuple[str, ...] = ()  # subagents that have finished
+
+
 class Cursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How much of a session one destination has acknowledged."""
 
@@ -60,6 +69,7 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sent_spans: Count = 0
     last_success_s: float = 0.0
     last_error: str = ""
+    reported: Reported = Reported()  # older versions ignore it
 
     @property
     def refused_spans(self) -> int:

@@ -83,6 +83,12 @@ def _grouper(descriptor: int, position: Position, session_id: str) -> Grouper:
     return Grouper(session_id, carry, recall_from(descriptor), is_agent=True)
 
 
+def identities(turn: Turn) -> set[str]:
+    """Return the ids of a turn's responses and tool calls."""
+    calls = {call.id for response in turn.responses for call in response.calls}
+    return calls | {response.key for response in turn.responses}
+
+
 def started_ns(turn: Turn) -> int:
     """When a turn began."""
     return min(turn.times, default=0)

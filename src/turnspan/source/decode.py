@@ -28,7 +28,12 @@ def entries_from(
         if line.data is None:
             anomalies.oversized += 1
             continue
+        before = anomalies.unreadable
         found = lines.parse(line.data, anomalies)
+        if anomalies.unreadable != before:
+            place = (os.fstat(descriptor).st_ino, line.offset)
+            anomalies.unreadable = before + (place not in anomalies.places)
+            anomalies.places.add(place)
         if len(found) > 1:
             yield from _glued(line, line.data)
         elif found:

@@ -61,6 +61,8 @@ class Ending(msgspec.Struct, frozen=True):
     stopped_session: str | None = None  # turns of this session have ended, whatever file they are in
     now_ns: int | None = None  # set if idle sessions are to be exported
     finished_agents: tuple[str, ...] = ()
+    is_asked: bool = False  # the user asked for an export: a turn followed by its closing rows has ended
+    acknowledged: int = 0  # turns that end before this offset were exported, so they have ended
 
     def is_idle(self, since_ns: int, patience_ns: int = IDLE_NS) -> bool:
         """Whether nothing was written for so long that the client must have ended."""

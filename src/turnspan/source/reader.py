@@ -18,7 +18,7 @@ import msgspec
 from turnspan.errors import TranscriptError
 from turnspan.source import forks, tail
 from turnspan.source.agent_links import Parent
-from turnspan.source.agent_runs import started_ns
+from turnspan.source.agent_runs import identities, started_ns
 from turnspan.source.decode import entries_from, found_again, position_behind, recall_from
 from turnspan.source.progress import IDLE_NS, IDLE_WHILE_PENDING_NS, Ending, Piece, Position, Progress
 from turnspan.source.subagents import Agents
@@ -105,6 +105,7 @@ class Reading:
         self._is_cut = False  # the file ends in an incomplete line: the client may be writing it
         self._has_unsealed = False
         self._is_answer_missing = False
+        self._skipped: set[str] = set()
         self._begin(progress)
 
     def _begin(self, progress: Progress) -> None:
@@ -125,6 +126,11 @@ class Reading:
     def warmups(self) -> int:
         """How many warm-up agents were skipped (2.0.x)."""
         return self._agents.warmups
+
+    @property
+    def skipped(self) -> set[str]:
+        """The ids of responses and tool calls that are not exported from here: copied turns and warm-ups."""
+        return self._skipped | self._agents.skipped
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the traces that can be exported, in the order of the transcript, then those of finished agents.
@@ -196,7 +202,7 @@ class Reading:
     def _has_ended(self, grouper: Grouper) -> bool:
         """Whether what is open can be exported."""
         ending, turns = self._ending, grouper.unsealed
-        if ending.is_over:
+        if ending.is_over or grouper.end <= ending.acknowledged or (ending.is_asked and grouper.is_closed):
             return True
         if ending.is_stopped and not self._began_later(turns):
             words = ending.last_words
@@ -225,11 +231,13 @@ class Reading:
         draft.last, draft.is_changed, draft.is_adding = sealed, True, True
         for turn in sealed.turns:
             if turn.part > 0 and turn.number in draft.left_out and not turn.is_own:
+                self._skipped |= identities(turn)
                 continue
             may_be_copied = turn.part == 0 and (not draft.is_own or forks.is_foreign(turn, self.session))
             is_copied = may_be_copied and forks.is_copied(turn, self.session, self._was_sent)
             if is_copied or forks.repeats_itself(turn, self.session):
                 draft.leave_out(turn)
+                self._skipped |= identities(turn)
                 continue
             if turn.previous is not None and turn.previous.number in draft.left_out:
                 turn.previous = forks.original_ref(turn.previous, self.session)

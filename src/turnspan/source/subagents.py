@@ -38,7 +38,7 @@ import msgspec
 from turnspan.source import sessions
 from turnspan.source.agent_links import Links, Parent
 from turnspan.source.agent_progress import progress_agents, progress_responses, without_responses
-from turnspan.source.agent_runs import Runs, read_runs, started_ns
+from turnspan.source.agent_runs import Runs, identities, read_runs, started_ns
 from turnspan.source.scan import first_row_time_ns, last_time_ns
 from turnspan.trace.build import Agent, Launch, build_agent, trace_of_agent
 from turnspan.trace.facts import agent_arguments
@@ -89,6 +89,7 @@ class Agents:
         self.is_answer_missing = False  # the client says that an agent has finished, and its file does not show it yet
         self.is_adding = False  # an agent is being added: progress made with it must not be stored
         self.warmups = 0
+        self.skipped: set[str] = set()  # responses and calls of warm-ups
 
     def last_write_ns(self) -> int:
         """Return the last time at which any agent wrote something, as far as the ends of their files show."""
@@ -202,6 +203,7 @@ class Agents:
         self.links.positions[file.agent_id] = runs.position
         is_warmup = self._is_warmup(file, runs.turns)
         self.warmups += is_warmup
+        self.skipped |= identities(runs.turns[0]) if is_warmup else set()
         traces = [] if is_warmup else self._traces(file, turns)
         self.is_adding = False
         yield traces

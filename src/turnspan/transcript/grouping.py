@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _MAX_EARLY: Final = 48  # rows that wait for their prompt
 _CAN_REPEAT: Final = frozenset({"user", "assistant", "system", "attachment"})  # rows that add something to a turn
+_CLOSING: Final = frozenset({"stop_hook_summary", "turn_duration"})
 _NONE_SEALED: Final[tuple[Sealed, ...]] = ()
 
 
@@ -78,6 +79,16 @@ class Grouper:
     def is_answered(self) -> bool:
         """Whether everything that is open has its final answer, so that an event can seal it."""
         return bool(self.unsealed) and all(turn.has_answer for turn in self.unsealed)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether what is open is followed by a row that the client writes when a turn has ended."""
+        return any(row.entry.type == "system" and row.entry.subtype in _CLOSING for row in self._between)
+
+    @property
+    def end(self) -> int:
+        """The offset after the last row of a turn."""
+        return self._assembly.end.end
 
     @property
     def early_ns(self) -> int | None:

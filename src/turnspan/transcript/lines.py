@@ -42,11 +42,12 @@ _SURROGATE: Final = lazy.pattern("[\ud800-\udfff]")
 class Anomalies(msgspec.Struct):
     """Counts of what was skipped or repaired while reading; `doctor` shows them."""
 
-    unreadable: int = 0  # lines, or parts of lines, that are not JSON
+    unreadable: int = 0  # lines that are not JSON, or not all of it
     misshapen: int = 0  # fields of the wrong type, dropped
     oversized: int = 0  # lines too long to keep in memory
     glued: int = 0  # further objects found on a line
     unknown: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)  # (type, client version)
+    places: set[tuple[int, int]] = set()  # unreadable lines that were counted: a file can be read more than once
 
     @property
     def is_clean(self) -> bool:
@@ -147,14 +148,14 @@ def _salvage(line: bytes, anomalies: Anomalies) -> list[Entry]:
         return []
     entries: list[Entry] = []
     decoder = _lenient_decoder(strict=True)
-    at = 0
+    at = is_torn = 0
     while at < len(text):
         try:
             value, end = decoder.raw_decode(text, at)
             value = _clean(value)
         except (ValueError, RecursionError):
-            anomalies.unreadable += 1
-            at = _next_record(text, at)
+            anomalies.unreadable += not is_torn  # what looks like a record inside of a torn one is no other line
+            at, is_torn = _next_record(text, at), 1
             continue
         if entries:
             anomalies.glued += 1

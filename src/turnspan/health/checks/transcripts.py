@@ -30,6 +30,7 @@ GROUP: Final = Group("Transcripts")
 _SESSIONS: Final = 20
 _BYTES: Final = 8 * 1024 * 1024
 _READING_S: Final = 3.0
+_NAMED: Final = 8
 _SOON_DAYS: Final = 7.0
 _MOST_EXPIRING: Final = 50
 # Every field of user and assistant lines in clients up to 2.1.325.
@@ -55,6 +56,12 @@ class Seen(msgspec.Struct):
     noticed: lines.Anomalies = msgspec.field(default_factory=lines.Anomalies)
     versions: Counter[str] = msgspec.field(default_factory=Counter)
     fields: dict[str, str] = {}  # unknown field → the version that wrote it
+    damaged: list[str] = []  # sessions with lines that cannot be read
+
+    @property
+    def unreadable(self) -> int:
+        """How many lines cannot be read."""
+        return self.noticed.unreadable + self.noticed.oversized
 
 
 def transcript_checks(config: Config, now_ns: int) -> Iterator[Check]:
@@ -83,14 +90,19 @@ def look_through(projects: Path) -> Seen:
         except TranscriptError as error:
             seen.unread[session.session_id] = str(error)
             continue
+        before = seen.unreadable
         try:
             size = os.fstat(descriptor).st_size
             for line in tail.complete_lines(descriptor, until=min(size, _BYTES)):
                 if line.data is not None:
                     _look_at(line.data, seen)
+                else:
+                    seen.noticed.oversized += 1
         finally:
             os.close(descriptor)
         seen.sessions += 1
+        if seen.unreadable > before:
+            seen.damaged.append(session.session_id)
     return seen
 
 
@@ -126,9 +138,14 @@ def _drift(seen: Seen) -> Iterator[Check]:
             f"{count(noticed.misshapen, 'field')} with an unknown format skipped",
             "update turnspan",
         )
-    if noticed.unreadable:
-        yield GROUP.doubt(f"{count(noticed.unreadable, 'line')} cannot be read", "nothing to do; the rest is exported")
-    if not (noticed.unknown or noticed.misshapen or noticed.unreadable):
+    if seen.unreadable:
+        named = ", ".join(session_id[:8] for session_id in seen.damaged[:_NAMED])
+        more = ", …" if len(seen.damaged) > _NAMED else ""
+        yield GROUP.doubt(
+            f"{count(seen.unreadable, 'line')} of {count(len(seen.damaged), 'session')} cannot be read: {named}{more}",
+            "nothing to do; the rest is exported",
+        )
+    if not (noticed.unknown or noticed.misshapen or seen.unreadable):
         yield GROUP.good("every line is understood")
     if seen.fields:
         new = ", ".join(f"{name} ({version})" for name, version in sorted(seen.fields.items())[:8])
