@@ -270,6 +270,29 @@ def test_typed_ahead_words_are_an_event_in_newer_clients():
     assert [(event.kind, event.text) for event in turn.happenings] == [("steering", "and whistle")]
 
 
+@pytest.mark.parametrize(
+    ("words", "operation"), [("and whistle", "popAll"), ('{"task_id":"b1","status":"completed"}', "remove")]
+)
+def test_words_given_back_and_task_notices_are_not_steering(words, operation):
+    """`popAll` gives queued words back to the editor; the client's notice of a task was not typed (2.1.47)."""
+    writer = Writer(version="2.1.47")
+    writer.prompt("One.")
+    call = writer.call("Bash", {})
+    writer.bare("queue-operation", operation="enqueue", content=words, timestamp=writer.stamp())
+    writer.bare("queue-operation", operation=operation, timestamp=writer.stamp())
+    writer.result(call, "done")
+    writer.say("Done.")
+    (turn,) = grouped(writer)
+    assert turn.happenings == []
+
+
+def test_a_message_of_a_teammate_is_not_the_users():
+    """A turn that a teammate's message started has its own origin."""
+    writer = Writer()
+    writer.turn('<teammate-message teammate_id="weaver">The warp is ready.</teammate-message>', "Good.")
+    assert [turn.origin for turn in grouped(writer)] == ["teammate"]
+
+
 @pytest.mark.parametrize("version", ["2.0.76", "2.1.1", "2.1.12"])
 def test_typed_ahead_words_are_a_turn_in_older_clients(version):
     """Up to 2.1.12 they got an answer of their own: two final answers in a row are two turns."""

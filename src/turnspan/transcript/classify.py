@@ -32,6 +32,8 @@ _QUIET: Final = (*LOCAL, *HOOKS, FEEDBACK, BASH)
 _INTERRUPTED: Final = "[Request interrupted by user"
 _SENDS_ON: Final = frozenset({"coordinator", "task-notification"})  # a message, or the end of the agent's own command
 _NOTIFICATIONS: Final = ("<task-notification>", "<agent-notification>")
+_TASK_NOTICE: Final = '{"task_id"'  # in the queue (2.1.47)
+_TEAMMATE: Final = "<teammate-message"
 
 
 def is_conversation(entry: Entry, *, is_agent: bool) -> bool:
@@ -100,14 +102,21 @@ def is_notification(text: str) -> bool:
     return text.lstrip().startswith(_NOTIFICATIONS)
 
 
+def is_task_notice(text: str) -> bool:
+    """Whether words in the queue are the client's notice of a task; the user did not type this."""
+    return is_notification(text) or text.lstrip().startswith(_TASK_NOTICE)
+
+
 def origin_of(entry: Entry, text: str) -> str:
-    """Return who asked for a turn: a user, a task notification, a schedule, an SDK, a plan carried over."""
+    """Return who asked for a turn: a user, a task notification, a teammate, a schedule, an SDK, a plan carried over."""
     kind = (entry.origin.kind if entry.origin is not None else None) or entry.turn_origin
     if kind:
         plain = kind.replace("-", "_")
         return plain if plain.isidentifier() and len(plain) <= 40 else "other"
     if is_notification(text):
         return "task_notification"
+    if text.lstrip().startswith(_TEAMMATE):
+        return "teammate"
     return "plan" if entry.plan_content is not None else "human"
 
 

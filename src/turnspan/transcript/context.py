@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.classify import is_notification
+from turnspan.transcript.classify import is_task_notice
 from turnspan.transcript.resume import Words, known_as
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class SessionContext:
         """Return the text of a queue operation's line and its time; empty for notifications, which no user typed."""
         entry = self._entry(at)
         text = e.system_text(entry) if entry is not None else ""
-        return ("", None) if entry is None or is_notification(text) else (text, e.time_ns(entry))
+        return ("", None) if entry is None or is_task_notice(text) else (text, e.time_ns(entry))
 
     def values(self) -> Iterator[tuple[str, str]]:
         """Yield titles, tags and the like: the type of the line, and its value."""
@@ -135,7 +135,9 @@ class SessionContext:
                 queued = (*queued, self._remember(row))[-_REMEMBERED_WORDS:]
         elif row.entry.operation == "dequeue":
             queued = queued[1:]
-        elif row.entry.operation in {"remove", "popAll"}:
+        elif row.entry.operation == "popAll":
+            queued = ()  # the words are back in the editor: they joined no turn
+        elif row.entry.operation == "remove":
             words = (self._remember(row),) if text else queued[:1]
             queued, taken = queued[1:], (*taken, *words)[-_REMEMBERED_WORDS:]
         self.state = ContextState(self.state.lines, queued, taken)
