@@ -177,7 +177,7 @@ def test_many_turns_are_noted_batch_by_batch(place):
 # ---- quarantine
 
 
-def test_one_poisoned_turn_among_twenty_is_named_and_the_rest_goes_on(place):
+def test_one_poisoned_turn_among_twenty_is_named_and_the_rest_is_sent(place):
     """Nineteen arrive in order; the bad one is in the state with its reason, and is never asked about again."""
     writer = writer_of(20)
     backend = Recording(refusing("Turn 7"))
@@ -399,7 +399,7 @@ def test_a_disk_that_is_full_at_the_commit_stops_the_export(place):
     assert all(rows[row.key] == row.content for row in backend.rows)  # what came again is the same
 
 
-def test_state_that_is_rubbish_is_said_and_costs_a_second_reading(place):
+def test_corrupt_state_is_reported_and_costs_a_second_reading(place):
     """It is set aside under a reported name, and the spans that are sent again are the same."""
     writer, backend = writer_of(2), Recording()
     place.ship(writer, backend)
@@ -491,7 +491,7 @@ def test_a_session_that_nobody_wrote_to_is_not_read_again(place):
 
 
 @pytest.mark.parametrize("is_flat", [False, True])
-def test_an_agent_that_goes_on_alone_is_read(place, is_flat):
+def test_an_agent_that_continues_alone_is_read(place, is_flat):
     """Its session's own file stays as it is."""
     writer, backend = Writer(), Recording()
     writer.prompt("Go.")

@@ -92,7 +92,7 @@ def test_relative_configuration_directory_is_refused():
 
 
 @needs_root
-def test_user_without_a_name_is_told_what_to_set():
+def test_a_user_without_a_name_gets_a_hint():
     """A container that runs under a bare number has no home; the sentence says what helps."""
 
     def ask():
@@ -396,7 +396,7 @@ def test_home_that_cannot_be_made_is_an_error(tmp_path):
         state.load(tmp_path / "file" / "turnspan", SESSION)
 
 
-def test_what_the_disk_says_is_told_in_words(tmp_path):
+def test_disk_errors_are_reported_in_words(tmp_path):
     """Each refusal of a disk is a sentence that says what to do."""
     import errno  # noqa: PLC0415
 

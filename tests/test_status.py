@@ -171,7 +171,7 @@ def test_what_is_pending_open_and_history(turnspan):
     assert "history  1 older session; run `turnspan backfill` to export them" in out
 
 
-def test_a_project_that_cannot_be_listed_is_said_not_to_be_counted(turnspan):
+def test_a_project_that_cannot_be_listed_is_reported_as_not_counted(turnspan):
     """Everything else is reported; the figure says "at least"."""
     turnspan.place.session()
     (turnspan.place.claude / "projects" / "circle").symlink_to("circle")
@@ -224,7 +224,7 @@ def test_a_hold_that_is_over(turnspan, monkeypatch):
     assert "later: HTTP 503; the next event retries" in turnspan("status")[1]
 
 
-def test_what_was_refused_is_told_by_its_reason(turnspan):
+def test_refused_spans_are_listed_by_reason(turnspan):
     """How many spans, why, and in which session last."""
     identity = identity_of(turnspan.place.config.destinations[0])
     refused = tuple(
@@ -275,7 +275,7 @@ def test_ctrl_c_during_a_backfill_is_not_an_error(turnspan):
     assert status(turnspan)["last_error"] is None
 
 
-def test_switched_off_and_wrong_settings_are_said(turnspan, monkeypatch):
+def test_switched_off_and_wrong_settings_are_reported(turnspan, monkeypatch):
     """Who wonders why nothing arrives sees it first."""
     monkeypatch.setenv("TURNSPAN_ENABLED", "0")
     monkeypatch.setenv("TURNSPAN_CAPTURE", "all")
@@ -343,7 +343,7 @@ def test_how_long_the_hook_took(turnspan):
 # ---- again and again
 
 
-def test_watch_goes_on_until_it_is_stopped(place):
+def test_watch_continues_until_it_is_stopped(place):
     """A new picture every few seconds; Ctrl-C ends it without a word."""
     place.session()
     code = "from turnspan.cli import main; main()"

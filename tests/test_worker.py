@@ -127,7 +127,7 @@ def turns(backend):
 # ---- when a turn is sent
 
 
-def test_a_turn_leaves_at_its_stop(office):
+def test_a_turn_is_sent_at_its_stop(office):
     """One event, one trace, one line."""
     writer = office.writer()
     writer.turn("Hello.", "Good day.")
@@ -231,7 +231,7 @@ def test_the_stop_of_an_earlier_turn_waits_for_nothing(office):
     assert office.slept_s == 0
 
 
-def test_an_open_turn_leaves_with_the_session(office):
+def test_an_open_turn_is_sent_when_the_session_ends(office):
     """SessionEnd: everything is sent, answered or not."""
     writer = office.writer()
     writer.turn("Hello.", "Good day.")
@@ -241,7 +241,7 @@ def test_an_open_turn_leaves_with_the_session(office):
     assert turns(office.backend) == ["Turn 1", "Turn 2"]
 
 
-def test_the_end_of_a_session_is_told_in_one_line(office):
+def test_the_end_of_a_session_is_logged_in_one_line(office):
     """A session's end is served in two steps, in case its last rows come late; its line counts both."""
     writer = office.writer()
     writer.turn("Hello.", "Good day.")
@@ -289,7 +289,7 @@ def failed(writer):
     return writer.say("API Error: 500", message="msg_failed", **error)
 
 
-def test_a_failed_turn_leaves_at_its_stop_failure(office):
+def test_a_failed_turn_is_sent_at_its_stop_failure(office):
     """StopFailure without an agent is the turn's own end."""
     writer = office.writer(version="2.1.325")
     writer.prompt("Hello.")
@@ -419,7 +419,7 @@ def test_a_backend_that_says_later_is_waited_for_a_little(office):
     assert office.log[-1].startswith("INFO sent")
 
 
-def test_a_backend_that_stays_down_is_held_and_said(office):
+def test_a_backend_that_stays_down_is_backed_off_and_logged(office):
     """One line says so; the next events send no request and are quick; after the outage all turns arrive in order."""
     writer = office.writer()
     office.backend.answers = [LATER]
@@ -462,7 +462,7 @@ def test_wrong_credentials_are_an_error_at_once(office):
     assert office.log[-1].startswith('ERROR "backoff: credentials"')
 
 
-def test_a_quarantined_span_is_said(office):
+def test_a_quarantined_span_is_logged(office):
     """The log names it an error, and the rest has arrived."""
     writer = office.writer()
     writer.prompt("Hello.")
@@ -762,7 +762,7 @@ def test_state_that_was_deleted_costs_a_second_reading(office):
     assert first == second
 
 
-def test_state_that_is_rubbish_is_said(office):
+def test_corrupt_state_is_logged(office):
     """It is set aside under a name that is in the log."""
     writer = office.writer()
     writer.turn("Hello.", "Good day.")
@@ -773,7 +773,7 @@ def test_state_that_is_rubbish_is_said(office):
     assert f"kept_as={writer.session}.json.corrupt-1" in office.log[-1]
 
 
-def test_a_rewritten_transcript_is_said(office):
+def test_a_rewritten_transcript_is_logged(office):
     """It is read again from its start, and what is new goes out."""
     writer = office.writer()
     writer.turn("Hello.", "Good day.")
@@ -892,7 +892,7 @@ def test_a_transcript_that_is_no_file_is_refused(office, kind):
     assert office.backend.requests == []
 
 
-def test_a_wrong_setting_is_said_and_the_rest_is_used(office):
+def test_a_wrong_setting_is_logged_and_the_rest_is_used(office):
     """What is still right is used; the sentence names the setting."""
     office.configure('capture = "everything"\n')
     writer = office.writer()

@@ -54,7 +54,7 @@ def known_ending(session: SessionFile, target: Target, cursor: state.Cursor, end
     """Return all that is known about the end of a session.
 
     That is `ending`, what earlier events said and is not acknowledged yet, and, unless an event has just shown that the
-    client is alive (`now_ns` is None), whether its process is gone.
+    client is alive (`now_ns` is None), whether its process has exited.
     """
     reported = cursor.reported
     is_over = ending.is_over or _is_still_over(session, reported) or _is_killed(session, target, ending)
@@ -89,12 +89,12 @@ def _is_killed(session: SessionFile, target: Target, ending: Ending) -> bool:
         return False
     from turnspan.claude.clients import clients  # noqa: PLC0415  only for a session that was written to recently
 
-    return is_client_gone(session.session_id, clients(target.claude_home))
+    return has_client_exited(session.session_id, clients(target.claude_home))
 
 
-def is_client_gone(session_id: str, clients: Iterable[Client]) -> bool:
-    """Return whether the processes of all clients that had a session open are gone; False if none is known."""
-    found = [client.is_gone for client in clients if client.session_id == session_id]
+def has_client_exited(session_id: str, clients: Iterable[Client]) -> bool:
+    """Return whether all clients that had a session open have exited; False if none is known."""
+    found = [client.has_exited for client in clients if client.session_id == session_id]
     return bool(found) and all(found)
 
 

@@ -7,7 +7,7 @@ Rules:
 
 - Only the pid, the start time, the session id and the pid domain are read. A link, a FIFO or anything that does not fit
   is ignored.
-- Linux: the process is gone if the pid does not exist, is a zombie, or has another start time (field 22 of
+- Linux: the process has exited if the pid does not exist, is a zombie, or has another start time (field 22 of
   `/proc/<pid>/stat`). A pid of another machine or container (`pidDomain`) says nothing.
 - macOS: the start time is a text of `ps`, so only the pid is checked.
 - A session that was killed and is now open in an older client, which writes no such file, looks killed: what its turn
@@ -40,7 +40,7 @@ class Client(msgspec.Struct, frozen=True):
     """A client that has named its process."""
 
     session_id: str
-    is_gone: bool | None  # None: unknown
+    has_exited: bool | None  # None: unknown
 
 
 class _File(msgspec.Struct, rename="camel"):
@@ -54,7 +54,7 @@ _decode: Final = msgspec.json.Decoder(_File).decode
 
 
 def clients(claude_home: Path) -> Iterator[Client]:
-    """Yield the clients that have a file in Claude Code's home, and whether each one's process is gone."""
+    """Yield the clients that have a file in Claude Code's home, and whether each one has exited."""
     directory = claude_home / "sessions"
     with suppress(OSError), os.scandir(directory) as entries:
         for entry in islice(entries, _MOST_FILES):
@@ -64,10 +64,10 @@ def clients(claude_home: Path) -> Iterator[Client]:
             with suppress(OSError, ValueError, RecursionError):  # every error of msgspec's is a ValueError
                 file = _decode(read_regular(directory / entry.name, _MAX_BYTES) or b"")
                 if file.pid == int(stem) and 0 < file.pid < 1 << _PID_BITS:
-                    yield Client(file.session_id, _is_gone(file))
+                    yield Client(file.session_id, _has_exited(file))
 
 
-def _is_gone(file: _File) -> bool | None:
+def _has_exited(file: _File) -> bool | None:
     if sys.platform == "win32":
         return None
     if sys.platform != "linux":
