@@ -186,9 +186,8 @@ def load_config(
     _take_file(file, loading)
     is_file_deciding = bool(file.table.get("destinations"))
     _take_environment(variables, loading, file if is_file_deciding else None)
-    is_off = env.get("TURNSPAN_ENABLED", "").strip().lower() in OFF or "TURNSPAN_ENABLED" in (
-        variables.hidden & planted.certain
-    )
+    is_off = env.get("TURNSPAN_ENABLED", "").strip().lower() in OFF
+    is_off = is_off or "TURNSPAN_ENABLED" in variables.hidden & planted.certain
     if planted.moves_home:
         name = min(LOCATING & planted.names)
         loading.withhold(SETTING["enabled"], f"{name} in {_PROJECT}")
