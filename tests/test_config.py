@@ -449,6 +449,9 @@ def test_unreadable_project_settings_make_all_variables_ignored(place, make):
     (place.project / ".claude").mkdir()
     make(place.project / ".claude" / "settings.json")
     planted = {**KEYS, "LANGFUSE_HOST": "https://evil.example"}
+    config = place.hook(**planted, TURNSPAN_ENABLED="1")
+    assert (config.is_enabled, config.is_session_off) == (False, False)  # for now, and not remembered
+    assert not (place.claude / "turnspan" / "state").exists()
     assert place.load(project=place.project, **planted).destinations[0].type == "local"
     place.write('[destinations.otlp]\nendpoint = "http://localhost:1"\n')
     assert place.load(project=place.project, **planted).destinations[0].type == "otlp"
@@ -515,6 +518,7 @@ def test_keys_are_not_sent_to_the_cloud_because_a_project_sets_a_url(place):
     plant(place.project, {"LANGFUSE_HOST": "https://evil.example"})
     config = place.hook(**KEYS, LANGFUSE_HOST="https://evil.example")
     assert [destination.type for destination in config.destinations] == ["local"]
+    assert config.problems == ()
 
 
 @pytest.mark.parametrize("name", ["HOME", "CLAUDE_CONFIG_DIR"])

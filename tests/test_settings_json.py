@@ -137,6 +137,8 @@ def test_an_old_entry_is_replaced_in_place():
     ("command", "is_managed", "is_mentioned"),
     [
         ("'/a b/turnspan-hook' /usr/bin/python3 /lib", True, True),
+        ("[ ! -x '/a b/turnspan-hook' ] || exec '/a b/turnspan-hook' /usr/bin/python3 /lib", True, True),
+        ("[ ! -x /a/turnspan-hook ] || exec /a/other /usr/bin/python3 /lib", False, True),
         ("/usr/local/bin/turnspan hook", True, True),
         ("turnspan hook", True, True),
         ("/py -I -S -c 'import sys; from turnspan.hook import main; main()' /lib", True, True),

@@ -186,7 +186,8 @@ def load_config(
     _take_file(file, loading)
     is_file_deciding = bool(file.table.get("destinations"))
     _take_environment(variables, loading, file if is_file_deciding else None)
-    is_off = env.get("TURNSPAN_ENABLED", "").strip().lower() in OFF or "TURNSPAN_ENABLED" in variables.hidden
+    is_off = env.get("TURNSPAN_ENABLED", "").strip().lower() in OFF
+    is_off = is_off or "TURNSPAN_ENABLED" in variables.hidden & planted.certain
     if planted.moves_home:
         name = min(LOCATING & planted.names)
         loading.withhold(SETTING["enabled"], f"{name} in {_PROJECT}")
@@ -292,11 +293,11 @@ def _in_environment(variables: _Variables, loading: _Loading) -> Iterator[Destin
     seen: set[str] = set()
     for prefix in ("", PLUGIN):  # options of the plugin have the lowest precedence
         for name, options, source, wrong in (_otlp(variables, prefix), _langfuse(variables, prefix)):
-            if name in seen or not (options or wrong):
+            if name in seen or not (options or wrong) or variables.is_planted(name, prefix):
                 continue
             seen.add(name)
             loading.problems += [f"{problem}; nothing is sent to {name} until this is fixed" for problem in wrong]
-            if not wrong and not variables.is_planted(name, prefix):
+            if not wrong:
                 yield Destination(name, name, options, loading.policy({}), variables.label(source))
 
 
