@@ -42,12 +42,16 @@ def test_live_export_arrives_in_jaeger_span_by_span(jaeger, tmp_path):
     wanted = wanted_in(world.projects, world.env)
 
     assert found(wanted, jaeger.wait_for(wanted.values())) == []
+    assert jaeger.warnings(wanted.values()) == set()
     note("jaeger-live", f"{len(wanted)} spans of {len(LIVE_STORIES)} sessions")
 
 
 @pytest.mark.slow
 def test_backfill_arrives_in_jaeger_once_and_verify_finds_it(jaeger, tmp_path):
-    """Every story; sent a second time it is still there once; and `turnspan verify` says so by asking Jaeger."""
+    """Every story, without a warning; sent a second time it is still there once; and `turnspan verify` says so.
+
+    A Jaeger that was restarted is empty: `verify` finds that, and `--repair` sends everything again.
+    """
     past = Past(tmp_path, {})
     past.configure(CONFIG.format(url=jaeger.url, query_url=jaeger.query_url))
     copy_stories(STORIES, past.projects)
@@ -57,7 +61,12 @@ def test_backfill_arrives_in_jaeger_once_and_verify_finds_it(jaeger, tmp_path):
     assert found(wanted, jaeger.wait_for(wanted.values())) == []
     assert past.turnspan("backfill", "--resend")["spans"] == len(wanted)
     assert found(wanted, jaeger.wait_for(wanted.values())) == []
+    assert jaeger.warnings(wanted.values()) == set()
     assert past.turnspan("verify")["is_complete"]
+    jaeger.restart()
+    past.turnspan("verify", "--repair")
+    assert found(wanted, jaeger.wait_for(wanted.values())) == []
+    assert jaeger.warnings(wanted.values()) == set()
     note("jaeger-backfill", f"{len(wanted)} spans of {len(STORIES)} stories")
 
 
