@@ -1,7 +1,7 @@
 """Write src/turnspan/trace/prices.json from the installed genai-prices package: `python benchmarks/prices.py`.
 
 The table holds the prices of Anthropic's models in genai-prices, and those it lacks: FAST, MODELS and LONG below. Run
-this after `pip install --upgrade genai-prices`, read the diff, run the tests. It stops at prices that it cannot represent
+this after `pip install --upgrade genai-prices`, read the diff, run the tests. It stops at prices it cannot represent
 (a new kind of tier, another price for web searches): extend `turnspan.trace.cost` first.
 """
 
