@@ -74,7 +74,7 @@ def counted(projects):
         rows = [row for row in objects_in(path) if isinstance(row.get("message", {}), (dict, type(None)))]
         if path.name.startswith("agent-") and is_warmup(rows):
             continue
-        for row in (found for row in rows for found in messages_in(row)):
+        for row in (found for each in rows for found in messages_in(each)):
             message = row["message"]
             if message.get("model") == "<synthetic>" or not isinstance(message.get("id"), str):
                 continue
