@@ -85,6 +85,7 @@ def render(projects):
             reading = Reading(session, Progress(), Ending(is_over=True))
             traces = [trace for piece in reading.pieces() for trace in piece.traces]
             anomalies = msgspec.structs.asdict(reading.anomalies)
+            del anomalies["places"]
             anomalies["unknown"] = {" ".join(key): count for key, count in reading.anomalies.unknown.items()}
             told[f"{project.name}/{session.session_id}"] = {
                 "noticed": {key: value for key, value in anomalies.items() if value},
