@@ -585,9 +585,11 @@ def test_retry_after_is_respected(tmp_path):
 def test_a_destination_that_refuses_our_credentials_is_given_up(claude):
     """One request per process, a message and exit code 1; the other destination still receives everything."""
     (claude / "turnspan").mkdir(mode=0o700)
-    (claude / "turnspan" / "config.toml").write_text("[destinations.files]\ntype = 'local'\n")
     with HttpServer(reply(401)) as server:
-        code, record, _ = backfill(claude, "--jobs", "2", TURNSPAN_OTLP_ENDPOINT=server.url)
+        (claude / "turnspan" / "config.toml").write_text(
+            f"[destinations.files]\ntype = 'local'\n[destinations.otlp]\nendpoint = '{server.url}'\n"
+        )
+        code, record, _ = backfill(claude, "--jobs", "2")
         assert len(server.requests) <= 2
     assert code == 1
     assert "credentials" in record["given_up"]["otlp"]
