@@ -1,8 +1,8 @@
 """Write src/turnspan/trace/prices.json from the installed genai-prices package: `python benchmarks/prices.py`.
 
-The table holds the prices of Anthropic's models in genai-prices, and those it lacks: FAST, MODELS and LONG below. Run
-this after `pip install --upgrade genai-prices`, read the diff, run the tests. It stops at prices it cannot represent
-(a new kind of tier, another price for web searches): extend `turnspan.trace.cost` first.
+The table holds the prices of Anthropic's models in genai-prices, and those it lacks: FAST, MODELS and LONG below. Run it
+after `pip install --upgrade genai-prices`, read the diff, run the tests. It stops at prices that it cannot represent (a
+new kind of tier, another price for web searches): extend `turnspan.trace.cost` first.
 """
 
 import sys
@@ -38,9 +38,8 @@ MODELS = {
     "claude-mythos-5": (ModelRates(10, 50, 1, 12.5, 20),),
     "claude-mythos-5-1": (ModelRates(10, 50, 0.25, 12.5, 20),),
 }
-# What genai-prices lacks, from Anthropic's price list ("Long context pricing": with the 1M token context window,
-# requests over 200,000 input tokens cost twice the input and cache prices and 1.5 times the output price; Sonnet 4
-# and 4.5).
+# What genai-prices lacks, from Anthropic's price list ("Long context pricing": with the 1M token context, requests
+# over 200,000 input tokens cost twice the input and cache prices and 1.5 times the output price; Sonnet 4 and 4.5).
 LONG = {
     "claude-sonnet-4-0": LongRates(
         over=200_000, input=6, output=22.5, cache_read=0.6, cache_write_5m=7.5, cache_write_1h=12

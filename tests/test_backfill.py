@@ -457,15 +457,16 @@ def test_a_dry_run_counts_what_would_be_masked(tmp_path):
 
 TALLY = ["agents", "cost_usd", "errors", "generations", "is_cost_partial", "tools", "turns", "usage"]
 DIFFERENCE = [
-    "acknowledged", "destination", "doubtful", "expected", "forgotten", "is_repaired", "is_unknown", "lost", "path",
+    "acknowledged", "destination", "doubtful", "expected", "forgotten", "is_repaired", "is_unknown", "lost", "overlooked", "path",
     "problem", "project", "refused", "session_id", "silence", "stored", "unsent",
 ]  # fmt: skip
 KEYS = {
     "backfill": [
         "copied", "cut", "destinations", "given_up", "is_complete", "is_interrupted", "left", "masked", "off", "open",
-        "pending", "read_bytes", "refused", "resend_since", "seconds", "sessions", "spans", "tried", "turns", "waiting",
+        "pending", "read_bytes", "refused", "resend_since", "seconds", "sessions", "spans", "tried", "turns",
+        "unreadable", "waiting",
     ],
-    "dry run": ["destinations", "failed", "is_interrupted"],
+    "dry run": ["destinations", "failed", "is_interrupted", "unreadable"],
     "share": sorted([*TALLY, "bytes", "copied", "masked", "off", "sessions", "spans"]),
     "verify": ["destinations", "differences", "failed", "is_complete"],
     "verified": ["acknowledged", "expected", "missing_spans", "off", "sessions", "stored"],
@@ -557,7 +558,7 @@ def test_an_event_during_a_backfill_is_handled(tmp_path):
         code, record, _ = backfill(claude, TURNSPAN_OTLP_ENDPOINT=server.url)
         turns = [s["name"] for request in server.requests for s in request.spans if s["name"].startswith("Turn")]
     assert (code, record["turns"]) == (0, 1)
-    assert turns == ["Turn 1", "Turn 2"]
+    assert turns == ["Turn 1: first", "Turn 2: second"]
     assert not marks.has_marks(home, session.session)
 
 
@@ -585,10 +586,10 @@ def test_retry_after_is_respected(tmp_path):
 def test_a_destination_that_refuses_our_credentials_is_given_up(claude):
     """One request per process, a message and exit code 1; the other destination still receives everything."""
     (claude / "turnspan").mkdir(mode=0o700)
+    config = claude / "turnspan" / "config.toml"
     with HttpServer(reply(401)) as server:
-        (claude / "turnspan" / "config.toml").write_text(
-            f"[destinations.files]\ntype = 'local'\n[destinations.otlp]\nendpoint = '{server.url}'\n"
-        )
+        config.write_text(f"[destinations.files]\ntype = 'local'\n[destinations.otlp]\nendpoint = '{server.url}'\n")
+        config.chmod(0o600)
         code, record, _ = backfill(claude, "--jobs", "2")
         assert len(server.requests) <= 2
     assert code == 1
@@ -959,3 +960,39 @@ def test_a_process_that_dies_loses_one_task(tmp_path, monkeypatch):
         5: 10,
     }
     assert (5, "about 5") in messages
+
+
+def test_lines_that_cannot_be_read_are_reported(claude_home, command):
+    """Each damaged session is named, with the number of its lines; the rest of it is exported."""
+    writer = Writer()
+    writer.turn("one", "First.")
+    writer.turn("two", "Second.")
+    lines = writer.lines()
+    writer.save(claude_home / "projects" / "-p").write_bytes(lines[0] + lines[1][:150] + b"\n" + b"".join(lines[1:]))
+    damaged = f"damaged: {writer.session}: 1 line cannot be read"
+    code, out, _ = command("backfill", "--dry-run", "--jobs", "1")
+    assert (code, damaged in out) == (0, True)
+    code, out, _ = command("backfill", "--dry-run", "--jobs", "1", "--json")
+    assert json.loads(out)["unreadable"] == {writer.session: 1}
+    code, out, _ = command("backfill", "--resend", "--jobs", "1", "--json")
+    found = json.loads(out)
+    assert (code, found["unreadable"], found["turns"], found["is_complete"]) == (0, {writer.session: 1}, 2, True)
+    code, out, _ = command("backfill", "--resend", "--jobs", "1")
+    assert damaged in out
+
+
+def test_a_damaged_line_of_a_subagent_counts_once(claude_home, command):
+    """A subagent's file is read more than once; its torn line is one line."""
+    writer = Writer()
+    writer.prompt("one")
+    call = writer.call("Task", {"prompt": "look", "description": "look", "subagent_type": "Explore"})
+    agent = agent_writer(writer, "a1")
+    agent.turn("look", "Seen.")
+    writer.result(call, "Seen.", outcome={"agentId": "a1", "status": "completed"})
+    writer.say("Done.")
+    path = writer.save(claude_home / "projects" / "-p")
+    saved = save_agent(agent, path.parent, "a1")
+    with saved.open("ab") as file:
+        file.write(agent.lines()[-1][:120] + b"\n")
+    _, out, _ = command("backfill", "--jobs", "1", "--json")
+    assert json.loads(out)["unreadable"] == {writer.session: 1}

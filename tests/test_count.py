@@ -74,8 +74,8 @@ def counted(projects):
         rows = [row for row in objects_in(path) if isinstance(row.get("message", {}), (dict, type(None)))]
         if path.name.startswith("agent-") and is_warmup(rows):
             continue
-        for row in (found for each in rows for found in messages_in(each)):
-            message = row["message"]
+        for said in (found for row in rows for found in messages_in(row)):
+            message = said["message"]
             if message.get("model") == "<synthetic>" or not isinstance(message.get("id"), str):
                 continue
             usage = message.get("usage") or {}
