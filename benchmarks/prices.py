@@ -1,6 +1,6 @@
 """Write src/turnspan/trace/prices.json from the installed genai-prices package: `python benchmarks/prices.py`.
 
-The table holds the prices of Anthropic's models in genai-prices, and those it lacks: FAST, MODELS and LONG below. Run it
+It holds the prices of Anthropic's models in genai-prices, and those it lacks: FAST, MODELS and LONG below. Run it
 after `pip install --upgrade genai-prices`, read the diff, run the tests. It stops at prices that it cannot represent (a
 new kind of tier, another price for web searches): extend `turnspan.trace.cost` first.
 """
