@@ -11,6 +11,10 @@ Rules:
 
 from __future__ import annotations
 
+import gc
+
+gc.set_threshold(100_000)  # before anything else is loaded: Python's default takes a twentieth of an event
+
 import os
 import time
 from contextlib import suppress

@@ -176,20 +176,22 @@ def _prefixes(some: str) -> list[str]:
     return [prefix[0] + prefix[1:].replace("_", "(?:_|%5[Ff])") for prefix in some.split()]
 
 
-def _search_for(some: Iterable[str]) -> str:
-    return _by_first_character(prefix for prefixes in some for prefix in _prefixes(prefixes))
-
-
+_ALL: Final = [(prefix, left) for _, some, _, left in FORMATS for prefix in _prefixes(some)]
+_PLAIN: Final = [(prefix, left) for prefix, left in _ALL if not prefix.startswith("\\")]
+# How prefixes begin, up to the first character that means something to `re`: without one of these, `PREFIX` finds none.
+HEADS: Final = frozenset(re.split(r"[\\(\[{?*+.|]", prefix)[0].encode() for prefix, _ in _PLAIN)
 # Two searches: a prefix that needs a boundary is tried only after a character that can be one.
 PREFIX: Final = (
-    lazy.pattern(f"(?P<prefix>{_search_for(some for _, some, _, left in FORMATS if left != _LEFT)})".encode()),
+    lazy.pattern(f"(?P<prefix>{_by_first_character(prefix for prefix, left in _PLAIN if left != _LEFT)})".encode()),
     lazy.pattern(
         (
             r"(?:\\[nrtbf]|%[0-9A-Fa-f]{2}|[\[;][0-9]{0,3}m|[^A-Za-z0-9])"
-            f"(?P<prefix>{_search_for(some for _, some, _, left in FORMATS if left == _LEFT)})"
+            f"(?P<prefix>{_by_first_character(prefix for prefix, left in _PLAIN if left == _LEFT)})"
         ).encode()
     ),
 )
+_ODD: Final = "|".join(prefix for prefix, _ in _ALL if prefix.startswith("\\"))  # those that begin with punctuation
+ODD_PREFIX: Final = lazy.pattern(f"(?P<prefix>{_ODD})".encode())
 LOOK_BEHIND: Final = 9  # bytes; the longest prefix that ends before its run of word characters
 
 

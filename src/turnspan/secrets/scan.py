@@ -117,6 +117,7 @@ _WORD_CHARACTERS: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ
 _IS_WORD: Final = bytes(ord("w" if code in _WORD_CHARACTERS else " ") for code in range(256))
 _IDENTIFIER_CHARACTERS: Final = b"abcdefghijklmnopqrstuvwxyz_-"
 _RUN: Final = b"w" * formats.RUN
+_SMALL: Final = 8192  # bytes; in longer texts one search is faster than a look for each prefix
 _BASE64: Final = lazy.pattern(
     rb"[A-Za-z0-9+/_-]{40,}+(?:\r?\n[A-Za-z0-9+/]{40,}+)*+(?:\r?\n[A-Za-z0-9+/]{1,80}+(?![A-Za-z0-9+/]))?={0,2}"
 )
@@ -146,8 +147,10 @@ def _find_prefixes(data: bytes, runs: list[tuple[int, int]], hits: list[Hit], me
     """Search all runs at once, each with the few bytes before it, for prefixes of token formats."""
     starts = [max(start - formats.LOOK_BEHIND, 0) for start, _ in runs]
     joined = b"\n" + b"\n".join([data[start:end] for start, (_, end) in zip(starts, runs, strict=True)])
+    # Most turns have no prefix, and compiling the patterns takes a twentieth of an event.
+    has_prefix = len(joined) >= _SMALL or any(head in joined for head in formats.HEADS)
     offsets: list[int] = []
-    for pattern in formats.PREFIX:
+    for pattern in (*(formats.PREFIX if has_prefix else ()), formats.ODD_PREFIX):
         done = 0
         found = pattern.search(joined)
         while found is not None:
