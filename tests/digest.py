@@ -72,6 +72,8 @@ def lines():
 
 def main():
     """Write the digests, and the digest of them all."""
+    if any(argument.startswith("-") for argument in sys.argv[1:]):
+        sys.exit(__doc__)
     found = list(lines())
     whole = hashlib.sha256("\n".join(found).encode()).hexdigest()
     if len(sys.argv) > 1:
