@@ -203,7 +203,7 @@ def test_malformed_text_is_refused_with_a_message(text, says):
         (b" \n", {}, ""),
         (b'\xef\xbb\xbf{"a": 1}', {"a": 1}, ""),
         (b'{"a": "\\ud800"}', {"a": "\ud800"}, ""),  # Claude Code accepts it, and so must we
-        (b'{"a": 1,}', {}, "line 1, column 9"),
+        (b'{"a": 1 2}', {}, "line 1, column 9"),
         (b"[]", {}, "it contains a list, not an object"),
         (b"\xff{}", {}, "it is not UTF-8"),
         (b"[" * 100_000, {}, "recursion"),
