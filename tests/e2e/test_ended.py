@@ -61,7 +61,7 @@ def assert_complete(stage: Stage, *turns: tuple[str, int]) -> None:
     code, found = asked(stage, "verify")
     assert (code, found["is_complete"]) == (0, True), found
     arrived = received(stage)
-    assert {arrived[stage.api.answered(turn, step)["message_id"]] for turn, step in turns} == {1}
+    assert {arrived[stage.api.wait_response(turn, step)["message_id"]] for turn, step in turns} == {1}
     assert set(arrived.values()) == {1}
 
 
@@ -91,7 +91,7 @@ def test_a_client_that_was_killed_is_backfilled_at_once(stage: Stage) -> None:
     """While it runs its turn is open; from its death on it is pending, until a backfill."""
     _, text = stage.prompt("{slow} will be killed")
     client = stage.start(text)
-    stage.wait_written(stage.api.answered("p1")["message_id"])
+    stage.wait_written(stage.api.wait_response("p1")["message_id"])
     stage.wait_gate("slow")
     assert pending(stage)[1:] == (0, 1)
     _, found = asked(stage, "backfill")
@@ -110,7 +110,7 @@ def test_a_client_that_was_killed_is_exported_by_the_next_session(stage: Stage) 
     """The first event of another session in the project exports it."""
     _, text = stage.prompt("{slow} will be killed")
     client = stage.start(text)
-    stage.wait_written(stage.api.answered("p1")["message_id"])
+    stage.wait_written(stage.api.wait_response("p1")["message_id"])
     stage.wait_gate("slow")
     client.kill(signal.SIGKILL)
     stage.open_gate("slow")
