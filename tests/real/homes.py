@@ -38,9 +38,11 @@ PATIENCE_S = 120
 
 
 def copy_stories(names, projects: Path) -> None:
-    """Copy stories into one transcript tree."""
+    """Copy stories into one transcript tree; of two stories with the same session, the first."""
     for name in names:
-        shutil.copytree(FIXTURES / name / "projects", projects, dirs_exist_ok=True)
+        source = FIXTURES / name / "projects"
+        if not any((projects / path.relative_to(source)).exists() for path in source.glob("*/*.jsonl")):
+            shutil.copytree(source, projects, dirs_exist_ok=True)
 
 
 def rename_sessions(projects: Path, tag: str) -> None:
