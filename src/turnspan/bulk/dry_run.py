@@ -22,7 +22,7 @@ from turnspan.trace.tally import Tally, tally_of
 from turnspan.unsent import Rest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
     from turnspan.bulk.plan import Job, Plan
     from turnspan.bulk.pool import Parent
@@ -148,11 +148,12 @@ class Previewer:
         return shipped
 
 
-def _share_of(traces: Iterable[tuple[Trace, Trace]], target: Target) -> Share:
+def _share_of(traces: Sequence[tuple[Trace, Trace]], target: Target) -> Share:
     """Count traces, each given as it was built and with only its unsent spans."""
     share = Share()
-    for trace, unsent in traces:
+    for _, unsent in traces:
         share.spans += len(unsent.spans)
         share.tally += tally_of(unsent)
-        add_counts(share.masked, target.mask.masked(trace).counts)
+    for redacted in target.mask.masked_all([trace for trace, _ in traces]):
+        add_counts(share.masked, redacted.counts)
     return share
