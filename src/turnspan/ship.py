@@ -171,7 +171,7 @@ class _Export:
         clock: Callable[[], float],
         stored: AbstractSet[bytes] = frozenset(),
     ) -> None:
-        loaded = state.load(target.home, session.session_id)
+        loaded = target.checkpoints.load(session.session_id)
         self.shipped = Shipped(target.identity, kept_as=loaded.kept_as)
         self._cursor = loaded.checkpoint.destinations.get(target.identity, state.Cursor())
         self._session = session
@@ -269,16 +269,14 @@ class _Export:
 
     def _exportable(self, traces: Sequence[Trace]) -> list[Trace]:
         """Return the traces that may be exported, masked once, however often they are sent."""
-        return [masked for trace in traces if (masked := self._masked(trace)) is not None]
-
-    def _masked(self, trace: Trace) -> Trace | None:
-        redacted = self._target.mask(trace)
-        if redacted is None:
-            self.shipped.off += 1
-            return None
-        for rule, count in redacted.counts.items():
-            self.shipped.masked[rule] = self.shipped.masked.get(rule, 0) + count
-        return redacted.trace
+        mask = self._target.mask
+        allowed = [trace for trace in traces if not mask.is_off(trace.cwd)]
+        self.shipped.off += len(traces) - len(allowed)
+        masked = mask.masked_all(allowed)
+        for redacted in masked:
+            for rule, count in redacted.counts.items():
+                self.shipped.masked[rule] = self.shipped.masked.get(rule, 0) + count
+        return [redacted.trace for redacted in masked]
 
     def _send(self, traces: Sequence[Trace], piece: Piece, reading: Reading) -> bool:
         """Send a piece and commit what is settled; return False if something stopped it."""
@@ -382,7 +380,7 @@ class _Export:
         destinations = {**self._checkpoint.destinations, self._target.identity: self._cursor}
         path = str(self._session.path)
         self._checkpoint = msgspec.structs.replace(self._checkpoint, transcript=path, destinations=destinations)
-        state.save(self._target.home, self._checkpoint)
+        self._target.checkpoints.save(self._checkpoint)
 
 
 class _ExportAll(_Export):
@@ -406,14 +404,11 @@ class _ExportAgain(_Export):
         self._done: set[bytes] = set()
 
     def _exportable(self, traces: Sequence[Trace]) -> list[Trace]:
+        wanted = [trace for trace in traces if not self._spans.isdisjoint(span.span_id for span in trace.spans)]
         chosen: list[Trace] = []
-        for trace in traces:
-            if self._spans.isdisjoint(span.span_id for span in trace.spans):
-                continue
-            masked = self._masked(trace)  # all of it: a span must be masked as it was the first time
-            if masked is not None:
-                others = _span_ids([masked]) - self._spans
-                chosen += [kept] if (kept := unsent.without(masked, others)) is not None else []
+        for masked in super()._exportable(wanted):  # all of it: a span must be masked as it was the first time
+            others = _span_ids([masked]) - self._spans
+            chosen += [kept] if (kept := unsent.without(masked, others)) is not None else []
         return chosen
 
     def _send(self, traces: Sequence[Trace], _piece: Piece, _reading: Reading) -> bool:

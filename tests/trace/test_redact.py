@@ -8,10 +8,12 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reads import one_pass
 from secret_samples import MAKERS, some
 
 from turnspan.secrets.replace import compile_rules
 from turnspan.trace import model
+from turnspan.trace.masking import _Collector
 from turnspan.trace.model import (
     Json,
     Kind,
@@ -26,7 +28,8 @@ from turnspan.trace.model import (
     Trace,
     Usage,
 )  # fmt: skip
-from turnspan.trace.redact import METADATA_FACTS, CaptureMode, Policy, redact
+from turnspan.trace.redact import METADATA_FACTS, CaptureMode, Policy, redact, redact_all
+from turnspan.trace.strings import walk
 
 FULL, REDACTED, METADATA = (Policy(capture=capture) for capture in CaptureMode)
 TOKEN = "gh" + "p_" + some(Random(7), "abcXYZ0123", 36)
@@ -310,3 +313,66 @@ def test_redaction_is_idempotent(text, tree):
     for span in once.spans:
         if isinstance(span.input, Json):
             json.loads(span.input.text)
+
+
+# ---- several traces at once
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+
+
+class _Recorder:
+    """Records every string that a walk visits."""
+
+    def __init__(self) -> None:
+        self.strings: set[str] = set()
+
+    def text(self, text: str) -> str:
+        self.strings.add(text)
+        return text
+
+    document = text
+
+    def facts(self, facts: model.Facts) -> model.Facts:
+        for name, value in facts.items():
+            self.strings.add(name)
+            self.strings.update((value,) if isinstance(value, str) else value if isinstance(value, tuple) else ())
+        return facts
+
+    def joined(self, parts: list[str]) -> None:
+        self.strings.add("".join(parts))
+
+
+def fixture_traces() -> list[Trace]:
+    """Return the traces of all fixtures."""
+    return [trace for projects in sorted(FIXTURES.glob("*/projects")) for trace in one_pass(projects)]
+
+
+def test_the_first_look_sees_every_string_that_can_be_replaced():
+    """What is scanned for secrets is exactly what the walk that masks them visits."""
+    for trace in (trace_of("here"), trace_of(TOKEN), *fixture_traces()):
+        recorder = _Recorder()
+        walk(trace, recorder)
+        assert _Collector(trace).strings == recorder.strings
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [FULL, REDACTED, METADATA, Policy(paths=True), Policy(CaptureMode.FULL, rules=compile_rules({}, ["here"]))],
+)
+def test_traces_are_masked_together_as_they_are_one_by_one(policy):
+    """Scanning several traces at once gives the same bytes and counts as masking each of them."""
+    dice = Random(11)
+    traces = [*fixture_traces(), trace_of("here"), one_span(output="fine")]
+    traces += [trace_of(make(dice).text) for make in MAKERS]
+    traces += [one_span(facts={"password": "hunter2hunter2"}), one_span(output="hunter2hunter2"), trace_of(TOKEN)]
+    dice.shuffle(traces)
+    for size in (1, 2, 7, len(traces)):
+        together = [one for at in range(0, len(traces), size) for one in redact_all(traces[at : at + size], policy)]
+        assert together == [redact(trace, policy) for trace in traces]
+
+
+def test_a_budget_is_that_of_one_trace(monkeypatch):
+    """Neighbours that are expensive to scan do not cause a trace to be withheld."""
+    monkeypatch.setattr("turnspan.trace.redact.SCAN_BUDGET", 400_000)
+    traces = [one_span(output=f"{number} " + "word " * 50_000) for number in range(4)]
+    assert [one.counts for one in redact_all(traces, REDACTED)] == [{}, {}, {}, {}]

@@ -13,9 +13,11 @@ import msgspec
 from turnspan.secrets.replace import compile_rules
 from turnspan.settings.config import narrowed
 from turnspan.trace.labels import labelled
-from turnspan.trace.redact import CaptureMode, Policy, redact
+from turnspan.trace.redact import CaptureMode, Policy, redact, redact_all
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from turnspan.secrets.replace import RuleSet
     from turnspan.settings.config import Config, Destination, Narrowing
     from turnspan.trace.model import Trace
@@ -65,10 +67,26 @@ class ExportPolicy:
 
     def masked(self, trace: Trace) -> Redacted:
         """Return the trace, tagged, masked and labelled, also if its directory is switched off."""
+        return self._labelled(redact(self._tagged(trace), self._policy(trace.cwd)))
+
+    def masked_all(self, traces: Sequence[Trace]) -> list[Redacted]:
+        """Return several traces as `masked` returns each of them, in less time."""
+        by_cwd: dict[str, list[int]] = {}
+        for place, trace in enumerate(traces):
+            by_cwd.setdefault(trace.cwd, []).append(place)
+        found: dict[int, Redacted] = {}
+        for cwd, places in by_cwd.items():
+            redacted = redact_all([self._tagged(traces[place]) for place in places], self._policy(cwd))
+            found.update(zip(places, map(self._labelled, redacted), strict=True))
+        return [found[place] for place in range(len(traces))]
+
+    def _tagged(self, trace: Trace) -> Trace:
         tags = (*map(str, self._config.values["tags"]), *self._narrowing(trace.cwd).tags)
         if tags:
             trace = msgspec.structs.replace(trace, tags=tuple(dict.fromkeys((*trace.tags, *tags))))
-        redacted = redact(trace, self._policy(trace.cwd))
+        return trace
+
+    def _labelled(self, redacted: Redacted) -> Redacted:
         by_prompt = self._destination.policy["turn_names"] == "prompt"
         return redacted._replace(trace=labelled(redacted.trace, by_prompt=by_prompt))
 

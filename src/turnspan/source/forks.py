@@ -31,7 +31,9 @@ Claude Code copies history when a session is resumed into a new file, forked or 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from functools import lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -201,31 +203,45 @@ def _overlapping(turn: Turn, session: SessionFile) -> Iterator[SessionFile]:
         return
     directory = session.path.parent
     names = session_names(directory)
-    own = _lifetimes_in(directory, names).get(session.path.name)
-    if own is None or own.size < turn.end.end:
+    if _lifetimes_in(directory, names).sizes.get(session.path.name, 0) < turn.end.end:
         _lifetimes_in.cache_clear()  # the turn was written since, and so may its origin have been
-    for name, life in _lifetimes_in(directory, names).items():
-        if life.first_ns <= prompt_ns <= life.last_ns and name[:-6] != session.session_id:
+    for name in sorted(_lifetimes_in(directory, names).at(prompt_ns)):
+        if name[:-6] != session.session_id:
             yield SessionFile(name[:-6], directory / name)
 
 
-class _Lifetime(msgspec.Struct, frozen=True):
-    """When a transcript was written, and its size then; all times, if its ends do not show any."""
+class _Lifetimes(msgspec.Struct, frozen=True):
+    """When the transcripts of a project were written, in the order of their first times, and their sizes then."""
 
-    size: int
-    first_ns: int
-    last_ns: int
+    sizes: dict[str, int]
+    names: list[str]
+    first_ns: list[int]  # 0 if the beginning of the file does not show a time
+    last_ns: list[int]  # far in the future if the end does not show one
+    reach_ns: list[int]  # the latest of all `last_ns` so far: nothing before it was written at a later time
+
+    def at(self, time_ns: int) -> Iterator[str]:
+        """Yield the names of the files that were being written at a time."""
+        place = bisect_right(self.first_ns, time_ns) - 1
+        while place >= 0 and self.reach_ns[place] >= time_ns:
+            if self.last_ns[place] >= time_ns:
+                yield self.names[place]
+            place -= 1
 
 
 @lru_cache(maxsize=1 << 9)  # a backfill asks for the same neighbours with every session
-def _lifetimes_in(directory: Path, names: tuple[str, ...]) -> dict[str, _Lifetime]:
-    found = {}
+def _lifetimes_in(directory: Path, names: tuple[str, ...]) -> _Lifetimes:
+    found = []
+    sizes = {}
     for name in names:
         path = directory / name
-        size = stamp_of(str(path))[0]
+        sizes[name] = stamp_of(str(path))[0]
         first_ns, last_ns = time_range(path)
-        found[name] = _Lifetime(size, first_ns or 0, last_ns if last_ns is not None else 2**63)
-    return found
+        found.append((first_ns or 0, last_ns if last_ns is not None else 2**63, name))
+    found.sort()
+    last = [last_ns for _, last_ns, _ in found]
+    return _Lifetimes(
+        sizes, [name for _, _, name in found], [first for first, _, _ in found], last, list(accumulate(last, max))
+    )
 
 
 def _is_origin(one: SessionFile, other: SessionFile, uuid: str) -> bool:

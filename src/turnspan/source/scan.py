@@ -14,9 +14,10 @@ import errno
 import mmap
 import os
 import stat
+from array import array
+from bisect import bisect_left
 from contextlib import contextmanager, suppress
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
@@ -28,14 +29,18 @@ from turnspan.transcript.times import parse_time
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
 T = TypeVar("T")
 
 END_BYTES: Final = 65536
-_AGENT_HEAD_BYTES: Final = 4096
 _TRANSIENT: Final = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EINTR, errno.EAGAIN}
 _STAMP: Final = lazy.pattern(rb'"timestamp"\s*:\s*"([^"]{10,40})"')
+_USUAL_STAMP: Final = len("2026-03-01T09:00:00.000Z")
+_ID_KEYS: Final = (b'"uuid"', b'"id"', b'"requestId"', b'"messageUuid"')
+_LONGEST_ID: Final = 256
+_WORTH_INDEXING: Final = 8  # searches of one file; building its index takes about as long
 _FIELD_BYTES: Final = 64  # a key, a colon and spaces
 
 
@@ -95,12 +100,6 @@ def modified_ns(path: Path) -> int:
     return status.st_mtime_ns if stat.S_ISREG(status.st_mode) else 0
 
 
-@lru_cache(maxsize=1 << 11)  # a backfill asks for the same files with every session
-def head_of(path: str, _size: int, _written_ns: int) -> bytes:
-    """Return the beginning of a file."""
-    return ends(Path(path), _AGENT_HEAD_BYTES)
-
-
 def time_range(path: Path) -> tuple[int | None, int | None]:
     """Return the first and last time in the ends of a transcript; None where a long line hides it."""
     return min(_times(ends(path, END_BYTES)), default=None), last_time_ns(path)
@@ -118,8 +117,25 @@ def last_time_ns(path: Path) -> int | None:
 
 
 def _times(data: bytes) -> list[int]:
-    stamps = (parse_time(stamp.decode("ascii", "replace")) for stamp in _STAMP.findall(data))
-    return [stamp for stamp in stamps if stamp is not None]
+    """Return times in some bytes, the first and the last one among them.
+
+    Clients write all times in one form, whose order is that of its bytes: of these only the first and last are parsed.
+    """
+    stamps = set(_STAMP.findall(data))
+    usual = [stamp for stamp in stamps if len(stamp) == _USUAL_STAMP and stamp.endswith(b"Z")]
+    if len(usual) > 2:
+        first, last = (
+            parse_time(min(usual).decode("ascii", "replace")),
+            parse_time(max(usual).decode("ascii", "replace")),
+        )
+        if first is not None and last is not None:
+            return [first, last, *_parsed(stamps.difference(usual))]
+    return _parsed(stamps)
+
+
+def _parsed(stamps: Iterable[bytes]) -> list[int]:
+    times = (parse_time(stamp.decode("ascii", "replace")) for stamp in stamps)
+    return [time_ns for time_ns in times if time_ns is not None]
 
 
 def ends(path: Path, count: int, *, from_end: bool = False) -> bytes:
@@ -132,6 +148,8 @@ def ends(path: Path, count: int, *, from_end: bool = False) -> bytes:
 
 def contains_id(path: Path, needle: str, *, key: str = "uuid", before: int | None = None) -> bool:
     """Whether a transcript contains this uuid, or another id, before an offset."""
+    if not _may_contain(path, needle, before):
+        return False
     with _mapped(path) as data:
         end = len(data) if before is None else min(before, len(data))
         return _find(data, key.encode(), b'"' + needle.encode() + b'"', end) >= 0
@@ -140,6 +158,10 @@ def contains_id(path: Path, needle: str, *, key: str = "uuid", before: int | Non
 
 def first_row_time_ns(path: Path, *fields: tuple[str, bytes]) -> int | None:
     """Return the time of the first row that contains one of these keys with this JSON value; None if there is none."""
+    if all(
+        b'"%b"' % key.encode() in _ID_KEYS and not _may_contain(path, value[1:-1].decode()) for key, value in fields
+    ):
+        return None
     with _mapped(path) as data:
         found = [at for key, value in fields if (at := _find(data, key.encode(), value, len(data))) >= 0]
         if found:
@@ -157,6 +179,62 @@ def _find(data: mmap.mmap | bytes, key: bytes, value: bytes, end: int) -> int:
             return at
         at = data.find(value, at + 1, end)
     return -1
+
+
+class _Ids:
+    """The ids in one file: a hash of each, and where it occurs first.
+
+    A backfill searches the same files with every session of a project; a file that was searched often gets an index of
+    its ids. It takes 16 bytes an id. The hash only shows that a file does *not* contain an id.
+    """
+
+    def __init__(self) -> None:
+        self.searches = 0
+        self._hashes: array[int] | None = None
+        self._places: array[int] = array("q")
+
+    def build(self, path: Path) -> None:
+        first: dict[int, int] = {}
+        with _mapped(path) as data:
+            for key in _ID_KEYS:
+                at = data.find(key)
+                while at >= 0:
+                    at += len(key)
+                    start = data.find(b'"', at, at + _FIELD_BYTES) + 1
+                    if start and data[at : start - 1].strip() == b":":
+                        end = data.find(b'"', start, start + _LONGEST_ID)
+                        number = hash(data[start:end]) if end >= 0 else 0
+                        first[number] = min(first.get(number, start), start - 1)
+                    at = data.find(key, at)
+        self._hashes = array("q", sorted(first))
+        self._places = array("q", [first[number] for number in self._hashes])
+
+    def may_contain(self, needle: bytes, before: int | None) -> bool:
+        """Return False if no id with this text ends before an offset; True if one does, or it is not known."""
+        if self._hashes is None:
+            return True
+        number = hash(needle)
+        at = bisect_left(self._hashes, number)
+        if at == len(self._hashes) or self._hashes[at] != number:
+            return False
+        return before is None or self._places[at] + len(needle) + 2 <= before
+
+
+@lru_cache(maxsize=1 << 10)
+def _ids_of(_path: str, _size: int, _written_ns: int) -> _Ids:
+    return _Ids()
+
+
+def _may_contain(path: Path, needle: str, before: int | None = None) -> bool:
+    """Return False if a file cannot contain an id before an offset, without searching it."""
+    raw = needle.encode("utf-8", "surrogatepass")
+    if b'"' in raw or len(raw) >= _LONGEST_ID:
+        return True
+    ids = _ids_of(str(path), *stamp_of(str(path)))
+    ids.searches += 1
+    if ids.searches == _WORTH_INDEXING:
+        ids.build(path)
+    return ids.may_contain(raw, before)
 
 
 def rows_with(path: Path, needle: bytes, start: int = 0, end: int | None = None) -> list[bytes]:

@@ -19,17 +19,19 @@ import msgspec
 
 from turnspan import lazy
 from turnspan.errors import TranscriptError
-from turnspan.source.scan import END_BYTES, ends, first_in, head_of, last_time_ns, lines, modified_ns, row_as, stamp_of
+from turnspan.source.scan import END_BYTES, ends, first_in, last_time_ns, lines, modified_ns, row_as, stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 _LONGEST_ID: Final = 128
 _INDEX_BYTES: Final = 16 << 20
+_HEAD_BYTES: Final = 4096
 _PORTS: Final = {f"{port}{number}" for port in ("com", "lpt") for number in range(10)}
 _RESERVED: Final = {"con", "prn", "aux", "nul", *_PORTS}  # on Windows
 _FILE_ENDS: Final = frozenset({"jsonl", ".json"})  # the ends of file names: transcripts, and `meta.json`
 _CWD: Final = lazy.pattern(rb'"cwd"\s*:\s*("(?:[^"\\]|\\.)*")')
+_SESSION: Final = lazy.pattern(rb'"sessionId"\s*:\s*"([^"\\]+)"')
 _UUID: Final = lazy.pattern(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 
@@ -72,11 +74,6 @@ class AgentFile(msgspec.Struct, frozen=True, dict=True):
         return stamp_of(self.name)[0]
 
     @property
-    def head(self) -> bytes:
-        """The beginning of its transcript."""
-        return head_of(self.name, *stamp_of(self.name))
-
-    @property
     def type(self) -> str:
         """The type of agent; empty if it is not recorded."""
         return self._meta.agent_type or ""
@@ -104,7 +101,8 @@ class AgentFile(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def _meta(self) -> _Meta:
         path = self.path.with_suffix(".meta.json")
-        return _meta(ends(path, END_BYTES) if _stays_in(path, self.path.resolve().parent) else b"")
+        is_elsewhere = os.path.islink(path) and not is_below(path, self.path.resolve().parent)  # noqa: PTH114
+        return _meta(b"" if is_elsewhere else ends(path, END_BYTES))
 
 
 class _Meta(msgspec.Struct, rename="camel"):
@@ -258,15 +256,38 @@ def flat_agent_file(session: SessionFile, agent_id: str) -> AgentFile | None:
 
 def flat_agent_files(session: SessionFile, since_ns: int = 0) -> Iterator[AgentFile]:
     """Yield the subagents next to a session that name it and were written to since a time."""
+    directory = session.path.parent
     try:
-        names = _listed(session.path.parent)[1]
+        found = _flat_agents(str(directory), directory.stat().st_mtime_ns)
     except OSError:
         return
-    for name in names:
-        file = AgentFile(name[6:-6], str(session.path.parent) + os.sep + name)
-        is_its_own = _stays_in(file.name, session.path.parent.parent) and session.session_id.encode() in file.head
-        if is_its_own and (not since_ns or (last_time_ns(file.path) or since_ns) >= since_ns):
+    wanted = session.session_id.encode()
+    young = [name for name in found.young if wanted in ends(directory / name, _HEAD_BYTES)]
+    for name in sorted((*found.by_session.get(wanted, ()), *young)):
+        file = AgentFile(name[6:-6], str(directory) + os.sep + name)
+        if _stays_in(file.name, directory.parent) and (
+            not since_ns or (last_time_ns(file.path) or since_ns) >= since_ns
+        ):
             yield file
+
+
+class _FlatAgents(msgspec.Struct, frozen=True):
+    """The subagents next to the sessions of a project, by the sessions that the beginning of each file names."""
+
+    by_session: dict[bytes, list[str]]
+    young: list[str]  # files that name no session yet
+
+
+@lru_cache(maxsize=1 << 9)  # a backfill asks for the same directories with every session
+def _flat_agents(directory: str, changed_ns: int) -> _FlatAgents:
+    found = _FlatAgents({}, [])
+    for name in _listing(directory, changed_ns)[1]:
+        named = set(_SESSION.findall(ends(Path(directory, name), _HEAD_BYTES)))
+        if not named:
+            found.young.append(name)
+        for session_id in named:
+            found.by_session.setdefault(session_id, []).append(name)
+    return found
 
 
 def _meta(raw: bytes) -> _Meta:

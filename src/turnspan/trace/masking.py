@@ -2,8 +2,11 @@
 
 Rules:
 
-- A first walk over the trace (`strings`) collects its strings, a second one replaces them.
+- A first look at the trace collects its strings and builds nothing. Only if one of them may hold a secret, a walk
+  (`strings`) replaces them. Both visit the same strings.
 - The distinct strings are scanned in long batches; only strings with a hit are masked one by one.
+- Several traces are scanned together first (`clean_traces`): most hold no secret. The others are masked one by one,
+  each with a budget of its own, so that the result for a trace does not depend on its neighbours.
 - JSON stays JSON: its strings and keys are decoded before they are masked, because an escape can hide a secret, and a
   value is masked by its key, too.
 - A text that cannot be masked, because it costs too much or fails, is withheld: `[withheld: …]`.
@@ -20,14 +23,15 @@ from turnspan.secrets import replace
 from turnspan.secrets.names import rule_of_name
 from turnspan.secrets.replace import Masked
 from turnspan.secrets.scan import OverBudget
-from turnspan.trace.strings import walk
+from turnspan.trace.model import Json, Reasoning, Text, ToolCall, ToolResult
+from turnspan.trace.strings import neighbouring, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from turnspan.secrets.replace import RuleSet
     from turnspan.secrets.scan import Meter
-    from turnspan.trace.model import Facts, Scalar, Trace
+    from turnspan.trace.model import Facts, Message, Scalar, Trace
 
 Tree: TypeAlias = "dict[str, Tree] | list[Tree] | str | int | float | bool | None"
 
@@ -45,46 +49,114 @@ def masked_trace(trace: Trace, rules: RuleSet, meter: Meter) -> tuple[Trace, dic
     """Return the masked trace, and the number of secrets by rule (`withheld`: texts that were not exported)."""
     if rules.is_empty:
         return trace, {}
-    collector = _Collector()
-    walk(trace, collector)
-    suspects, over_budget, known = collector.scan(rules, meter)
+    suspects, over_budget, known = _Collector(trace).scan(rules, meter)
     if not suspects and not over_budget:
         return trace, {}
     masker = _Masker(rules.with_known(known), meter, suspects, over_budget)
     return walk(trace, masker), masker.counts
 
 
-class _Collector:
-    """Collects the distinct strings of a trace and finds those that may hold a secret."""
+def clean_traces(traces: Sequence[Trace], rules: RuleSet, meter: Meter) -> set[int]:
+    """Return the places of traces in which nothing has to be masked, from one scan of all; not always of all of them.
 
-    def __init__(self) -> None:
+    If the scan of all takes no more than `meter` allows, neither does that of one of them.
+    """
+    collectors = [_Collector(trace) for trace in traces]
+    together = _Collector()
+    for collector in collectors:
+        together.add(collector)
+    suspects, over_budget, _ = together.scan(rules, meter)
+    if over_budget:
+        return set()
+    return {place for place, collector in enumerate(collectors) if collector.is_clean(suspects)}
+
+
+class _Collector:
+    """Collects the distinct strings of a trace and finds those that may hold a secret.
+
+    It visits the strings that `walk` visits, by a loop of its own: most traces are only looked at, and the walk, which
+    can also replace, takes three times as long.
+    """
+
+    def __init__(self, trace: Trace | None = None) -> None:
         self._texts: dict[str, None] = {}
         self._documents: dict[str, None] = {}
         self._suspects: set[str] = set()
+        if trace is not None:
+            self._visit(trace)
 
-    def text(self, text: str) -> str:
-        self._texts[text] = None
-        return text
+    def add(self, other: _Collector) -> None:
+        """Add what another one collected."""
+        self._texts |= other._texts
+        self._documents |= other._documents
+        self._suspects |= other._suspects
 
-    def document(self, text: str) -> str:
+    def is_clean(self, suspects: set[str]) -> bool:
+        """Return whether none of the strings is among the suspects."""
+        return suspects.isdisjoint(self._texts)
+
+    @property
+    def strings(self) -> set[str]:
+        """The strings that were collected."""
+        return {*self._texts}
+
+    def _visit(self, trace: Trace) -> None:
+        texts = self._texts
+        texts[trace.name] = texts[trace.session_id] = texts[trace.client_version] = None
+        for tag in trace.tags:
+            texts[tag] = None
+        self._visit_facts(trace.facts)
+        for span in trace.spans:
+            texts[span.name] = None
+            for text in (span.model, span.error, span.error_message):
+                if text:
+                    texts[text] = None
+            self._visit_facts(span.facts)
+            for content in (span.input, span.output):
+                if isinstance(content, str):
+                    texts[content] = None
+                elif isinstance(content, Json):
+                    self._visit_document(content.text)
+                elif content is not None:
+                    for message in content:
+                        self._visit_message(message)
+
+    def _visit_document(self, text: str) -> None:
         self._texts[text] = None
         if "\\" in text:
             self._documents[text] = None
-        return text
 
-    def facts(self, facts: Facts) -> Facts:
-        self._texts.update(dict.fromkeys(facts))
+    def _visit_facts(self, facts: Facts) -> None:
+        texts = self._texts
         for name, value in facts.items():
-            if isinstance(value, str | tuple):
-                values = (value,) if isinstance(value, str) else value
-                self._texts.update(dict.fromkeys(values))
+            texts[name] = None
+            if isinstance(value, str):
+                texts[value] = None
                 if _names_secret(name):
-                    self._suspects.update(values)
-        return facts
+                    self._suspects.add(value)
+            elif isinstance(value, tuple):
+                texts.update(dict.fromkeys(value))
+                if _names_secret(name):
+                    self._suspects.update(value)
 
-    def joined(self, parts: list[str]) -> str | None:
-        self._texts["".join(parts)] = None
-        return None
+    def _visit_message(self, message: Message) -> None:
+        texts = self._texts
+        texts[message.role] = None
+        if message.finish_reason:
+            texts[message.finish_reason] = None
+        for part in message.parts:
+            if isinstance(part, Text | Reasoning):
+                texts[part.text] = None
+            elif isinstance(part, ToolResult):
+                texts[part.id] = texts[part.result] = None
+            elif isinstance(part, ToolCall):
+                texts[part.id] = texts[part.name] = None
+                self._visit_document(part.arguments)
+            else:
+                texts[part.mime] = None
+        if len(message.parts) > 1:
+            for neighbours in neighbouring(message.parts):
+                texts["".join(neighbours)] = None
 
     def scan(self, rules: RuleSet, meter: Meter) -> tuple[set[str], set[str], dict[bytes, str]]:
         """Return the strings that may hold a secret, those that exceeded the budget, and secrets that may recur."""

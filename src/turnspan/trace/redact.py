@@ -19,12 +19,12 @@ import msgspec
 from turnspan import lazy
 from turnspan.secrets.replace import RuleSet
 from turnspan.secrets.scan import Meter
-from turnspan.trace.masking import masked_trace, withheld
+from turnspan.trace.masking import clean_traces, masked_trace, withheld
 from turnspan.trace.model import Json, Kind, Media, Reasoning, Text, ToolCall, ToolResult
 from turnspan.trace.strings import map_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from turnspan.trace.model import Facts, Message, Part, Span, Trace
 
@@ -87,11 +87,24 @@ def redact(
     trace: Trace, policy: Policy, *, budget: int = SCAN_BUDGET, is_late: Callable[[], bool] | None = None
 ) -> Redacted:
     """Return the trace as it is exported. `is_late` ends the scan early; it is a last resort for a stuck scan."""
-    trace = _allowed(trace, policy)
+    return Redacted(*masked_trace(_allowed(trace, policy), _rules(policy), Meter(budget, is_late)))
+
+
+def redact_all(traces: Sequence[Trace], policy: Policy) -> list[Redacted]:
+    """Return traces as `redact` returns each of them, in less time: most contain nothing that must be masked."""
+    allowed, rules = [_allowed(trace, policy) for trace in traces], _rules(policy)
+    clean: set[int] = set()
+    if len(traces) > 1 and not rules.is_empty:
+        clean = clean_traces(allowed, rules, Meter(SCAN_BUDGET // 2))
+    return [
+        Redacted(trace, {}) if place in clean else Redacted(*masked_trace(trace, rules, Meter(SCAN_BUDGET)))
+        for place, trace in enumerate(allowed)
+    ]
+
+
+def _rules(policy: Policy) -> RuleSet:
     rules = policy.rules.credentials_only() if policy.capture == CaptureMode.FULL else policy.rules
-    if policy.paths:
-        rules = rules.with_pattern("home", _HOMES)
-    return Redacted(*masked_trace(trace, rules, Meter(budget, is_late)))
+    return rules.with_pattern("home", _HOMES) if policy.paths else rules
 
 
 # ---- capture modes and switches

@@ -119,15 +119,30 @@ def _same(old: T, new: T) -> T:
     return old if new == old else new
 
 
+def neighbouring(parts: tuple[Part, ...]) -> Iterable[list[str]]:
+    """Yield the texts of neighbouring parts that `walk` also visits joined."""
+    at = 0
+    while at < len(parts):
+        end = _end_of_neighbours(parts, at)
+        if end - at > 1:
+            yield [part.text for part in parts[at:end] if isinstance(part, Text | Reasoning)]
+        at = end
+
+
+def _end_of_neighbours(parts: tuple[Part, ...], at: int) -> int:
+    """Return where the texts of one kind that begin at a place end."""
+    end = at + 1
+    if isinstance(parts[at], Text | Reasoning):
+        while end < len(parts) and type(parts[end]) is type(parts[at]):
+            end += 1
+    return end
+
+
 def _walk_neighbours(parts: tuple[Part, ...], strings: Strings) -> Iterable[Part]:
     """Yield the parts, with neighbouring texts merged where `strings.joined` returns a replacement."""
     at = 0
     while at < len(parts):
-        end = at + 1
-        first = parts[at]
-        if isinstance(first, Text | Reasoning):
-            while end < len(parts) and type(parts[end]) is type(first):
-                end += 1
+        first, end = parts[at], _end_of_neighbours(parts, at)
         if end - at > 1:
             merged = strings.joined([part.text for part in parts[at:end] if isinstance(part, Text | Reasoning)])
             if merged is not None:
