@@ -67,9 +67,11 @@ ONLY_IN = {
     "grpc": ("backends",),
     "langfuse": ("backends", "langfuse"),
     "genai_prices": (),
+    "markdown_it": ("view.content",),
+    "pygments": ("view.content",),
 }
 # Slow to import: a worker that handles one event does not load them.
-HEAVY = {"click", "rich", "opentelemetry", "grpc", "langfuse", "requests", "httpx", "asyncio"}
+HEAVY = {"click", "rich", "opentelemetry", "grpc", "langfuse", "requests", "httpx", "asyncio", "markdown_it", "pygments"}
 
 
 @cache
