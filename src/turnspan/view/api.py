@@ -30,9 +30,9 @@ from turnspan.terminal import plain, unstyled
 from turnspan.trace.tally import Tally, tally_of
 from turnspan.unsent import known_ending
 from turnspan.view.chat import chat_record
+from turnspan.view.content import sections
 from turnspan.view.overview import overview
 from turnspan.view.preview import Preview
-from turnspan.view.sections import sections
 from turnspan.view.sessions_table import columns_of
 from turnspan.view.spans import span_record, trace_record
 from turnspan.view.tree import Layout, foot_lines, head_of
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from turnspan.settings.config import Config, Destination
     from turnspan.source.sessions import SessionFile
-    from turnspan.trace.model import Span, Trace
+    from turnspan.trace.model import Trace
     from turnspan.view.preview import PreviewedTrace
     from turnspan.view.turns import Record
 
@@ -167,6 +167,8 @@ class OpenSession:
         """Yield what is still running, and the totals."""
         preview = Preview(self._session, self._config, self._destination, end)
         running: list[Position] = []
+        with self._lock:
+            self._ended, self._end, self._open = ended, end, running
         for previewed in preview.traces():
             if not previewed.trace.spans:
                 continue
@@ -175,8 +177,6 @@ class OpenSession:
             running.append(_position(previewed, preview.place, running))
             at = len(ended) + len(running) - 1
             yield {"is": "turn", "at": at, **turn_record(previewed, is_open=True)}
-        with self._lock:
-            self._ended, self._end, self._open = ended, end, running
         if not ended and not running:
             yield {"is": "note", "text": "this session has no turns yet"}
             return
@@ -232,7 +232,7 @@ class OpenSession:
             raise TranscriptError("this turn does not have that span", hint="reload the session")
         return {
             **span_record(span, trace),
-            "sections": msgspec.to_builtins(sections(_told_once(span), is_full=is_full)),
+            "sections": msgspec.to_builtins(sections(span, is_full=is_full)),
             "links": self._links(trace.trace_id),
         }
 
@@ -299,9 +299,3 @@ def _position(previewed: PreviewedTrace, place: Progress, earlier: list[Position
 def _end(ended: list[Position], stamp: str) -> Record:
     """Return the last record: what the page sends to get what is new."""
     return {"is": "end", "since": len(ended), "trace": ended[-1].trace_id.hex() if ended else "", "stamp": stamp}
-
-
-def _told_once(span: Span) -> Span:
-    """Return a span without an error message that its output repeats."""
-    is_repeated = isinstance(span.output, str) and span.output.startswith(span.error_message)
-    return msgspec.structs.replace(span, error_message="") if is_repeated else span

@@ -3,8 +3,8 @@
 Rules:
 
 - It listens on the loopback address and requires that address in the Host header, against DNS rebinding.
-- Every path begins with a random key. The browser is opened with a ticket instead, which works once: other users can
-  read the arguments of a process.
+- Every path begins with a random key, new each time unless the user asks for a stable one. The browser is opened with
+  a ticket instead, which works once: other users can read the arguments of a process.
 - The page can load only its own files, run only its own script, and not be framed; it is not cached and sends no
   referrer.
 """
@@ -27,6 +27,7 @@ from urllib.parse import parse_qsl, quote, unquote
 
 from turnspan.errors import ConfigError, TranscriptError, TurnspanError
 from turnspan.source.sessions import all_sessions, each_once, is_safe_id, projects_dir
+from turnspan.view.address import new_key
 from turnspan.view.api import OpenSession, session_records, stamp_of_sessions
 
 if TYPE_CHECKING:
@@ -117,7 +118,14 @@ class Viewer(ThreadingTCPServer):
     request_queue_size = 32
 
     def __init__(
-        self, config: Config, destination: Destination, *, port: int = 0, limit: int = 100, project: str | None = None
+        self,
+        config: Config,
+        destination: Destination,
+        *,
+        port: int = 0,
+        key: str = "",
+        limit: int = 100,
+        project: str | None = None,
     ) -> None:
         try:
             super().__init__(("127.0.0.1", port), _Request)
@@ -128,7 +136,7 @@ class Viewer(ThreadingTCPServer):
         self.destination = destination
         self.limit = limit
         self.project = project
-        self.key = secrets.token_urlsafe(24)
+        self.key = key or new_key()
         self._ticket: str | None = None
         self._lock = threading.Lock()
         self._sessions: dict[str, OpenSession] = {}
@@ -137,14 +145,19 @@ class Viewer(ThreadingTCPServer):
         }  # only these are served
 
     @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self.server_address[1])
+
+    @property
     def url(self) -> str:
         """The URL of the page, with the key."""
-        return f"http://127.0.0.1:{self.server_address[1]}/{self.key}/"
+        return f"http://127.0.0.1:{self.port}/{self.key}/"
 
     def ticket_url(self) -> str:
         """A URL that redirects to the page once."""
         self._ticket = secrets.token_urlsafe(24)
-        return f"http://127.0.0.1:{self.server_address[1]}/open/{self._ticket}"
+        return f"http://127.0.0.1:{self.port}/open/{self._ticket}"
 
     def takes(self, ticket: str) -> bool:
         """Whether this is the ticket; it is then used up."""

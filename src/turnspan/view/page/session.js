@@ -1,7 +1,7 @@
 // A session: what is known about it, its context window and cost, and its turns as a conversation or as traces.
 
 import { chatTurn } from "./chat.js";
-import { badges, copyButton, details, figures, fill, filter, main, make, marked, records, setTitle, showError } from "./dom.js";
+import { badges, copyButton, figures, fill, filter, main, make, marked, records, setTitle, showError } from "./dom.js";
 import { LazyList } from "./lazy.js";
 import { watch } from "./live.js";
 import { chosenSpan, closeDetails, onClose, showSpan } from "./span.js";
@@ -333,12 +333,11 @@ class SessionView {
   }
 
   choose(turn, span) {
-    const isSame = chosenSpan()?.id === span && !details.hidden;
-    if (isSame) {
+    if (chosenSpan()?.id === span) {
       closeDetails();
       return;
     }
-    const isFirst = details.hidden;
+    const isFirst = !chosenSpan();
     const waterfall = this.waterfalls.get(turn.at);
     for (const one of this.waterfalls.values()) one.mark(one === waterfall ? span : null);
     showSpan({ path: this.path, at: turn.at, trace: turn.trace, id: span, signal: this.signal, waterfall });
@@ -372,7 +371,7 @@ class SessionView {
     if (session !== this.session) return false;
     const view = query.get("view") in VIEWS ? query.get("view") : "trace";
     if (view !== this.view) this.setView(view);
-    if (!span && !details.hidden) closeDetails(true);
+    if (!span) closeDetails(true);
     const turn = trace && this.turns.find((one) => one?.trace === trace);
     if (turn && !this.waterfalls.has(turn.at)) this.reveal(turn, span);
     else if (turn && span && chosenSpan()?.id !== span) this.choose(turn, span);
