@@ -3,8 +3,8 @@
 Rules:
 
 - It listens on the loopback address and requires that address in the Host header, against DNS rebinding.
-- Every path begins with a random key. The browser is opened with a ticket instead, which works once: other users can
-  read the arguments of a process.
+- Every path begins with a random key, new each time unless the user asks for a stable one. The browser is opened with
+  a ticket instead, which works once: other users can read the arguments of a process.
 - The page can load only its own files, run only its own script, and not be framed; it is not cached and sends no
   referrer.
 """
@@ -17,32 +17,36 @@ import re
 import secrets
 import sys
 import threading
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingTCPServer
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 from turnspan.errors import ConfigError, TranscriptError, TurnspanError
 from turnspan.source.sessions import all_sessions, each_once, is_safe_id, projects_dir
-from turnspan.view.api import OpenSession, session_records
+from turnspan.view.address import new_key
+from turnspan.view.api import OpenSession, session_records, stamp_of_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from turnspan.settings.config import Config, Destination
     from turnspan.source.sessions import SessionFile
-    from turnspan.view.api import Record
+    from turnspan.view.turns import Record
 
-_FILES: Final = {
-    "": ("page.html", "text/html; charset=utf-8"),
-    "page.css": ("page.css", "text/css; charset=utf-8"),
-    "page.js": ("page.js", "text/javascript; charset=utf-8"),
+_PAGE: Final = Path(__file__).with_name("page")
+_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
 }
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "trusted-types sections; require-trusted-types-for 'script'",  # only one place of the script can make markup
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
@@ -53,6 +57,58 @@ _OURSELVES: Final = ("127.0.0.1", "localhost")
 _SILENCE_S: Final = 30.0  # timeout of an idle connection
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
+Query = Mapping[str, str]  # the parameters after "?", the first of each name
+
+
+def _sessions(server: Viewer, _name: str, _query: Query) -> Iterable[Record]:
+    return session_records(server.config, limit=server.limit, project=server.project)
+
+
+def _pulse(server: Viewer, _name: str, _query: Query) -> Iterable[Record]:
+    return [{"is": "pulse", "stamp": stamp_of_sessions(projects_dir(server.config.claude_home))}]
+
+
+def _session(server: Viewer, name: str, query: Query) -> Iterable[Record]:
+    since = _number(query, "since")
+    if since is None:
+        return server.session(name).records()
+    return server.session(name).records_since(since, query.get("trace", ""), query.get("stamp", ""))
+
+
+def _trace(server: Viewer, name: str, query: Query) -> Iterable[Record] | None:
+    at = _number(query, "at")
+    return None if at is None else [server.session(name).trace_record(at, query.get("trace", ""))]
+
+
+def _chat(server: Viewer, name: str, query: Query) -> Iterable[Record] | None:
+    at = _number(query, "at")
+    return None if at is None else [server.session(name).chat_record(at, query.get("trace", ""))]
+
+
+def _span(server: Viewer, name: str, query: Query) -> Iterable[Record] | None:
+    at = _number(query, "at")
+    if at is None:
+        return None
+    wanted = query.get("trace", ""), query.get("span", "")
+    return [server.session(name).span_record(at, *wanted, is_full="full" in query)]
+
+
+def _number(query: Query, name: str) -> int | None:
+    """Return a parameter as a number; None if it is not one."""
+    text = query.get(name, "")
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
+# The records of a path: its first part is the name of the route, the rest is passed to it. None is "not found".
+_ROUTES: Final[Mapping[str, Callable[[Viewer, str, Query], Iterable[Record] | None]]] = {
+    "sessions": _sessions,
+    "pulse": _pulse,
+    "session": _session,
+    "trace": _trace,
+    "chat": _chat,
+    "span": _span,
+}
+
 
 class Viewer(ThreadingTCPServer):
     """Serves the page until it is closed. Not an `HTTPServer`, which looks up its own name in DNS."""
@@ -62,7 +118,14 @@ class Viewer(ThreadingTCPServer):
     request_queue_size = 32
 
     def __init__(
-        self, config: Config, destination: Destination, *, port: int = 0, limit: int = 100, project: str | None = None
+        self,
+        config: Config,
+        destination: Destination,
+        *,
+        port: int = 0,
+        key: str = "",
+        limit: int = 100,
+        project: str | None = None,
     ) -> None:
         try:
             super().__init__(("127.0.0.1", port), _Request)
@@ -73,20 +136,28 @@ class Viewer(ThreadingTCPServer):
         self.destination = destination
         self.limit = limit
         self.project = project
-        self.key = secrets.token_urlsafe(24)
+        self.key = key or new_key()
         self._ticket: str | None = None
         self._lock = threading.Lock()
         self._sessions: dict[str, OpenSession] = {}
+        self.files = {
+            path.relative_to(_PAGE).as_posix(): path for path in _PAGE.rglob("*") if path.suffix in _TYPES
+        }  # only these are served
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self.server_address[1])
 
     @property
     def url(self) -> str:
         """The URL of the page, with the key."""
-        return f"http://127.0.0.1:{self.server_address[1]}/{self.key}/"
+        return f"http://127.0.0.1:{self.port}/{self.key}/"
 
     def ticket_url(self) -> str:
         """A URL that redirects to the page once."""
         self._ticket = secrets.token_urlsafe(24)
-        return f"http://127.0.0.1:{self.server_address[1]}/open/{self._ticket}"
+        return f"http://127.0.0.1:{self.port}/open/{self._ticket}"
 
     def takes(self, ticket: str) -> bool:
         """Whether this is the ticket; it is then used up."""
@@ -98,7 +169,7 @@ class Viewer(ThreadingTCPServer):
     def put(self, session: SessionFile) -> str:
         """Register a session, wherever its file is; return the fragment of its URL."""
         self._sessions[session.session_id] = OpenSession(session, self.config, self.destination)
-        return f"#s/{quote(session.session_id, safe='')}"
+        return f"#/s/{quote(session.session_id, safe='')}"
 
     def session(self, session_id: str) -> OpenSession:
         """The session with this id. Raises TranscriptError; only an id is accepted, never a path."""
@@ -131,28 +202,22 @@ class _Request(BaseHTTPRequestHandler):
             self._begin(HTTPStatus.SEE_OTHER, Location=f"/{self.server.key}/")
         elif not hmac.compare_digest(key.encode(), self.server.key.encode()):
             self._refuse(HTTPStatus.NOT_FOUND)
-        elif rest in _FILES:
-            name, kind = _FILES[rest]
-            self._begin(HTTPStatus.OK, **{"Content-Type": kind})
-            self.wfile.write(Path(__file__).with_name(name).read_bytes())
+        elif (file := self.server.files.get(rest or "page.html")) is not None:
+            self._begin(HTTPStatus.OK, **{"Content-Type": _TYPES[file.suffix]})
+            self.wfile.write(file.read_bytes())
         else:
-            self._answer(unquote(rest), query.removeprefix("at="))
+            self._answer(unquote(rest), dict(parse_qsl(query)))
 
-    def _answer(self, what: str, at: str) -> None:
-        server = self.server
-        if what == "sessions":
-            self._stream(session_records(server.config, limit=server.limit, project=server.project))
-            return
-        kind, _, name = what.partition("/")
+    def _answer(self, what: str, query: Query) -> None:
+        route, _, name = what.partition("/")
         try:
-            if kind == "session":
-                self._stream(server.session(name).records())
-            elif kind == "trace" and _NUMBER.fullmatch(at):
-                self._stream([server.session(name).trace_record(int(at))])
-            else:
-                self._refuse(HTTPStatus.NOT_FOUND)
-        except TranscriptError as error:
-            self._stream([_error_record(error)])
+            records = _ROUTES[route](self.server, name, query) if route in _ROUTES else None
+        except TurnspanError as error:
+            records = [_error_record(error)]
+        if records is None:
+            self._refuse(HTTPStatus.NOT_FOUND)
+        else:
+            self._stream(records)
 
     def _stream(self, records: Iterable[Record]) -> None:
         """Send each record as one line, as soon as it is ready."""
