@@ -4,14 +4,17 @@
 // are the decoded groups of the route, `query` is the URLSearchParams after "?". It fills `main` and sets the title.
 
 import { applyFilter, details, filter, main } from "./dom.js";
+import { showOverview } from "./overview.js";
 import { showSession } from "./session.js";
+import { showSearch } from "./search.js";
 import { showSessions } from "./sessions.js";
 import { closeDetails } from "./span.js";
 
 const ROUTES = [
   [/^\/s\/([^/]+)(?:\/t\/([0-9a-f]+)(?:\/([0-9a-f]+))?)?$/, showSession],
   [/^\/sessions$/, showSessions],
-  [/^\/$/, showSessions],
+  [/^\/search$/, showSearch],
+  [/^\/$/, showOverview],
 ];
 
 let visit = null; // aborted when the user goes elsewhere
@@ -25,6 +28,11 @@ function go() {
   for (const [pattern, show] of ROUTES) {
     const found = pattern.exec(path || "/");
     if (!found) continue;
+    document.body.dataset.view = show.name;
+    for (const link of document.querySelectorAll(".places a")) {
+      if (link.dataset.view === show.name) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
     const words = found.slice(1).map((word) => word && decodeURIComponent(word));
     show({ signal: visit.signal, words, query: new URLSearchParams(query) });
     return;
@@ -35,7 +43,7 @@ function go() {
 // ---- keyboard
 
 function step(by) {
-  const rows = [...main.querySelectorAll(".row, td a")].filter((row) => row.offsetParent !== null);
+  const rows = [...main.querySelectorAll(".row, .row-link, td a, th[scope=row] a")].filter((row) => row.offsetParent !== null);
   const at = rows.indexOf(document.activeElement);
   rows[at < 0 ? 0 : Math.min(Math.max(at + by, 0), rows.length - 1)]?.focus();
 }
@@ -46,7 +54,7 @@ const KEYS = {
   ArrowDown: () => step(1),
   ArrowUp: () => step(-1),
   r: go,
-  "/": () => filter.focus(),
+  "/": () => (main.querySelector("input[type=search]") ?? filter).focus(),
   Escape: () => (details.hidden ? (location.hash = "#/") : closeDetails()),
 };
 
