@@ -42,6 +42,8 @@ MAY_IMPORT = {
         "backends", "delivery", "errors", "hook", "hook_event", "log", "private_files", "settings",
         "ship", "source", "transcript", "unsent",
     },
+    # What people look at.
+    "index": {"delivery", "errors", "lazy", "private_files", "secrets", "settings", "source", "terminal", "trace"},
     # Commands.
     "bulk": {
         "backends", "claude", "delivery", "errors", "hook_event", "log", "private_files", "settings", "ship", "source",

@@ -82,6 +82,10 @@ SETTINGS: Final = (
         "recover", bool, True, "export sessions whose worker crashed or never ran", ("TURNSPAN_RECOVER",),
         narrowest=False,
     ),
+    Setting(
+        "index", bool, True, "keep an index of sessions in `~/.claude/turnspan/index.sqlite3`, for fast commands",
+        ("TURNSPAN_INDEX",), narrowest=False,
+    ),
     Setting("attribute_max_bytes", int, 60_000, "maximum size of one attribute; longer values are cut", least=256),
 )  # fmt: skip
 SETTING: Final = {setting.name: setting for setting in SETTINGS}

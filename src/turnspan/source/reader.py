@@ -98,6 +98,7 @@ class Reading:
         self.anomalies = Anomalies()
         self.is_rewritten = False
         self.is_finished = False
+        self.is_at_end = False  # what follows may change when the file grows: it is final only if the session is over
         self.size = 0  # of the session's file, when it was read
         self._ending = ending
         self._prices = prices
@@ -132,21 +133,22 @@ class Reading:
         """The ids of responses and tool calls that are not exported from here: copied turns and warm-ups."""
         return self._skipped | self._agents.skipped
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self, *, is_end_apart: bool = False) -> Iterator[Piece]:
         """Yield the traces that can be exported, in the order of the transcript, then those of finished agents.
 
+        `is_end_apart`: end a piece where the last turns begin that only the end of the session seals (`is_at_end`).
         Raises TranscriptError, also if the disk fails midway: nothing is assumed about what was not read.
         """
         try:
-            yield from self._pieces()
+            yield from self._pieces(is_end_apart=is_end_apart)
         except OSError as error:
             raise TranscriptError(f"cannot read {str(self.session.path)!r}: {error.strerror or error}") from error
 
-    def _pieces(self) -> Iterator[Piece]:
+    def _pieces(self, *, is_end_apart: bool) -> Iterator[Piece]:
         descriptor = tail.open_regular(self.session.path)
         try:
-            for _ in self._steps(descriptor):
-                if self._draft.spans >= PIECE_SPANS:
+            for is_end in self._steps(descriptor):
+                if self._draft.spans >= PIECE_SPANS or (is_end and is_end_apart and self._draft.is_changed):
                     yield self._draft.finish(descriptor, self._agents.links)
             self.is_finished = True
             if self._draft.is_changed:
@@ -159,8 +161,8 @@ class Reading:
         finally:
             os.close(descriptor)
 
-    def _steps(self, descriptor: int) -> Iterator[None]:
-        """Add what can be exported to the draft, one turn or agent at a time."""
+    def _steps(self, descriptor: int) -> Iterator[bool]:
+        """Add what can be exported to the draft, one turn or agent at a time; yield True where the end begins."""
         self.size = os.fstat(descriptor).st_size
         self._is_cut = self.size > 0 and tail.read_at(descriptor, 1, self.size - 1) != b"\n"
         position = found_again(descriptor, self._draft.main)
@@ -171,13 +173,15 @@ class Reading:
         for place, entry in entries_from(descriptor, position, self.anomalies):
             for sealed in grouper.feed(entry, place):
                 self._add(sealed)
-                yield
+                yield False
+        yield True
+        self.is_at_end = True
         open_ns = self._end(grouper)
-        yield
+        yield False
         for traces in self._agents.remaining(open_ns=open_ns, has_unsealed=self._has_unsealed):
             self._draft.is_changed = True
             self._draft.add(*traces)
-            yield
+            yield False
 
     def _end(self, grouper: Grouper) -> int | None:
         """Add what is open at the end of the file if it has ended; else return when it began."""

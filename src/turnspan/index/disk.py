@@ -1,0 +1,188 @@
+"""One listing of all transcripts: which files exist, how long they are, and when they were written.
+
+No file is opened, except to find out whose file a new one is: a transcript that is not named after its session, or a
+subagent's file next to its session (2.0.28 to 2.1.1).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from turnspan import lazy
+from turnspan.errors import TranscriptError
+from turnspan.source.scan import ends
+from turnspan.source.sessions import is_safe_id, session_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+Stamp = tuple[int, int]  # size and modification time
+
+_TITLES: Final = "sessions-index.json"
+_HEAD_BYTES: Final = 4096
+_SESSION_ID: Final = lazy.pattern(rb'"sessionId"\s*:\s*"([A-Za-z0-9_-]{1,128})"')
+
+
+class Transcript(msgspec.Struct):
+    """A session's transcript, and its subagents' files."""
+
+    session_id: str
+    path: str
+    directory: str  # the name of its project directory
+    stamp: Stamp
+    agents: dict[str, Stamp] = {}
+
+    @property
+    def digest(self) -> str:
+        """A digest of the names, sizes and times of its subagents' files; empty if there are none."""
+        if not self.agents:
+            return ""
+        words = "\n".join(f"{name} {size} {when}" for name, (size, when) in sorted(self.agents.items()))
+        return blake2b(words.encode("utf-8", "surrogateescape"), digest_size=12).hexdigest()
+
+    @property
+    def size(self) -> int:
+        """The size of all its files."""
+        return self.stamp[0] + sum(size for size, _ in self.agents.values())
+
+
+class Listing(msgspec.Struct):
+    """All transcripts, by path, and what could not be listed."""
+
+    transcripts: dict[str, Transcript] = {}
+    titles: dict[str, Stamp] = {}  # by project directory
+    flat: dict[str, tuple[Stamp, str]] = {}  # subagents' files next to their session: stamp and session
+    unlisted: dict[str, str] = {}  # project directories, with the reason
+
+
+def listed(
+    projects: Path, known_ids: Mapping[str, tuple[str, Stamp]], known_flat: Mapping[str, tuple[Stamp, str]]
+) -> Listing:
+    """List all transcripts. What is known of a file holds as long as its size and time are the same."""
+    found = Listing()
+    try:
+        names = sorted(entry.name for entry in os.scandir(projects) if _may_be_directory(entry))
+    except (FileNotFoundError, NotADirectoryError):
+        return found
+    except OSError as error:
+        raise TranscriptError(f"cannot list {str(projects)!r}: {error.strerror}") from error
+    each: list[Transcript] = []
+    for name in names:
+        try:
+            each += _in_project(str(projects / name), name, known_ids, known_flat, found)
+        except OSError as error:
+            found.unlisted[name] = f"cannot list {str(projects / name)!r}: {error.strerror}"
+        except TranscriptError as error:
+            found.unlisted[name] = str(error)
+    for transcript in _each_once(each):
+        found.transcripts[transcript.path] = transcript
+    return found
+
+
+def _may_be_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a symlink loop, or no permission: listing it will raise the error
+        return True
+
+
+def _in_project(
+    path: str,
+    name: str,
+    known_ids: Mapping[str, tuple[str, Stamp]],
+    known_flat: Mapping[str, tuple[Stamp, str]],
+    found: Listing,
+) -> Iterator[Transcript]:
+    transcripts: dict[str, Transcript] = {}
+    directories: set[str] = set()
+    flat: dict[str, dict[str, Stamp]] = {}
+    with os.scandir(path) as entries:
+        for entry in entries:
+            file = entry.name
+            if not file.endswith(".jsonl"):
+                if file == _TITLES and (stamp := _stamp(entry)) is not None:
+                    found.titles[name] = stamp
+                directories.add(file)
+                continue
+            is_agent = file.startswith("agent-")
+            stem = file[6:-6] if is_agent else file[:-6]
+            stamp = _stamp(entry) if is_safe_id(stem) else None
+            if stamp is None:
+                continue
+            if is_agent:
+                session_id = _owner(entry.path, stamp, known_flat)
+                found.flat[entry.path] = stamp, session_id
+                flat.setdefault(session_id, {})[stem] = stamp
+            else:
+                known = known_ids.get(entry.path)
+                session_id = known[0] if known is not None and known[1] == stamp else _id_of(entry.path, stem)
+                transcripts[file] = Transcript(session_id, entry.path, name, stamp)
+    for transcript in transcripts.values():
+        agents = flat.get(transcript.session_id, {})
+        if transcript.session_id in directories:
+            agents = {**agents, **_agents(f"{path}{os.sep}{transcript.session_id}{os.sep}subagents")}
+        transcript.agents = agents
+        yield transcript
+
+
+def _stamp(entry: os.DirEntry[str]) -> Stamp | None:
+    """Return size and time of a regular file; None if it is not one."""
+    try:
+        found = entry.stat()
+    except OSError:
+        return None
+    return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
+
+
+def _id_of(path: str, stem: str) -> str:
+    return session_of(Path(path)).session_id or stem
+
+
+def _owner(path: str, stamp: Stamp, known_flat: Mapping[str, tuple[Stamp, str]]) -> str:
+    """Return the session that a subagent's file names."""
+    known = known_flat.get(path)
+    if known is not None and known[0] == stamp:
+        return known[1]
+    match = _SESSION_ID.search(ends(Path(path), _HEAD_BYTES))
+    return match[1].decode() if match is not None else ""
+
+
+def _agents(directory: str) -> dict[str, Stamp]:
+    """Return the subagents in a session's own directory (since 2.1.2), workflows included."""
+    agents: dict[str, Stamp] = {}
+    waiting = [directory]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    name = entry.name
+                    if name.endswith(".jsonl"):
+                        if name.startswith("agent-") and (stamp := _stamp(entry)) is not None:
+                            agents[name[6:-6]] = stamp
+                    elif name.endswith(".json"):
+                        # Its fields that matter do not change: when it appears is enough.
+                        agents[name] = 0, 0
+                    else:
+                        with suppress(OSError):
+                            if entry.is_dir(follow_symlinks=False):
+                                waiting.append(entry.path)
+        except OSError:  # missing, or not a directory
+            continue
+    return agents
+
+
+def _each_once(found: list[Transcript]) -> Iterator[Transcript]:
+    """Yield one file for each session: the longest, and of equals the one named after the session."""
+    once: dict[str, tuple[tuple[int, bool], Transcript]] = {}
+    for each in found:
+        rank = each.stamp[0], each.path.endswith(f"{os.sep}{each.session_id}.jsonl")
+        if each.session_id not in once or once[each.session_id][0] < rank:
+            once[each.session_id] = rank, each
+    return (each for _, each in once.values())

@@ -1,0 +1,135 @@
+"""Reads one session for the index, from a place on: in this process, or in one of several.
+
+Rules:
+
+- A session is read as if it had ended: the index shows what there is. What only that assumption seals is provisional:
+  it is read again when the session has grown.
+- A trace is masked by the export policy of the destination. Of a session or a directory that is switched off, only
+  metadata is kept.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from turnspan.delivery.destinations import prices_of
+from turnspan.delivery.policy import ExportPolicy, rules_of
+from turnspan.errors import TranscriptError
+from turnspan.index.rows import TraceRows, rows_of, without_repeats
+from turnspan.secrets.replace import mask
+from turnspan.source.progress import Ending, Progress
+from turnspan.source.reader import Reading
+from turnspan.source.scan import last_time_ns, modified_ns
+from turnspan.source.sessions import SessionFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from turnspan.settings.config import Config, Destination
+    from turnspan.trace.model import Trace
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A session to read, and where to begin."""
+
+    session_id: str
+    path: str
+    progress: Progress = Progress()
+    is_disabled: bool = False  # the user disabled this session
+    size: int = 0  # bytes to read, for the progress bar
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What was read of a session between two places."""
+
+    before: Progress
+    after: Progress
+    rows: list[TraceRows]
+    copied: int = 0
+    is_provisional: bool = False
+    is_anew: bool = False  # the file was rewritten: this is the first part of it, and earlier rows are void
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """What is known when a session was read to its end."""
+
+    last_row_ns: int
+    narrowings: dict[str, str]  # by working directory
+    is_off: bool
+    capture: str
+    problem: str = ""  # why it could not be read
+
+
+class SessionReader:
+    """Reads sessions with one configuration."""
+
+    def __init__(self, config: Config, destination: Destination) -> None:
+        self._config = config
+        self._prices = prices_of(config)
+        self._rules = rules_of(config)
+        self._policy = ExportPolicy(destination, config)
+        least = {**destination.policy, "capture": "metadata"}
+        self._least = ExportPolicy(msgspec.structs.replace(destination, policy=least), config)
+
+    def parts(self, job: Job) -> Iterator[Part | Finish]:
+        """Yield what was read, part by part, and at last a `Finish`."""
+        session = SessionFile(job.session_id, Path(job.path))
+        reading = Reading(session, job.progress, Ending(is_over=True), self._prices)
+        before, narrowings, problem = job.progress, dict[str, str](), ""
+        is_off, capture, is_first = job.is_disabled, str(self._policy.capture("")), True
+        try:
+            for piece in reading.pieces(is_end_apart=True):
+                is_anew = is_first and reading.is_rewritten
+                before = Progress() if is_anew else before
+                rows = []
+                for trace in piece.traces:
+                    if trace.cwd not in narrowings:
+                        narrowings[trace.cwd] = narrowing_digest(self._config, trace.cwd)
+                    is_off = job.is_disabled or self._policy.is_off(trace.cwd)
+                    capture = "metadata" if is_off else str(self._policy.capture(trace.cwd))
+                    if trace.spans:
+                        rows.append(self._rows(trace, is_off=is_off))
+                yield Part(before, piece.progress, rows, piece.copied, reading.is_at_end, is_anew)
+                before, is_first = piece.progress, False
+        except TranscriptError as error:
+            problem = str(error)
+        if is_first and reading.is_rewritten:
+            yield Part(Progress(), Progress(), [], is_anew=True)
+        yield Finish(self._last_row_ns(session.path), narrowings, is_off, capture, problem)
+
+    def _rows(self, trace: Trace, *, is_off: bool) -> TraceRows:
+        policy = self._least if is_off else self._policy
+        masked = policy.masked(without_repeats(trace)).trace
+        return rows_of(masked, masked.cwd or mask(trace.cwd, rules=self._rules).text)
+
+    def _last_row_ns(self, path: Path) -> int:
+        try:
+            return last_time_ns(path) or modified_ns(path)
+        except TranscriptError:
+            return modified_ns(path)
+
+
+def narrowing_digest(config: Config, cwd: str) -> str:
+    """Return a digest of what the user's settings and the project's files restrict in a working directory."""
+    found = config.narrowing(cwd)
+    what: Any = (found.is_off, found.capture, found.withheld)
+    return blake2b(repr(what).encode(), digest_size=8).hexdigest()
+
+
+# ---- in another process
+
+_readers: list[SessionReader] = []
+
+
+def prepare(config: Config, destination: Destination) -> None:
+    """Prepare a process for `read_all`."""
+    _readers[:] = [SessionReader(config, destination)]
+
+
+def read_all(job: Job) -> list[Part | Finish]:
+    """Read a session to its end, in a process that was prepared."""
+    return list(_readers[0].parts(job))

@@ -1,0 +1,272 @@
+"""Masked traces as rows of the index: values in, values out.
+
+Rules:
+
+- Totals of a turn are those of `trace.tally`: each response is counted once, in the trace that contains it.
+- `active_ns` is inferred: the time in which a response or a tool call of the trace was under way. Calls that ask the
+  user, and calls that the user refused, are not part of it. How long the client waited for a permission is mostly not
+  recorded, so it is part of the call's time.
+- Texts for the search are cut after masking: a text that is cut first may end in half a secret.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from turnspan.index.schema import USAGE
+from turnspan.terminal import one_line
+from turnspan.trace.build import root_of
+from turnspan.trace.labels import HINT, headline, words_of
+from turnspan.trace.model import Json, Kind, Reasoning, Text
+from turnspan.trace.one_liner import gist_of
+from turnspan.trace.tally import tally_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from turnspan.trace.model import Span, Trace, Usage
+
+Row = tuple[object, ...]
+
+LONGEST_TEXT: Final = 20_000  # characters of one text that the search sees
+_LONGEST_LABEL: Final = 300  # characters of a prompt, a hint or an error
+_ASKING: Final = frozenset({"AskUserQuestion", "ExitPlanMode"})  # tools whose time is the user's
+_STATUS: Final = {"tool_error": "error", "permission_denied": "denied", "interrupted": "interrupted"}
+_NO_USAGE: Final = (None,) * len(USAGE)
+
+
+class TraceRows(NamedTuple):
+    """The rows of one trace, without the columns that say where they are in the index."""
+
+    turn: Row
+    responses: list[Row]
+    tools: list[Row]
+    agents: list[Row]
+    events: list[Row]
+    texts: list[Row]
+    spans: int
+
+
+def without_repeats(trace: Trace) -> Trace:
+    """Return a trace without what its responses were asked: prompts and results are content of other spans as well."""
+    spans = tuple(
+        [msgspec.structs.replace(span, input=None) if span.kind is Kind.GENERATION else span for span in trace.spans]
+    )
+    return msgspec.structs.replace(trace, spans=spans)
+
+
+def rows_of(trace: Trace, project: str) -> TraceRows:
+    """Return the rows of a masked trace; `project` is its working directory."""
+    top = trace.spans[0]
+    agents = _agents(trace)
+    kinds: dict[Kind, list[Span]] = {kind: [] for kind in Kind}
+    for span in trace.spans:
+        kinds[span.kind].append(span)
+    return TraceRows(
+        _turn(trace, top if top.kind is Kind.TURN else None, clean(project)),
+        [_response(span, agents) for span in kinds[Kind.GENERATION]],
+        [_tool(span, agents) for span in kinds[Kind.TOOL]],
+        list(_subagents(trace, kinds[Kind.AGENT])),
+        [_event(span) for span in kinds[Kind.EVENT]],
+        list(_texts(trace)),
+        len(trace.spans),
+    )
+
+
+# ---- rows
+
+
+def _turn(trace: Trace, root: Span | None, project: str) -> Row:
+    total = tally_of(trace)
+    events = [span.facts.get("event") for span in trace.spans if span.kind is Kind.EVENT]
+    facts = root.facts if root is not None else {}
+    # A turn says itself whether it was interrupted; a later part has only the event.
+    is_interrupted = bool(facts.get("interrupted")) if root is not None else "interruption" in events
+    prompt = label(headline(words_of(root))) if root is not None else ""
+    return (
+        trace.trace_id.hex(), _number(trace, facts), int(root is None), str(facts.get("origin") or ""),
+        label(trace.name), prompt, label(str(trace.facts.get("title") or "")), project,
+        label(str(trace.facts.get("git_branch") or "")), clean(trace.client_version),
+        min(span.start_ns for span in trace.spans), max(span.end_ns for span in trace.spans), active_ns(trace.spans),
+        total.generations, total.tools, total.agents, total.errors, int(is_interrupted), events.count("compaction"),
+        *_usage(total.usage), total.cost_usd, total.cut_off, total.incomplete, ", ".join(sorted(total.unpriced)),
+    )  # fmt: skip
+
+
+def _number(trace: Trace, facts: Mapping[str, object]) -> int | None:
+    number = facts.get("turn_number")
+    if isinstance(number, int):
+        return number
+    words = trace.name.split(":")[0].split(" ")
+    return int(words[1]) if len(words) == 2 and words[0] == "Turn" and words[1].isdecimal() else None
+
+
+def active_ns(spans: Iterable[Span]) -> int:
+    """Return how long a response or a tool was under way: the union of their times."""
+    times = sorted((span.start_ns, span.end_ns) for span in spans if _is_work(span))
+    total = until = 0
+    for start, end in times:
+        if end > until:
+            total += end - max(start, until)
+            until = end
+    return total
+
+
+def _is_work(span: Span) -> bool:
+    if span.kind is Kind.TOOL:
+        return span.name not in _ASKING and span.error != "permission_denied"
+    return span.kind is Kind.GENERATION
+
+
+def _response(span: Span, agents: Mapping[bytes, str]) -> Row:
+    usage = span.usage
+    return (
+        span.span_id.hex(), agents[span.span_id], clean(span.model or span.name), span.start_ns, span.end_ns,
+        span.first_token_ns, *(_usage(usage) if usage is not None else _NO_USAGE), span.cost_usd, _error(span),
+        int(usage is not None and usage.is_incomplete), int("aborted" in span.facts),
+        int("time.inferred" in span.facts),
+    )  # fmt: skip
+
+
+def _tool(span: Span, agents: Mapping[bytes, str]) -> Row:
+    status = "unknown" if span.facts.get("incomplete") else "ok"
+    if span.error is not None:
+        status = _STATUS.get(span.error, "error")
+    return (
+        span.span_id.hex(), agents[span.span_id], clean(span.name), label(str(span.facts.get(HINT) or "")),
+        span.start_ns, span.end_ns, status, _error(span),
+    )  # fmt: skip
+
+
+def _subagents(trace: Trace, spans: Sequence[Span]) -> Iterator[Row]:
+    if not spans:
+        return
+    owners = _owners(trace)
+    for span in spans:
+        own = [each for each in trace.spans if owners.get(each.span_id) == span.span_id]
+        used = [each.usage for each in own if each.usage is not None]
+        usage = [sum(getattr(each, name) for each in used) for name in USAGE]
+        costs = [each.cost_usd for each in own if each.cost_usd is not None]
+        status = "interrupted" if span.facts.get("interrupted") else "error" if span.error is not None else "ok"
+        yield (
+            span.span_id.hex(), clean(span.name), label(gist_of(span, is_parent=True)), span.start_ns, span.end_ns,
+            status, sum(each.kind is Kind.GENERATION for each in own), sum(each.kind is Kind.TOOL for each in own),
+            *usage, sum(costs) if costs else None,
+        )  # fmt: skip
+
+
+def _event(span: Span) -> Row:
+    name = str(span.facts.get("event") or span.name)
+    return span.span_id.hex(), clean(name), span.start_ns, span.end_ns, label(gist_of(span, is_parent=False))
+
+
+def _usage(usage: Usage) -> Row:
+    return (
+        usage.input, usage.output, usage.cache_read, usage.cache_write_5m, usage.cache_write_1h, usage.web_searches
+    )  # fmt: skip
+
+
+def _error(span: Span) -> str | None:
+    return label(span.error_message) or clean(span.error) if span.error is not None else None
+
+
+# ---- which agent a span belongs to
+
+
+def _owners(trace: Trace) -> dict[bytes, bytes]:
+    """Return the id of the nearest agent above each span that has one."""
+    owners: dict[bytes, bytes] = {}
+    agents = {span.span_id for span in trace.spans if span.kind is Kind.AGENT}
+    for span in trace.spans:  # parents precede their children
+        if span.parent_id in agents:
+            owners[span.span_id] = span.parent_id
+        elif span.parent_id in owners:
+            owners[span.span_id] = owners[span.parent_id]
+    return owners
+
+
+def _agents(trace: Trace) -> dict[bytes, str]:
+    """Return the type of the agent that each span belongs to; empty for the session's own."""
+    names = {span.span_id: clean(span.name) for span in trace.spans if span.kind is Kind.AGENT}
+    owners = _owners(trace) if names else {}
+    root = root_of(trace.trace_id)
+    found: dict[bytes, str] = {}
+    for span in trace.spans:
+        if span.span_id in owners:
+            found[span.span_id] = names[owners[span.span_id]]
+        elif span.kind is Kind.GENERATION and span.parent_id not in {None, root}:
+            found[span.span_id] = "agent"  # a later part of an agent, whose own span is in an earlier trace
+        else:
+            found[span.span_id] = found.get(span.parent_id or b"", "")
+    return found
+
+
+# ---- texts
+
+
+def _texts(trace: Trace) -> Iterator[Row]:
+    for span in trace.spans:
+        for kind, body in _texts_in(span):
+            if body and not body.isspace():
+                yield span.span_id.hex(), kind, clean(body[:LONGEST_TEXT])
+
+
+def _texts_in(span: Span) -> Iterator[tuple[str, str]]:
+    match span.kind:
+        case Kind.TURN:
+            yield "prompt", _joined(span, Text, is_input=True)
+        case Kind.GENERATION:
+            yield "answer", _joined(span, Text)
+            yield "thinking", _joined(span, Reasoning)
+        case Kind.TOOL:
+            if isinstance(span.input, Json):
+                yield "tool_input", values_in(span.input.text)
+            if isinstance(span.output, str):
+                yield "tool_output", span.output
+        case Kind.EVENT:
+            yield "prompt", _joined(span, Text, is_input=True)
+            if isinstance(span.output, str):
+                yield "tool_output", span.output
+        case Kind.AGENT:  # its prompt is the input of the call, its answer that of its last response
+            return
+
+
+def _joined(span: Span, kind: type[Text | Reasoning], *, is_input: bool = False) -> str:
+    content = span.input if is_input else span.output
+    if not isinstance(content, tuple):
+        return ""
+    return "\n".join([part.text for message in content for part in message.parts if isinstance(part, kind)])
+
+
+def values_in(document: str) -> str:
+    """Return the strings in a JSON text, one a line; the text itself if it is not JSON."""
+    if "\\" not in document:
+        return document  # without an escape every word is found as it is
+    try:
+        pending = [msgspec.json.decode(document)]
+    except (ValueError, RecursionError):
+        return document
+    found = []
+    while pending:
+        value = pending.pop()
+        if isinstance(value, str):
+            found.append(value)
+        elif isinstance(value, list):
+            pending += reversed(value)
+        elif isinstance(value, dict):
+            pending += reversed(value.values())
+        elif value is not None:
+            found.append(str(value))
+    return "\n".join(found)
+
+
+def label(text: str) -> str:
+    """Return the beginning of a text as one line that SQLite can store."""
+    return clean(one_line(text)[:_LONGEST_LABEL]) if text else ""
+
+
+def clean(text: str) -> str:
+    """Return a text without half characters, which SQLite cannot store."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

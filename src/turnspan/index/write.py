@@ -1,0 +1,230 @@
+"""Writes the rows of one session: adds, replaces and deletes them, and sums them up.
+
+The caller opens and commits the transaction: one a session, so that a crash leaves all of an update of it or nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from turnspan.index.schema import COUNTED, USAGE
+from turnspan.source.progress import Progress
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+    from turnspan.index.disk import Transcript
+    from turnspan.index.reading import Finish, Part
+
+PIECE_SPANS: Final = 400  # `show --turn` reads at most about this many spans before the one it wants
+_TOTALS: Final = ("active_ns", *COUNTED, *USAGE, "cost_usd", "cut_off", "incomplete")
+_CHILDREN: Final = ("response", "tool_call", "subagent", "event")
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(Progress).decode
+
+
+class Place(msgspec.Struct):
+    """Where the next rows of a session go: how far its settled part extends."""
+
+    progress: Progress = Progress()
+    position: int = 0  # of the next turn
+    piece: int = 0
+    in_piece: int = 0  # of the next turn
+    spans: int = 0  # in the piece so far
+    copied: int = 0
+
+
+class Writer:
+    """Writes sessions through one connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._next_turn = self._next_text = 0
+
+    def start(self, transcript: Transcript) -> int:
+        """Return the row of a session, a new one if there is none; call this first in each transaction."""
+        execute = self._connection.execute
+        self._next_turn = execute("SELECT coalesce(max(id), 0) + 1 FROM turn").fetchone()[0]
+        self._next_text = execute("SELECT coalesce(max(rowid), 0) + 1 FROM text").fetchone()[0]
+        path = as_text(transcript.path)
+        found = execute("SELECT id FROM session WHERE path = ?", (path,)).fetchone()
+        if found is not None:
+            execute("UPDATE session SET session_id = ? WHERE id = ?", (transcript.session_id, found[0]))
+            return int(found[0])
+        values = (transcript.session_id, path, as_text(transcript.directory))
+        cursor = execute("INSERT INTO session(session_id, path, directory) VALUES (?, ?, ?)", values)
+        session = cursor.lastrowid
+        assert session is not None
+        execute("INSERT INTO file(session) VALUES (?)", (session,))
+        return session
+
+    # ---- deleting
+
+    def delete(self, session: int) -> None:
+        """Delete all rows of a session."""
+        self.cut(session, Place())
+        execute = self._connection.execute
+        found = execute("SELECT session_id, title_text FROM session JOIN file ON file.session = session.id "
+                        "WHERE session.id = ?", (session,)).fetchone()  # fmt: skip
+        if found is not None:
+            execute("DELETE FROM checkpoint WHERE session_id = ?", found[:1])
+            execute("DELETE FROM text WHERE rowid = ?", found[1:])
+        for table in ("sent", "file", "agent_file", "policy"):
+            execute(f"DELETE FROM {table} WHERE session = ?", (session,))  # noqa: S608 - names of ours
+        execute("DELETE FROM session WHERE id = ?", (session,))
+
+    def cut(self, session: int, place: Place) -> None:
+        """Delete what follows a place."""
+        execute = self._connection.execute
+        wanted = "FROM turn WHERE session = ? AND position >= ?"
+        values = (session, place.position)
+        for first, number in execute(f"SELECT first_text, texts {wanted} AND texts > 0", values).fetchall():
+            execute("DELETE FROM text WHERE rowid >= ? AND rowid < ?", (first, first + number))
+        for table in _CHILDREN:
+            execute(f"DELETE FROM {table} WHERE turn IN (SELECT id {wanted})", values)  # noqa: S608
+        execute(f"DELETE {wanted}", values)
+        last = place.piece if place.in_piece else place.piece - 1
+        execute("DELETE FROM piece WHERE session = ? AND piece > ?", (session, last))
+
+    # ---- adding
+
+    def add(self, session: int, place: Place, part: Part) -> None:
+        """Add what was read, and move the place behind it."""
+        if place.in_piece and place.spans >= PIECE_SPANS:
+            place.piece, place.in_piece, place.spans = place.piece + 1, 0, 0
+        execute, many = self._connection.execute, self._connection.executemany
+        if part.rows and not place.in_piece:
+            progress = _encode(part.before)
+            execute("INSERT OR REPLACE INTO piece VALUES (?, ?, ?)", (session, place.piece, progress))
+        turns = []
+        texts = []
+        children: dict[str, list[tuple[object, ...]]] = {table: [] for table in _CHILDREN}
+        for rows in part.rows:
+            turn = self._next_turn
+            where = (place.piece, place.in_piece, self._next_text, len(rows.texts))
+            turns.append((turn, session, place.position, *rows.turn, *where))
+            for table, found in zip(_CHILDREN, (rows.responses, rows.tools, rows.agents, rows.events), strict=True):
+                children[table] += [(None, turn, *row) for row in found]
+            texts += [(self._next_text + number, turn, *row) for number, row in enumerate(rows.texts)]
+            self._next_turn += 1
+            self._next_text += len(rows.texts)
+            place.position, place.in_piece, place.spans = (
+                place.position + 1, place.in_piece + 1, place.spans + rows.spans
+            )  # fmt: skip
+        if turns:
+            many(f"INSERT INTO turn VALUES ({_marks(len(turns[0]))})", turns)  # noqa: S608
+        for table, found in children.items():
+            if found:
+                many(f"INSERT INTO {table} VALUES ({_marks(len(found[0]))})", found)  # noqa: S608
+        many("INSERT INTO text(rowid, turn, span_id, kind, body) VALUES (?, ?, ?, ?, ?)", texts)
+        place.progress = part.after
+        place.copied += part.copied
+
+    def place(self, session: int) -> Place:
+        """Return where the settled part of a session ends."""
+        columns = "progress, position, piece, in_piece, spans, copied"
+        row = self._connection.execute(f"SELECT {columns} FROM file WHERE session = ?", (session,)).fetchone()  # noqa: S608
+        if row is None or row[0] is None:
+            return Place()
+        return Place(_decode(row[0]), *row[1:])
+
+    def place_of_piece(self, session: int, piece: int) -> Place:
+        """Return where a piece begins."""
+        execute = self._connection.execute
+        row = execute("SELECT progress FROM piece WHERE session = ? AND piece = ?", (session, piece)).fetchone()
+        first = execute("SELECT min(position) FROM turn WHERE session = ? AND piece = ?", (session, piece)).fetchone()
+        if row is None or first[0] is None:
+            return Place()
+        return Place(_decode(row[0]), first[0], piece)
+
+    def settle(self, session: int, place: Place) -> None:
+        """Store where the settled part ends: the next update begins there."""
+        self._connection.execute(
+            "UPDATE file SET progress = ?, position = ?, piece = ?, in_piece = ?, spans = ?, copied = ? "
+            "WHERE session = ?",
+            (
+                _encode(place.progress), place.position, place.piece, place.in_piece, place.spans, place.copied,
+                session,
+            ),
+        )  # fmt: skip
+
+    # ---- finishing
+
+    def finish(self, session: int, transcript: Transcript, finish: Finish, *, is_disabled: bool) -> None:
+        """Store what the rows depend on, and sum them up."""
+        execute, many = self._connection.execute, self._connection.executemany
+        execute(
+            "UPDATE file SET size = ?, modified_ns = ?, agent_digest = ?, last_row_ns = ?, is_disabled = ?, "
+            "problem = ? WHERE session = ?",
+            (*transcript.stamp, transcript.digest, finish.last_row_ns, is_disabled, finish.problem, session),
+        )
+        execute("DELETE FROM agent_file WHERE session = ?", (session,))
+        agents = [(session, as_text(name), *stamp) for name, stamp in transcript.agents.items()]
+        many("INSERT INTO agent_file VALUES (?, ?, ?, ?)", agents)
+        narrowings = [(session, as_text(cwd), digest) for cwd, digest in finish.narrowings.items()]
+        many("INSERT OR REPLACE INTO policy VALUES (?, ?, ?)", narrowings)
+        self._sum_up(session, transcript, finish)
+
+    def _sum_up(self, session: int, transcript: Transcript, finish: Finish) -> None:
+        execute = self._connection.execute
+        sums = ", ".join(f"sum({name})" for name in _TOTALS)
+        found = execute(
+            f"SELECT min(start_ns), max(end_ns), count(*) FILTER (WHERE NOT is_later), {sums} "  # noqa: S608
+            "FROM turn WHERE session = ?",
+            (session,),
+        ).fetchone()
+        unpriced = execute("SELECT DISTINCT unpriced FROM turn WHERE session = ? AND unpriced <> ''", (session,))
+        models = sorted({model for (models,) in unpriced for model in models.split(", ")})
+        last = {
+            name: execute(
+                f"SELECT {name} FROM turn WHERE session = ? AND {name} <> '' ORDER BY position DESC LIMIT 1",  # noqa: S608
+                (session,),
+            ).fetchone()
+            for name in ("project", "branch", "client")
+        }
+        values = {
+            "first_ns": found[0], "last_ns": found[1] or transcript.stamp[1], "turns": found[2],
+            **{name: value or 0 for name, value in zip(_TOTALS, found[3:], strict=True)},
+            "unpriced": ", ".join(models),
+            **{name: value[0] if value is not None else "" for name, value in last.items()},
+            "is_off": int(finish.is_off), "capture": finish.capture,
+        }  # fmt: skip
+        values["project"] = values["project"] or as_text(transcript.directory)
+        assignments = ", ".join(f"{name} = ?" for name in values)
+        execute(f"UPDATE session SET {assignments} WHERE id = ?", (*values.values(), session))  # noqa: S608
+
+    def title(self, session: int, indexed: str) -> None:
+        """Set the title of a session: its own, else the one in the client's index, else its first prompt."""
+        execute = self._connection.execute
+        own = execute(
+            "SELECT title FROM turn WHERE session = ? AND title <> '' ORDER BY position DESC LIMIT 1", (session,)
+        ).fetchone()
+        first = execute(
+            "SELECT id, prompt FROM turn WHERE session = ? AND prompt <> '' ORDER BY position LIMIT 1", (session,)
+        ).fetchone()
+        title = (own[0] if own is not None else "") or indexed
+        execute(
+            "UPDATE session SET title = ? WHERE id = ?", (title or (first[1] if first is not None else ""), session)
+        )
+        text = execute("SELECT title_text FROM file WHERE session = ?", (session,)).fetchone()[0]
+        if text is not None:
+            execute("DELETE FROM text WHERE rowid = ?", (text,))
+        text = None
+        if title and first is not None:
+            text = execute("SELECT coalesce(max(rowid), 0) + 1 FROM text").fetchone()[0]
+            execute(
+                "INSERT INTO text(rowid, turn, span_id, kind, body) VALUES (?, ?, '', 'title', ?)",
+                (text, first[0], title),
+            )
+        execute("UPDATE file SET title_text = ? WHERE session = ?", (text, session))
+
+
+def as_text(path: str) -> str:
+    """Return a path as text that SQLite can store, also if it is not UTF-8."""
+    return path if path.isascii() else path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _marks(number: int) -> str:
+    return ", ".join("?" * number)
