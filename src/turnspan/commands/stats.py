@@ -57,3 +57,32 @@ def stats(
       tools tools_failed tools_denied tools_interrupted tools_ms errors
       usage tokens cost_usd is_cost_partial cache_hit_rate active_ms
     """
+    from turnspan.commands.printing import print_line, print_record, remark, settings_in_force, width
+    from turnspan.commands.progress import progress
+    from turnspan.commands.records import stats_record
+    from turnspan.index import opened
+    from turnspan.index.stats import Scope, counted, projects_named
+    from turnspan.view.stats_table import note_lines, stats_lines
+
+    config = settings_in_force()
+    with opened(config, show=progress) as index:
+        projects = projects_named(index.connection, project) if project is not None else None
+        with counted(index.connection, Scope(since_ns=since, until_ns=until, projects=projects)) as statistics:
+            total, groups, models = statistics.total(), statistics.by(by), statistics.unpriced_models()
+        if is_json:
+            for group in groups:
+                print_record(stats_record(by, group.key, group.label, group.figures))
+            print_record(stats_record("total", None, None, total))
+        elif groups:
+            head, *lines = stats_lines(by, groups, total, width())
+            print_line(click.style(head, bold=True))
+            for line in lines[:-1]:
+                print_line(line)
+            print_line(click.style(lines[-1], bold=True))
+            for note in note_lines(total, models):
+                print_line(click.style(note, fg="bright_black"))
+        else:
+            remark("no session has a turn that these options select")
+        for why in (*index.remarks, *(f"skipped: {why}" for why in index.unreadable.values())):
+            remark(why)
+    ctx.exit(1 if index.unreadable else 0)

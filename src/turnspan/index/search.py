@@ -11,6 +11,8 @@ Rules:
 - The newest turns come first: people look for what they did, not for what mentions a word most often.
 """
 
+# ruff: noqa: S608 - the conditions are made of constants, words and values are parameters
+
 from __future__ import annotations
 
 import re
@@ -19,7 +21,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.errors import ConfigError
-
 from turnspan.index.stats import conditions
 from turnspan.terminal import plain
 
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 _TERM: Final = re.compile(r'(-?)(?:"([^"]*)"?|([^\s"]+))')
 _WORD: Final = re.compile(r"\w")
 # Scripts without spaces between words: Thai to Khmer, kana, Chinese characters, compatibility ideographs.
-_UNSPACED: Final = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+_UNSPACED: Final = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
 _BEGIN, _END = "\x02", "\x03"  # around a match in a snippet
 _CONTEXT_WORDS: Final = 24
 _CONTEXT: Final = 160  # characters around a match that is not a word
@@ -73,24 +76,23 @@ class Found(msgspec.Struct, frozen=True):
 
 def parsed(words: str) -> Query:
     """Return what the words of a user mean. Raises ConfigError if there is nothing to look for."""
-    wanted, unwanted, parts, missing = [], [], [], []
+    terms: dict[tuple[bool, bool], list[str]] = {
+        (is_part, is_not): [] for is_part in (False, True) for is_not in (False, True)
+    }
     for minus, phrase, word in _TERM.findall(words.replace("\0", " ")):
         text = phrase or word.rstrip("*")
         if not _WORD.search(text):
             continue  # punctuation is not indexed
-        if _UNSPACED.search(text):
-            (missing if minus else parts).append(text)
-        else:
-            quoted = f'"{text}"' + ("*" if word.endswith("*") else "")  # a term contains no quotation mark
-            (unwanted if minus else wanted).append(quoted)
+        is_part = _UNSPACED.search(text) is not None
+        quoted = f'"{text}"' + ("*" if word.endswith("*") else "")  # a term contains no quotation mark
+        terms[is_part, bool(minus)].append(text if is_part else quoted)
+    wanted, unwanted, parts, missing = terms.values()
     if not wanted and not parts:
         raise ConfigError("nothing to search for", hint='give a word, a "phrase" or the beginning of a word: begin*')
     return Query(" AND ".join(wanted), " OR ".join(unwanted), tuple(parts), tuple(missing))
 
 
-def search(
-    connection: sqlite3.Connection, query: Query, chosen: Scope, *, limit: int = 20, offset: int = 0
-) -> Found:
+def search(connection: sqlite3.Connection, query: Query, chosen: Scope, *, limit: int = 20, offset: int = 0) -> Found:
     """Return the turns that match, newest first."""
     where, values = conditions("turn", chosen)
     of_text, text_values = _text_conditions(query)
@@ -117,17 +119,17 @@ def search(
 
 def _text_conditions(query: Query) -> tuple[str, list[object]]:
     """Return the condition for a text, and its values."""
-    conditions_, values = [], []
+    parts, values = list[str](), list[object]()
     if query.match:
-        conditions_.append("text MATCH ?")
+        parts.append("text MATCH ?")
         values.append(query.match)
     if query.unmatched:
-        conditions_.append("text.rowid NOT IN (SELECT rowid FROM text WHERE text MATCH ?)")
+        parts.append("text.rowid NOT IN (SELECT rowid FROM text WHERE text MATCH ?)")
         values.append(query.unmatched)
-    for word, part in ((w, p) for w, ps in (("", query.parts), ("NOT ", query.missing)) for p in ps):
-        conditions_.append(f"body {word}LIKE ? ESCAPE '\\'")
+    for word, part in (*(("", part) for part in query.parts), *(("NOT ", part) for part in query.missing)):
+        parts.append(f"body {word}LIKE ? ESCAPE '\\'")
         values.append("%" + re.sub(r"([%_\\])", r"\\\1", part) + "%")
-    return " AND ".join(conditions_), values
+    return " AND ".join(parts), values
 
 
 def _context(
@@ -142,7 +144,8 @@ def _context(
     else:
         part = query.parts[0]
         kind, span_id, found = connection.execute(
-            "SELECT kind, span_id, substr(body, max(1, instr(lower(body), lower(?1)) - ?2), ?3) FROM text WHERE rowid = ?4",
+            "SELECT kind, span_id, substr(body, max(1, instr(lower(body), lower(?1)) - ?2), ?3)"
+            " FROM text WHERE rowid = ?4",
             (part, _CONTEXT // 4, _CONTEXT, place),
         ).fetchone()
         found = re.sub(re.escape(part), lambda same: f"{_BEGIN}{same[0]}{_END}", found, flags=re.IGNORECASE)

@@ -5,20 +5,23 @@ Rules:
 - A group counts what belongs to it and nothing else: tokens and cost are those of responses, calls those of tools. What
   a grouping cannot attribute is None: a turn has several models, so turns are not counted by model.
 - Every figure of a grouping adds up to the total, but for `sessions`: a session can be in several groups.
-- A row belongs to its own time: a response to the day on which it ended, a tool call, a subagent and a turn to the day on
-  which it started. So the parts of a turn that runs past midnight are counted on two days, each once. Days are local.
+- A row belongs to its own time: a response to the day on which it ended, a tool call, a subagent and a turn to the day
+  on which it started. The parts of a turn that runs past midnight are counted on two days, each once. Days are local.
 - A filter applies to the rows that have the property, and otherwise to the turns that contain such a row: with a model,
   tokens are those of its responses, and tool calls those of the turns in which it responded.
 - What a filter selects is added up once, by everything that it can be grouped by: a page asks for ten groupings.
 """
 
+# ruff: noqa: S608 - the names in a query are constants of this module, values are parameters
+
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from turnspan.source.sessions import is_project
 from turnspan.trace.model import Usage
 
 if TYPE_CHECKING:
@@ -168,10 +171,8 @@ class Statistics:
             columns += [f"{sql} AS {figure}" for figure, sql in _FIGURES[table].items()]
             where, values = conditions(table, chosen)
             numbers = ", ".join(map(str, range(1, len(keys) + 1)))
-            connection.execute(
-                f"CREATE TABLE {name} AS SELECT {', '.join(columns)} FROM {_joined(table)} WHERE {where} GROUP BY {numbers}",
-                values,
-            )
+            selected = f"SELECT {', '.join(columns)} FROM {_joined(table)} WHERE {where} GROUP BY {numbers}"
+            connection.execute(f"CREATE TABLE {name} AS {selected}", values)
 
     def close(self) -> None:
         """Drop what was added up."""
@@ -256,12 +257,18 @@ def counted(connection: sqlite3.Connection, chosen: Scope) -> Iterator[Statistic
 
 def added(figures: Iterable[Figures]) -> Figures:
     """Add figures up, but for the number of sessions, which can be in several of them."""
-    sums: dict[str, object] = {}
+    sums: dict[str, Any] = {}
     for each in figures:
         for name in Figures.__struct_fields__:
             value = getattr(each, name)
-            sums[name] = sums[name] + value if sums.get(name) is not None and value is not None else value  # type: ignore[operator]
-    return msgspec.structs.replace(Figures(**sums), sessions=None)  # type: ignore[arg-type]
+            sums[name] = value if sums.get(name) is None or value is None else sums[name] + value
+    return Figures(**{**sums, "sessions": None})
+
+
+def projects_named(connection: sqlite3.Connection, project: str) -> tuple[str, ...]:
+    """Return the working directories that a user means: one and those below it, or all with a part of their path."""
+    known = connection.execute("SELECT DISTINCT COALESCE(project, '') FROM turn").fetchall()
+    return tuple(path for (path,) in known if is_project(project, path))
 
 
 def label_of(grouping: str, key: str) -> str:
@@ -276,6 +283,12 @@ def conditions(table: str, chosen: Scope) -> tuple[str, list[object]]:
     """Return the condition for the rows of a table, and its values."""
     found = list(_each_condition(table, chosen))
     return " AND ".join(["1", *(part for part, _ in found)]), [value for _, values in found for value in values]
+
+
+def sessions_with(chosen: Scope) -> tuple[str, list[object]]:
+    """Return the condition for sessions with a turn that is selected, and its values."""
+    where, values = conditions("turn", chosen)
+    return f"session.id IN (SELECT turn.session FROM turn WHERE {where})", values
 
 
 def _each_condition(table: str, chosen: Scope) -> Iterator[tuple[str, Sequence[object]]]:
@@ -306,13 +319,14 @@ def _joined(table: str) -> str:
 
 def _figures(values: Mapping[str, object], tables: Iterable[str]) -> Figures:
     """Make figures of what was found: 0 if a table has no such row, None if the figure is in none of the tables."""
-    found: dict[str, object] = {figure: values.get(figure) or 0 for table in tables for figure in _FIGURES[table]}
+    found: dict[str, Any] = {figure: values.get(figure) or 0 for table in tables for figure in _FIGURES[table]}
     if "turns" in found:
         found["sessions"] = values.get("sessions") or 0
     if "input" in found:
-        used = [found.pop(name) for name in _USAGE]
-        found |= {"usage": Usage(*used, bool(found["incomplete"])), "cost_usd": float(found["cost_usd"])}  # type: ignore[arg-type]
-    return msgspec.convert(found, Figures)
+        used = {name: found.pop(name) for name in _USAGE}
+        found["usage"] = Usage(**used, is_incomplete=bool(found["incomplete"]))
+        found["cost_usd"] = float(found["cost_usd"])
+    return Figures(**found)
 
 
 def _largest_first(groups: Iterable[Group]) -> list[Group]:

@@ -3,38 +3,92 @@
 Rules:
 
 - Every figure is the number and the text that the terminal shows for it; partial ones are marked: ≥.
-- A filter is a parameter of the URL with the name of a property: `project=/home/ada/loom`. An empty one selects what has
-  no such property. An unknown parameter, or one that cannot be read, is ignored: a link must not break the page.
+- A filter is a parameter of the URL with the name of a property: `project=/home/ada/loom`. An empty one selects what
+  has no such property. An unknown parameter, or one that cannot be read, is ignored: a link must not break the page.
 - Days are those of this machine's time zone.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from turnspan.delivery.destinations import identity_of
+from turnspan.errors import ConfigError
+from turnspan.index import Filter, count_sessions, list_sessions, opened
+from turnspan.index.listing import SORTS
 from turnspan.index.search import parsed, search
-from turnspan.index.stats import Figures, Scope, added, counted, label_of
-from turnspan.terminal import count, duration, last_part, one_line, plain, tokens, usd
+from turnspan.index.stats import Figures, Scope, added, counted, label_of, projects_named
+from turnspan.terminal import duration, last_part, one_line, tokens, usd
+from turnspan.view.stats_table import note_lines, short_label
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Iterator, Mapping
 
+    from turnspan.index import Index, SessionRow
+    from turnspan.index.search import Hit
     from turnspan.index.stats import CostlyTurn, Group, Statistics
+    from turnspan.settings.config import Config
+    from turnspan.view.server import Viewer
 
 Record = dict[str, object]
-Query = "Mapping[str, str]"
+Query = Mapping[str, str]
 
 _ROWS: Final = 50  # groups in a panel; the page shows some of them first
 _TOP: Final = 8  # sessions and turns in a list of the most expensive
 _SERIES: Final = 7  # colours of a chart; the rest is one more: other
 _DAYS: Final = 92  # a chart with more days has weeks
 _WEEKS: Final = 105  # a chart with more weeks has months
+_HITS: Final = 30
+_OPTIONS: Final = 200  # values of a property to choose from
 _GROUPS: Final = ("project", "model", "tool", "agent", "branch")
 _STACKS: Final = ("model", "project")
+_DATES: Final = ("since", "until", "days")
+
+
+class Place(msgspec.Struct, frozen=True):
+    """What a request is about: an index that is up to date, the parameters, and the time."""
+
+    index: Index
+    config: Config
+    query: Query
+    now: datetime
+    page_size: int = 100
+    project: str | None = None  # only what belongs to it, as given to `turnspan view`
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The tables."""
+        return self.index.connection
+
+    @property
+    def today(self) -> date:
+        """The local date."""
+        return self.now.date()
+
+    def scope(self, *without: str) -> Scope:
+        """Return what the parameters select, without some of them."""
+        chosen = scope_of({name: value for name, value in self.query.items() if name not in without}, self.today)
+        if self.project is None:
+            return chosen
+        known = projects_named(self.connection, self.project)
+        mine = known if chosen.projects is None else tuple(path for path in chosen.projects if path in known)
+        return msgspec.structs.replace(chosen, projects=mine)
+
+
+def _route(records: Callable[[Place], Iterator[Record]]) -> Callable[[Viewer, str, Query], Iterable[Record]]:
+    def answer(server: Viewer, _name: str, query: Query) -> Iterable[Record]:
+        with opened(server.config, server.destination) as index:
+            place = Place(index, server.config, query, datetime.now().astimezone(), server.limit, server.project)
+            yield from records(place)
+            for why in (*index.remarks, *(f"skipped: {why}" for why in index.unreadable.values())):
+                yield {"is": "note", "text": one_line(why)}
+
+    return answer
 
 
 # ---- the query
@@ -67,28 +121,29 @@ def _day(text: str | None) -> date | None:
 
 def _start_ns(day: date) -> int:
     """Return the beginning of a day in the local time zone."""
-    return int(datetime(day.year, day.month, day.day).astimezone().timestamp()) * 10**9  # noqa: DTZ001 - local
+    return int(datetime(day.year, day.month, day.day).astimezone().timestamp()) * 10**9
 
 
 # ---- the overview
 
 
-def overview_records(connection: sqlite3.Connection, query: Mapping[str, str], now: datetime) -> Iterator[Record]:
+def overview_records(place: Place) -> Iterator[Record]:
     """Yield one record with everything that the overview shows."""
-    today = now.date()
-    chosen = scope_of(query, today)
+    query, today = place.query, place.today
+    chosen = place.scope()
     week, month = today - timedelta(days=today.weekday()), today.replace(day=1)
-    with counted(connection, _since(chosen, min(week, month))) as recent:
+    with counted(place.connection, _since(chosen, min(week, month))) as recent:
         days = {group.key: group.figures for group in recent.by("day")}
-    if not {"since", "until", "days"} & query.keys() and _is_any(connection, today - timedelta(days=29)):
+    if not {*_DATES} & query.keys() and _is_any(place.connection, today - timedelta(days=29)):
         chosen = _since(chosen, today - timedelta(days=29))
     stack = query.get("stack", "") if query.get("stack") in _STACKS else "model"
-    with counted(connection, chosen) as statistics:
+    with counted(place.connection, chosen) as statistics:
         figures = statistics.total()
         groups = {grouping: statistics.by(grouping) for grouping in (*_GROUPS, "session")}
         tools = sorted(groups["tool"], key=lambda group: group.figures.tools_failed or 0, reverse=True)
         yield {
             "is": "overview",
+            "is_empty": not _is_any(place.connection),
             "since": _shown_day(chosen.since_ns),
             "until": _shown_day(chosen.until_ns and chosen.until_ns - 1),
             "total": figures_record(figures),
@@ -109,13 +164,13 @@ def overview_records(connection: sqlite3.Connection, query: Mapping[str, str], n
                 _group_record("session", group) for group in groups["session"][:_TOP] if group.figures.cost_usd
             ],
             "turns": [_turn_record(turn) for turn in statistics.costliest_turns(_TOP)],
-            "notes": list(_notes(figures, statistics)),
+            "notes": list(note_lines(figures, statistics.unpriced_models())),
         }
 
 
-def _is_any(connection: sqlite3.Connection, since: date) -> bool:
-    rows = connection.execute("SELECT 1 FROM turn WHERE start_ns >= ? LIMIT 1", (_start_ns(since),))
-    return rows.fetchone() is not None
+def _is_any(connection: sqlite3.Connection, since: date | None = None) -> bool:
+    since_ns = _start_ns(since) if since is not None else 0
+    return connection.execute("SELECT 1 FROM turn WHERE start_ns >= ? LIMIT 1", (since_ns,)).fetchone() is not None
 
 
 def _since(chosen: Scope, since: date) -> Scope:
@@ -143,17 +198,6 @@ def _turn_record(turn: CostlyTurn) -> Record:
     }
 
 
-def _notes(figures: Figures, statistics: Statistics) -> Iterator[str]:
-    """Yield what the marks mean, if a figure is partial."""
-    if figures.incomplete:
-        responses = count(figures.incomplete, "response")
-        yield f"≥ at least: the client did not record the final output tokens of {responses}"
-    if figures.cut_off:
-        yield f"≥ at least: the client did not record the cost of {count(figures.cut_off, 'interrupted response')}"
-    if figures.unpriced:
-        yield f"≥ at least: no price for {', '.join(map(one_line, statistics.unpriced_models()))}"
-
-
 # ---- figures
 
 
@@ -172,7 +216,9 @@ def figures_record(figures: Figures) -> Record:
         "cost_usd": figures.cost_usd,
         "cost": usd(figures.cost_usd, is_partial=figures.is_cost_partial) if figures.cost_usd is not None else "",
         "tokens": figures.tokens,
-        "tokens_text": tokens(figures.tokens, is_partial=bool(figures.incomplete)) if figures.tokens is not None else "",
+        "tokens_text": tokens(figures.tokens, is_partial=bool(figures.incomplete))
+        if figures.tokens is not None
+        else "",
         "usage": {
             name: [getattr(used, name), tokens(getattr(used, name))]
             for name in ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
@@ -188,11 +234,10 @@ def figures_record(figures: Figures) -> Record:
 
 
 def _group_record(by: str, group: Group) -> Record:
-    label = one_line(group.label)
     return {
         "key": group.key,
-        "label": last_part(label) or label if by == "project" else label,
-        "title": label,
+        "label": short_label(by, group.label),
+        "title": one_line(group.label),
         **figures_record(group.figures),
     }
 
@@ -220,7 +265,9 @@ def _chart(statistics: Statistics, stack: str, chosen: Scope, today: date) -> Re
         costs[key] = cost + (figures.cost_usd or 0.0), used + (figures.tokens or 0)
     largest = sorted(costs, key=lambda key: costs[key], reverse=True)
     shown, others = largest[:_SERIES], largest[_SERIES:]
-    series = [(key, label_of(stack, one_line(key)), (key,)) for key in shown]
+    series: list[tuple[str | None, str, tuple[str, ...]]] = [
+        (key, label_of(stack, one_line(key)), (key,)) for key in shown
+    ]
     if others:
         series.append((None, f"{len(others)} others", tuple(others)))
     return {
@@ -231,7 +278,7 @@ def _chart(statistics: Statistics, stack: str, chosen: Scope, today: date) -> Re
         "series": [
             {
                 "key": key,
-                "label": last_part(label) or label if stack == "project" else label,
+                "label": short_label(stack, label),
                 "title": label,
                 "values": [_bar(bars, when, members) for when in keys],
             }
@@ -250,7 +297,131 @@ def _bar(bars: Mapping[tuple[str, str], Figures], when: str, members: Iterable[s
 
 def _each(unit: str, first: date, last: date) -> Iterator[str]:
     """Yield the key of every period from the first day to the last."""
-    day = first - timedelta(days=first.weekday()) if unit == "week" else first.replace(day=1) if unit == "month" else first
+    day = (
+        first - timedelta(days=first.weekday())
+        if unit == "week"
+        else first.replace(day=1)
+        if unit == "month"
+        else first
+    )
     while day <= last:
         yield f"{day:%Y-%m}" if unit == "month" else day.isoformat()
-        day = (day + timedelta(days=32)).replace(day=1) if unit == "month" else day + timedelta(7 if unit == "week" else 1)
+        day = (
+            (day + timedelta(days=32)).replace(day=1)
+            if unit == "month"
+            else day + timedelta(7 if unit == "week" else 1)
+        )
+
+
+# ---- the list of sessions
+
+
+def sessions_records(place: Place) -> Iterator[Record]:
+    """Yield one record with a page of the list, and what it can be filtered by."""
+    query = place.query
+    chosen = place.scope()
+    wanted = Filter(
+        turns=chosen if chosen != Scope() else None,
+        words=" ".join(query.get("q", "").split())[:200],
+        has_agents=bool(query.get("agents")),
+    )
+    sort = query.get("sort", "")
+    if sort.removeprefix("-") not in SORTS:
+        sort = "-last"
+    total, size = count_sessions(place.index, wanted), place.page_size
+    pages = max(1, math.ceil(total / size))
+    number = query.get("page", "")
+    page = min(max(int(number), 1), pages) if number.isdecimal() and len(number) < 10 else 1
+    rows = list_sessions(place.index, wanted, sort=sort, limit=size, offset=(page - 1) * size)
+    identities = [identity_of(destination) for destination in place.config.destinations]
+    yield {
+        "is": "sessions",
+        "total": total,
+        "page": page,
+        "pages": pages,
+        "from": (page - 1) * size + 1,
+        "to": (page - 1) * size + len(rows),
+        "sort": sort,
+        "rows": [_session_record(row, identities) for row in rows],
+        "facets": {name: _facet(place.connection, sql) for name, sql in _FACETS.items()},
+    }
+
+
+_FACETS: Final = {
+    "project": "SELECT project, count(DISTINCT session) FROM turn GROUP BY 1",
+    "branch": "SELECT branch, count(DISTINCT session) FROM turn GROUP BY 1",
+    "model": "SELECT model, count(DISTINCT session) FROM response JOIN turn ON turn.id = turn GROUP BY 1",
+    "tool": "SELECT tool_call.name, count(DISTINCT session) FROM tool_call JOIN turn ON turn.id = turn GROUP BY 1",
+    "agent": "SELECT subagent.name, count(DISTINCT session) FROM subagent JOIN turn ON turn.id = turn GROUP BY 1",
+}
+
+
+def _facet(connection: sqlite3.Connection, sql: str) -> list[Record]:
+    rows = connection.execute(f"{sql} ORDER BY 2 DESC, 1 LIMIT {_OPTIONS}")
+    return [{"key": key or "", "sessions": sessions} for key, sessions in rows]
+
+
+def _session_record(row: SessionRow, identities: Iterable[str]) -> Record:
+    total = row.tally
+    return {
+        "session": row.session_id,
+        "title": row.title or ("" if total.turns else "(no turn yet)"),
+        "project": last_part(one_line(row.project)),
+        "directory": row.project,
+        "branch": row.branch,
+        "last_ms": row.last_ns / 1e6 if row.last_ns else None,
+        "turns": total.turns,
+        "tokens": total.tokens,
+        "tokens_text": tokens(total.tokens, is_partial=bool(total.incomplete)) if total.generations else "",
+        "cost_usd": total.cost_usd,
+        "cost": usd(total.cost_usd, is_partial=total.is_cost_partial) if total.generations else "",
+        "errors": total.errors,
+        "agents": total.agents,
+        "sent": _sent(row, identities),
+    }
+
+
+def _sent(row: SessionRow, identities: Iterable[str]) -> str:
+    least = min((row.sent.get(identity, 0) for identity in identities), default=0)
+    if row.is_off or not least:
+        return "off" if row.is_off else "no"
+    return "all" if least >= row.tally.turns else f"{least}/{row.tally.turns}"
+
+
+# ---- the search
+
+
+def search_records(place: Place) -> Iterator[Record]:
+    """Yield one record with some of the hits."""
+    number = place.query.get("offset", "")
+    offset = int(number) if number.isdecimal() and len(number) < 10 else 0
+    try:
+        wanted = parsed(place.query.get("q", "")[:1000])
+    except ConfigError as error:
+        yield {"is": "hits", "problem": str(error.args[0]), "total": 0, "hits": []}
+        return
+    found = search(place.connection, wanted, place.scope(), limit=_HITS, offset=offset)
+    yield {"is": "hits", "problem": "", "total": found.turns, "hits": [_hit_record(hit) for hit in found.hits]}
+
+
+def _hit_record(hit: Hit) -> Record:
+    return {
+        "session": hit.session_id,
+        "title": one_line(hit.title),
+        "project": one_line(hit.project),
+        "trace": hit.trace_id,
+        "span": hit.span_id,
+        "turn": hit.turn,
+        "start_ms": hit.start_ns / 1e6,
+        "kind": hit.kind,
+        "context": [list(piece) for piece in hit.context],
+        "others": hit.others,
+    }
+
+
+# For the table of routes of the server.
+ROUTES: Final = {
+    "overview": _route(overview_records),
+    "sessions": _route(sessions_records),
+    "search": _route(search_records),
+}

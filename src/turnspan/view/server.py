@@ -27,7 +27,8 @@ from urllib.parse import parse_qsl, quote, unquote
 
 from turnspan.errors import ConfigError, TranscriptError, TurnspanError
 from turnspan.source.sessions import all_sessions, each_once, is_safe_id, projects_dir
-from turnspan.view.api import OpenSession, session_records
+from turnspan.view import overview_api
+from turnspan.view.api import OpenSession
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,10 +59,6 @@ _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 Query = Mapping[str, str]  # the parameters after "?", the first of each name
 
 
-def _sessions(server: Viewer, _name: str, _query: Query) -> Iterable[Record]:
-    return session_records(server.config, limit=server.limit, project=server.project)
-
-
 def _session(server: Viewer, name: str, _query: Query) -> Iterable[Record]:
     return server.session(name).records()
 
@@ -73,7 +70,7 @@ def _trace(server: Viewer, name: str, query: Query) -> Iterable[Record] | None:
 
 # The records of a path: its first part is the name of the route, the rest is passed to it. None is "not found".
 _ROUTES: Final[Mapping[str, Callable[[Viewer, str, Query], Iterable[Record] | None]]] = {
-    "sessions": _sessions,
+    **overview_api.ROUTES,
     "session": _session,
     "trace": _trace,
 }
@@ -163,7 +160,7 @@ class _Request(BaseHTTPRequestHandler):
             self._begin(HTTPStatus.OK, **{"Content-Type": _TYPES[file.suffix]})
             self.wfile.write(file.read_bytes())
         else:
-            self._answer(unquote(rest), dict(parse_qsl(query)))
+            self._answer(unquote(rest), dict(parse_qsl(query, keep_blank_values=True)))
 
     def _answer(self, what: str, query: Query) -> None:
         route, _, name = what.partition("/")

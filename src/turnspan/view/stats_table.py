@@ -9,6 +9,7 @@ Rules:
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from turnspan.index.stats import PERIODS
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 
     Cell = Callable[[Figures], str]
 
+_MODEL_DATE: Final = re.compile(r"-20\d{6}$")
 _BAR: Final = (4, 24)  # columns, at least and at most
-_LABEL: Final = (10, 44)
+_LABEL: Final = (10, 40)  # columns, at least, and how many more at most
 _GAP: Final = 2
 
 
@@ -99,14 +101,17 @@ def stats_lines(grouping: str, groups: Sequence[Group], total: Figures, width: i
     figures = [*(group.figures for group in groups), total]
     columns = [column for column in _COLUMNS if column.is_counted(figures[0])]
     widths = {column.name: max(len(column.name), *(cells(column.cell(each)) for each in figures)) for column in columns}
-    label_width = min(max([len("TOTAL"), len(grouping), *map(cells, labels)]), max(_LABEL[0], width // 4), _LABEL[1])
+    longest = max([len("TOTAL"), len(grouping), *map(cells, labels)])
+    label_width = min(longest, max(_LABEL[0], width // 4))
     left = width - label_width
-    shown = []
+    shown: list[_Column] = []
     for column in columns:
         if left - widths[column.name] - _GAP < (_BAR[0] + _GAP if shown else 0):
             break
         left -= widths[column.name] + _GAP
         shown.append(column)
+    more = min(longest - label_width, max(left - _GAP - _BAR[1], 0), _LABEL[1])  # what the bar does not need
+    label_width, left = label_width + more, left - more
     bar_width = min(left - _GAP, _BAR[1])
 
     table = Table.grid(padding=(0, _GAP, 0, 0))
@@ -142,6 +147,11 @@ def short_label(grouping: str, label: str) -> str:
     if grouping == "project":
         return last_part(label) or label
     return short_model(label) if grouping == "model" else label
+
+
+def short_model(model: str) -> str:
+    """Return a model without its maker and date: opus-4-5."""
+    return _MODEL_DATE.sub("", model).removeprefix("claude-")
 
 
 def _label(grouping: str, group: Group) -> str:

@@ -3,6 +3,7 @@
 import { make } from "./dom.js";
 
 const DAY = { weekday: "short", day: "numeric", month: "short" };
+const DENSE = 45; // bars without lines between their parts
 const GAP = 56; // pixels that a label of the axis needs
 
 // A period as people write it: "Mon 3 Nov", "week of 3 Nov", "Nov 2026".
@@ -53,7 +54,7 @@ export function stackedBars(chart, metric, target) {
   const tip = make("div", { className: "tip", hidden: true, role: "tooltip" });
   const bars = make("ol", { className: "bars" });
   chart.keys.forEach((key, n) => bars.append(bar(chart, n, { at, top, metric, target, tip })));
-  const plot = make("div", { className: "plot" }, grid, bars, tip);
+  const plot = make("div", { className: chart.keys.length > DENSE ? "plot dense" : "plot" }, grid, bars, tip);
   const hide = () => (tip.hidden = true);
   bars.addEventListener("mouseleave", hide);
   bars.addEventListener("focusout", hide);

@@ -58,7 +58,8 @@ function cards(one, query) {
       { className: "card", href: address(PATH, query, { since: card.since, until: null, days: null }), data: { card: card.label, value: card.cost_usd ?? 0 } },
       make("span", { className: "label" }, card.label),
       make("strong", {}, card.cost || "–"),
-      make("span", { className: "faint" }, `${card.tokens_text || 0} tokens · ${plural(card.turns ?? 0, "turn")}`),
+      make("span", { className: "faint" }, `${card.tokens_text || 0} tokens`),
+      make("span", { className: "faint" }, plural(card.turns ?? 0, "turn")),
     ),
   );
   return make("section", { className: "cards" }, ...recent, periodCard(one, query));
@@ -73,7 +74,7 @@ function periodCard(one, query) {
     ["Sessions", number(total.sessions), "sessions", ""],
     ["Turns", number(total.turns), "turns", ""],
     ["Tool calls", number(total.tools), "tools", failed],
-    ["Cache hits", percentOf(total), "cache_hit_rate", "of the input tokens"],
+    ["Cache hits", percentOf(total), "cache_hit_rate", "of input"],
     ["Active", total.active, "active_ms", "inferred"],
   ].map(([label, text, name, below]) =>
     make("div", { data: { total: name, value: total[name] ?? "" } }, make("dt", {}, label), make("dd", {}, text || "–", ...(below ? [make("small", {}, below)] : []))),

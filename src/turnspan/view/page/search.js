@@ -13,13 +13,14 @@ let loading = null;
 
 export async function showSearch(visit) {
   setTitle("search");
-  const parts = main.querySelector(".hits")?.parts ?? skeleton();
-  if (document.activeElement !== parts.words) parts.words.value = visit.query.get("q") ?? "";
+  const words = visit.query.get("q") ?? "";
+  const parts = main.querySelector(".hits")?.parts ?? skeleton(words);
+  if (document.activeElement !== parts.words) parts.words.value = words;
   await load(visit, parts);
 }
 
-function skeleton() {
-  const words = make("input", { type: "search", placeholder: "Search in prompts, answers, tool calls and results", autocomplete: "off", spellcheck: false });
+function skeleton(value) {
+  const words = make("input", { type: "search", value, placeholder: "Search in prompts, answers, tool calls and results", autocomplete: "off", spellcheck: false });
   words.setAttribute("aria-label", "Search in the content of all sessions");
   const parts = { words, chips: make("div"), count: make("p", { className: "count faint", role: "status" }), list: make("ol"), more: make("div"), notes: make("div") };
   const find = () => {
@@ -74,27 +75,36 @@ async function load({ query, signal }, parts, offset = 0) {
 function show(one, query, parts, offset) {
   const words = query.get("q");
   parts.count.textContent = one.problem || (one.total ? `${one.total.toLocaleString()} turn${one.total === 1 ? "" : "s"}` : `Nothing found for ${words}`);
-  const hits = one.hits.map(hitItem);
-  if (offset) parts.list.append(...hits);
-  else parts.list.replaceChildren(...hits);
+  if (!offset) parts.list.replaceChildren();
+  const hits = one.hits.map((hit) => {
+    const item = hitItem(hit);
+    const last = parts.list.lastElementChild;
+    if (last?.dataset.session === hit.session) last.querySelector("ol").append(item);
+    else parts.list.append(sessionItem(hit, item));
+    return item;
+  });
   const shown = offset + one.hits.length;
   const more = make("button", { type: "button", className: "more", on: { click: () => load({ query: currentQuery(), signal: null }, parts, shown) } }, `Show more (${shown.toLocaleString()} of ${one.total.toLocaleString()})`);
   parts.more.replaceChildren(...(shown < one.total ? [more] : []));
   if (offset) hits[0]?.querySelector("a").focus();
 }
 
-function hitItem(hit) {
-  const turn = hit.turn === null ? "" : `Turn ${hit.turn}`;
-  const others = hit.others ? [make("span", { className: "faint" }, `+${hit.others} more in this turn`)] : [];
+// Hits of one session that follow each other are below one heading.
+function sessionItem(hit, item) {
   const head = make(
-    "span",
-    { className: "about" },
-    make("b", {}, ...marked(hit.title || hit.session.slice(0, 8))),
-    make("span", {}, turn),
+    "h2",
+    {},
+    make("a", { href: `#/s/${encodeURIComponent(hit.session)}` }, ...marked(hit.title || hit.session.slice(0, 8))),
     make("span", { className: "faint", title: hit.project }, lastPart(hit.project)),
-    make("span", { className: "faint", title: new Date(hit.start_ms).toLocaleString() }, hit.start_ms ? whenText(hit.start_ms) : ""),
   );
-  const context = make("span", { className: "context" }, make("span", { className: `where from-${hit.kind}` }, KINDS[hit.kind] ?? hit.kind), " ", ...hit.context.map(([text, isMatch]) => (isMatch ? make("mark", { className: "hit" }, text) : text)));
+  return make("li", { data: { session: hit.session } }, head, make("ol", {}, item));
+}
+
+function hitItem(hit) {
+  const when = make("span", { title: hit.start_ms ? new Date(hit.start_ms).toLocaleString() : "" }, hit.start_ms ? whenText(hit.start_ms) : "");
+  const others = hit.others ? [make("span", {}, `+${hit.others} in this turn`)] : [];
+  const about = make("span", { className: "about faint" }, make("span", { className: `where from-${hit.kind}` }, KINDS[hit.kind] ?? hit.kind), hit.turn === null ? "" : `Turn ${hit.turn}`, when, ...others);
+  const context = make("span", { className: "context" }, ...hit.context.map(([text, isMatch]) => (isMatch ? make("mark", { className: "hit" }, text) : text)));
   const place = `#/s/${encodeURIComponent(hit.session)}/t/${hit.trace}${hit.span ? `/${hit.span}` : ""}`;
-  return make("li", { data: { trace: hit.trace } }, make("a", { href: place, className: "row-link" }, head, context, ...others));
+  return make("li", { data: { trace: hit.trace } }, make("a", { href: place, className: "row-link" }, context, about));
 }

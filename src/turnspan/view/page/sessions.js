@@ -18,7 +18,7 @@ const COLUMNS = [
 ];
 const ASCENDING = new Set(["title", "project", "branch"]); // sorted from A to Z first
 const SENT = { all: ["✓", "everything was sent"], no: ["–", "nothing was sent yet"], off: ["off", "this session is not exported"], "?": ["?", "unknown"] };
-const FACETS = [["project", "Project"], ["branch", "Branch"], ["model", "Model"], ["tool", "Tool"], ["agent", "Agent"]];
+const FACETS = [["project", "Project"], ["model", "Model"], ["branch", "Branch"], ["tool", "Tool"], ["agent", "Agent"]];
 const EMPTY = { branch: "(no branch)", agent: "(main)" };
 
 let pending = null; // the timer of a key
@@ -123,12 +123,17 @@ function sessionRow(row, query) {
     cell("title", "title", { title: row.title }, link),
     cell("project", "place", { title: row.directory }, filterButton("project", row.directory, row.project, query)),
     cell("branch", "place", { title: row.branch }, row.branch ? filterButton("branch", row.branch, row.branch, query) : ""),
-    cell("turns", "number", { data: { value: row.turns } }, row.turns.toLocaleString()),
-    cell("tokens", "number", { data: { value: row.tokens } }, row.tokens_text),
+    cell("turns", "number", { data: { value: row.turns } }, row.turns.toLocaleString(), unit(row.turns, "turn")),
+    cell("tokens", "number", { data: { value: row.tokens } }, row.tokens_text, unit(row.tokens, "token")),
     cell("cost", "number", { data: { value: row.cost_usd } }, row.cost),
-    cell("errors", row.errors ? "number error" : "number faint", { data: { value: row.errors } }, row.errors ? row.errors.toLocaleString() : "–"),
+    cell("errors", row.errors ? "number error" : "number faint", { data: { value: row.errors } }, row.errors ? row.errors.toLocaleString() : "–", unit(row.errors, "error")),
     cell("sent", row.sent === "all" ? "number good" : "number faint", { title: meaning }, sent),
   );
+}
+
+// Shown where the columns have no heads.
+function unit(count, word) {
+  return make("span", { className: "unit" }, ` ${word}${count === 1 ? "" : "s"}`);
 }
 
 // Not a link: the keys j and k move between the sessions, which are.
@@ -169,7 +174,7 @@ function menu(details, facets, query) {
     return make("label", { className: "flag" }, input, label);
   });
   const set = (changes) => (location.hash = address(PATH, currentQuery(), changes));
-  details.replaceChildren(make("summary", {}, "Filter"), make("div", { className: "fields" }, ...selects, ...dates, ...flags));
+  details.replaceChildren(make("summary", {}, "Filter"), make("div", { className: "fields" }, ...selects, make("div", { className: "flags" }, ...flags), ...dates));
   details.open = isOpen;
   if (focused) details.querySelector(`[name="${focused}"]`)?.focus();
 }
