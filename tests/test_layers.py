@@ -49,7 +49,7 @@ MAY_IMPORT = {
         "backends", "claude", "delivery", "errors", "hook_event", "log", "private_files", "settings", "ship", "source",
         "terminal", "trace", "unsent", "worker",
     },
-    "view": {"delivery", "errors", "index", "secrets", "settings", "source", "terminal", "trace"},
+    "view": {"delivery", "errors", "index", "secrets", "settings", "source", "terminal", "trace", "unsent"},
     "health": {
         "backends", "bulk", "claude", "delivery", "errors", "hook", "log", "private_files", "settings", "source",
         "terminal", "trace", "transcript", "unsent",
@@ -69,9 +69,11 @@ ONLY_IN = {
     "grpc": ("backends",),
     "langfuse": ("backends", "langfuse"),
     "genai_prices": (),
+    "markdown_it": ("view.content",),
+    "pygments": ("view.content",),
 }
 # Slow to import: a worker that handles one event does not load them.
-HEAVY = {"click", "rich", "opentelemetry", "grpc", "langfuse", "requests", "httpx", "asyncio"}
+HEAVY = {"click", "rich", "opentelemetry", "grpc", "langfuse", "requests", "httpx", "asyncio", "markdown_it", "pygments"}
 
 
 @cache

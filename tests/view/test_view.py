@@ -181,21 +181,28 @@ def test_every_turn_of_every_story_can_be_opened(tmp_path, story, monkeypatch):
         session_view = OpenSession(session, config, config.destinations[0])
         turns = [record for record in session_view.records() if record["is"] == "turn"]
         assert [turn["at"] for turn in turns] == list(range(len(traces)))
-        for turn, trace in zip(turns, traces, strict=True):
-            opened = session_view.trace_record(turn["at"])
-            assert opened["trace"] == trace.trace_id.hex()
-            assert sorted(span["facts"]["id"] for span in opened["spans"]) == sorted(
-                s.span_id.hex() for s in trace.spans
-            )
-            assert all(0 <= span["from_ms"] <= opened["ms"] for span in opened["spans"])
-            assert all(span["from_ms"] + span["ms"] <= opened["ms"] + 1e-6 for span in opened["spans"])
+        opened = [session_view.trace_record(turn["at"], turn["trace"]) for turn in turns]
+        assert sorted((one["trace"], sorted(span["id"] for span in one["spans"])) for one in opened) == sorted(
+            (trace.trace_id.hex(), sorted(span.span_id.hex() for span in trace.spans)) for trace in traces
+        )
+        for turn, one in zip(turns, opened, strict=True):
+            assert turn["trace"] == one["trace"]
+            assert all(0 <= span["from_ms"] <= one["ms"] for span in one["spans"])
+            assert all(span["from_ms"] + span["ms"] <= one["ms"] + 1e-6 for span in one["spans"])
+            assert session_view.chat_record(turn["at"], turn["trace"])["trace"] == one["trace"]
+            for span in one["spans"]:
+                shown = session_view.span_record(turn["at"], turn["trace"], span["id"])
+                assert (shown["id"], shown["name"]) == (span["id"], span["name"])
 
 
 def test_masked_secrets_never_reach_the_page(tmp_path):
     """A secret in a prompt is masked and counted on the page, too."""
     made(tmp_path, f"use the key {SECRET} for it")
     with viewing(tmp_path) as viewer:
-        asked = (f"session/{SESSION}", f"trace/{SESSION}?at=0", "sessions")
+        turn = next(one for one in records_of(viewer, f"session/{SESSION}") if one["is"] == "turn")
+        where = f"{SESSION}?at=0&trace={turn['trace']}"
+        root = records_of(viewer, f"trace/{where}")[0]["spans"][0]["id"]
+        asked = (f"session/{SESSION}", f"trace/{where}", f"chat/{where}", f"span/{where}&span={root}", "sessions")
         answers = [ask(viewer, f"/{viewer.key}/{what}")[2].decode() for what in asked]
     assert all(SECRET not in answer for answer in answers)
     assert all("[redacted:" in answer for answer in answers)
@@ -206,14 +213,16 @@ def test_a_rewritten_file_is_not_taken_for_the_old_one(tmp_path):
     """If the file has changed, opening a turn is an error; another turn is never shown in its place."""
     path = made(tmp_path, "hello", "and then")
     with viewing(tmp_path) as viewer:
-        assert len([one for one in records_of(viewer, f"session/{SESSION}") if one["is"] == "turn"]) == 2
+        turns = [one for one in records_of(viewer, f"session/{SESSION}") if one["is"] == "turn"]
+        assert len(turns) == 2
         writer = Writer(SESSION, tag="b")
         writer.prompt("something else")
         writer.say("indeed")
         path.write_text("".join(json.dumps(row) + "\n" for row in writer.rows))
         for at in (0, 1, 7):
-            (answer,) = records_of(viewer, f"trace/{SESSION}?at={at}")
-            assert answer["text"] == "the transcript has changed"
+            for turn in turns:
+                (answer,) = records_of(viewer, f"trace/{SESSION}?at={at}&trace={turn['trace']}")
+                assert answer["text"] == "the transcript has changed"
         assert [one["gist"] for one in records_of(viewer, f"session/{SESSION}") if one["is"] == "turn"] == [
             "something else"
         ]
@@ -237,14 +246,16 @@ def test_a_session_without_turns_has_a_note(tmp_path):
     path.write_text(json.dumps({"type": "summary", "summary": "x", "leafUuid": "y"}) + "\n")
     config = settings(tmp_path)
     opened = OpenSession(SessionFile(SESSION, path), config, config.destinations[0])
-    assert list(opened.records()) == [{"is": "note", "text": "this session has no turns yet"}]
+    note, end = opened.records()
+    assert note == {"is": "note", "text": "this session has no turns yet"}
+    assert (end["is"], end["since"]) == ("end", 0)
 
 
 def test_a_disabled_session_is_marked_as_not_exported(tmp_path):
     """The page shows a session that was forgotten, and says in its head and in a note that it is not exported."""
     path, config = made(tmp_path, "hi"), settings(tmp_path)
     state.save(config.home, state.Checkpoint(session_id=SESSION, is_off=True))
-    head, *_, note = OpenSession(SessionFile(SESSION, path), config, config.destinations[0]).records()
+    head, *_, note, _ = OpenSession(SessionFile(SESSION, path), config, config.destinations[0]).records()
     assert head["facts"]["Export"] == "nowhere: this session is disabled"
     assert note == {"is": "note", "text": "this session is disabled: it is not exported"}
 
@@ -258,8 +269,11 @@ def test_a_file_with_any_name_can_be_viewed(tmp_path):
     with viewing(tmp_path) as viewer:
         where = viewer.put(session_of(odd))
         assert where == "#/s/my%20copy%20%281%29"
-        assert [one["is"] for one in records_of(viewer, f"session/{where[4:]}")] == ["head", "turn", "foot"]
-        assert records_of(viewer, f"trace/{where[4:]}?at=0")[0]["spans"][0]["gist"] == "hello"
+        assert [one["is"] for one in records_of(viewer, f"session/{where[4:]}")] == [
+            "head", "turn", "foot", "end",
+        ]  # fmt: skip
+        trace = records_of(viewer, f"session/{where[4:]}")[1]["trace"]
+        assert records_of(viewer, f"trace/{where[4:]}?at=0&trace={trace}")[0]["spans"][0]["gist"] == "hello"
 
 
 def test_a_port_in_use_is_an_error(tmp_path, command, monkeypatch):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.errors import ConfigError
+from turnspan.errors import ConfigError, TurnspanError
 from turnspan.private_files import private_directory, read_private, replace_private
 from turnspan.settings.options import SETTING
 
@@ -68,6 +68,15 @@ class Target:
     def prices(self) -> Prices | None:
         """The user's own prices, if there are any."""
         return prices_of(self._config)
+
+    def link(self, trace_id: bytes) -> str | None:
+        """Return the URL of a trace at this destination, without a network request; None if it has none."""
+        from turnspan.backends import Linkable  # noqa: PLC0415  an event links to nothing
+
+        try:
+            return self.backend.link(trace_id) if isinstance(self.backend, Linkable) else None
+        except TurnspanError:
+            return None
 
     def close(self) -> None:
         """Close the backend if it was opened."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.backends import Linkable, Outcome, probe
+from turnspan.backends import Outcome, probe
 from turnspan.claude.hooks import US, read_sources, registrations
 from turnspan.delivery import backoff, state
 from turnspan.delivery.destinations import Target, first_uses
@@ -299,9 +299,7 @@ def link_of(destination: Destination, config: Config, trace_id: bytes) -> str | 
     """Return the URL of a trace at a destination, without a network request; None if it has none."""
     target = Target(destination, config)
     try:
-        return target.backend.link(trace_id) if isinstance(target.backend, Linkable) else None
-    except TurnspanError:
-        return None
+        return target.link(trace_id)
     finally:
         target.close()
 

@@ -5,60 +5,63 @@ Rules:
 - Records are streamed as they are read: the page fills while a long session is still being read.
 - A record is ready to display, with the same texts and figures as `show`.
 - A turn is read again from the start of its piece, so opening one of ten thousand reads only some hundred spans.
+- A session that grows is read on from where the last ended turn ends. What follows is open: a turn or an agent that is
+  still running. It is shown, marked, and read again whenever the files have changed.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.errors import TranscriptError
+from turnspan.delivery import state
+from turnspan.delivery.destinations import Target
+from turnspan.errors import StateError, TranscriptError
+from turnspan.source.progress import Ending, Progress
+from turnspan.source.scan import stamp_of
+from turnspan.source.sessions import agent_files, is_safe_id, sessions_in
 from turnspan.source.validate import require_transcript
 from turnspan.terminal import plain, unstyled
-from turnspan.trace.labels import numbered
-from turnspan.trace.model import Kind
-from turnspan.trace.one_liner import gist_of
 from turnspan.trace.tally import Tally, tally_of
+from turnspan.unsent import known_ending
+from turnspan.view.chat import chat_record
 from turnspan.view.overview import overview
 from turnspan.view.preview import Preview
+from turnspan.view.sections import sections
 from turnspan.view.sessions_table import columns_of
-from turnspan.view.tree import (
-    Layout,
-    badges_of,
-    by_parent,
-    details_of,
-    figures_of,
-    foot_lines,
-    head_of,
-    name_of,
-    sections_of,
-    time_of_day,
-)
+from turnspan.view.spans import span_record, trace_record
+from turnspan.view.tree import Layout, foot_lines, head_of
+from turnspan.view.turns import turn_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
+    from pathlib import Path
 
     from turnspan.settings.config import Config, Destination
-    from turnspan.source.progress import Progress
     from turnspan.source.sessions import SessionFile
     from turnspan.trace.model import Span, Trace
     from turnspan.view.preview import PreviewedTrace
-
-Record = dict[str, object]
+    from turnspan.view.turns import Record
 
 _LAYOUT: Final = Layout(width=100)  # of the lines below a session; the page wraps them itself
 _COLUMNS: Final = ("age", "id", "turns", "tokens", "cost", "sent", "project", "title")
+_REMEMBERED: Final = 8  # opened traces of a session
 
 
 class Position(msgspec.Struct, frozen=True):
-    """The position of a trace: the start of its piece, and its number in it."""
+    """The position of a trace: the start of its piece, and how many traces with its id come before it from there."""
 
     place: Progress
     number: int
     trace_id: bytes
+    tally: Tally
+    masked: dict[str, int]
+    title: str = ""
 
 
 def session_records(config: Config, *, limit: int, project: str | None) -> Iterator[Record]:
@@ -77,111 +80,228 @@ def session_records(config: Config, *, limit: int, project: str | None) -> Itera
         yield {"is": "note", "text": plain(f"skipped: {why}")}
 
 
+def stamp_of_sessions(projects: Path) -> str:
+    """Return a text that changes whenever a session is written to, from the sizes and times of their files."""
+    found = [stamp_of(str(session.path)) for session in _files(projects)]
+    return f"{len(found)}-{sum(size for size, _ in found)}-{max((changed for _, changed in found), default=0)}"
+
+
+def _files(projects: Path) -> Iterator[SessionFile]:
+    with suppress(OSError):
+        for directory in projects.iterdir():
+            with suppress(TranscriptError):  # the list says why
+                yield from sessions_in(directory)
+
+
 class OpenSession:
-    """A session that the page has opened: first its turns, then the spans of any of them."""
+    """A session that the page has opened: first its turns, then the spans of any of them, then what is new."""
 
     def __init__(self, session: SessionFile, config: Config, destination: Destination) -> None:
         self._session = session
         self._config = config
         self._destination = destination
-        self._positions: list[Position] = []
+        self._lock = threading.Lock()  # for the fields below: several tabs can show the session
+        self._ended: list[Position] = []
+        self._open: list[Position] = []
+        self._end: Progress | None = None  # behind the last of `_ended`; None if they are still being read
+        self._opened: OrderedDict[tuple[str, bytes, int], Trace] = OrderedDict()
+
+    # ---- the turns
 
     def records(self) -> Iterator[Record]:
-        """The head of the session, a record for each turn, and the totals."""
+        """The head of the session, a record for each turn, the totals, and how to ask for what is new."""
         require_transcript(self._session.path)
-        preview = Preview(self._session, self._config, self._destination)
-        total, masked = Tally(), Counter[str]()
-        positions: list[Position] = []
-        self._positions = positions
+        stamp = self.stamp()
+        ended: list[Position] = []
+        with self._lock:
+            if not self._ended:
+                self._ended = ended  # a turn can be opened while the others are still being read
+        preview = Preview(self._session, self._config, self._destination, None, self._ending())
+        yield from self._turns(preview, ended)
+        yield from self._rest(ended, preview.place)
+        for note in preview.notes():
+            yield {"is": "note", "text": plain(note)}
+        yield _end(ended, stamp)
+
+    def records_since(self, since: int, trace_id: str, stamp: str) -> Iterator[Record]:
+        """What was written since `since` turns had ended, the last of them this; nothing if no file has changed."""
+        now = self.stamp()
+        if stamp == now:
+            return
+        with self._lock:
+            known, place = self._ended[:], self._end
+        if len(known) < since or (since and known[since - 1].trace_id.hex() != trace_id):
+            yield {"is": "again"}  # the page must load the session from its start
+            return
+        skipped = 0
+        if since < len(known) or place is None:
+            nearest = known[min(since, len(known) - 1)] if known else None
+            place = nearest.place if nearest is not None else Progress()
+            skipped = sum(1 for one in known[:since] if one.place is place)
+        preview = Preview(self._session, self._config, self._destination, place, self._ending())
+        ended = known[:since]
+        for record in self._turns(preview, ended, skipped):
+            if preview.is_rewritten:
+                break
+            yield record
+        if preview.is_rewritten:
+            yield {"is": "again"}
+            return
+        yield from self._rest(ended, preview.place)
+        yield _end(ended, now)
+
+    def _turns(self, preview: Preview, ended: list[Position], skipped: int = 0) -> Iterator[Record]:
+        """Add the turns that have ended to `ended`, and yield a record for each."""
         for previewed in preview.traces():
             if not previewed.trace.spans:
                 continue
-            if not positions:
-                facts = head_of(previewed, str(self._session.path), _LAYOUT)
-                yield {"is": "head", "session": previewed.trace.session_id, "facts": facts}
-            is_same = bool(positions) and positions[-1].place is preview.place
-            positions.append(
-                Position(preview.place, positions[-1].number + 1 if is_same else 0, previewed.trace.trace_id)
-            )
-            yield {"is": "turn", "at": len(positions) - 1, **_turn_record(previewed)}
-            total += tally_of(previewed.trace)
-            masked.update(previewed.masked)
-        if positions:
-            yield {"is": "foot", "lines": [unstyled(line) for line in foot_lines(total, masked, _LAYOUT)]}
-        else:
+            if skipped:
+                skipped -= 1
+                continue
+            if not ended:
+                yield self._head(previewed)
+            ended.append(_position(previewed, preview.place, ended))
+            yield {"is": "turn", "at": len(ended) - 1, **turn_record(previewed)}
+
+    def _rest(self, ended: list[Position], end: Progress) -> Iterator[Record]:
+        """Yield what is still running, and the totals."""
+        preview = Preview(self._session, self._config, self._destination, end)
+        running: list[Position] = []
+        for previewed in preview.traces():
+            if not previewed.trace.spans:
+                continue
+            if not ended and not running:
+                yield self._head(previewed)
+            running.append(_position(previewed, preview.place, running))
+            at = len(ended) + len(running) - 1
+            yield {"is": "turn", "at": at, **turn_record(previewed, is_open=True)}
+        with self._lock:
+            self._ended, self._end, self._open = ended, end, running
+        if not ended and not running:
             yield {"is": "note", "text": "this session has no turns yet"}
-        for note in preview.notes():
-            yield {"is": "note", "text": plain(note)}
+            return
+        total, masked = Tally(), Counter[str]()
+        for position in (*ended, *running):
+            total += position.tally
+            masked.update(position.masked)
+        lines = [unstyled(line) for line in foot_lines(total, masked, _LAYOUT)]
+        title = next((one.title for one in reversed((*ended, *running)) if one.title), "")
+        yield {"is": "foot", "lines": lines, "title": title}
 
-    def trace_record(self, at: int) -> Record:
+    def _head(self, previewed: PreviewedTrace) -> Record:
+        facts = head_of(previewed, str(self._session.path), _LAYOUT)
+        return {"is": "head", "session": previewed.trace.session_id, "facts": facts}
+
+    def _ending(self) -> Ending:
+        """Return what is known about the end of the session, as an export on request would take it."""
+        ending = Ending(now_ns=time.time_ns(), is_asked=True)
+        if not is_safe_id(self._session.session_id):
+            return Ending(is_over=True)  # a file with another name: no client writes to it
+        with suppress(StateError):
+            target = Target(self._destination, self._config)
+            checkpoint = state.peek(self._config.home, self._session.session_id)
+            cursors = checkpoint.destinations if checkpoint is not None else {}
+            cursor = cursors.get(target.identity, state.Cursor())
+            ending = msgspec.structs.replace(ending, acknowledged=cursor.progress.main.offset)
+            return known_ending(self._session, target, cursor, ending)
+        return ending
+
+    def stamp(self) -> str:
+        """Return a text that changes whenever the session's files or its checkpoint do."""
+        paths = [str(self._session.path), *(file.name for file in agent_files(self._session).values())]
+        if is_safe_id(self._session.session_id):
+            paths.append(str(state.state_path(self._config.home, self._session.session_id)))
+        stamps = [stamp_of(path) for path in paths]
+        return f"{len(stamps)}-{sum(size for size, _ in stamps)}-{max(changed for _, changed in stamps)}"
+
+    # ---- one turn
+
+    def trace_record(self, at: int, trace_id: str) -> Record:
         """One of the traces, with all its spans. Raises TranscriptError if the file has changed."""
-        if 0 <= at < len(self._positions):
-            position = self._positions[at]
-            number = 0
-            for previewed in Preview(self._session, self._config, self._destination, position.place).traces():
-                if previewed.trace.spans and number == position.number:
-                    if previewed.trace.trace_id == position.trace_id:
-                        return _trace_record(previewed.trace)
-                    break
-                number += bool(previewed.trace.spans)
-        raise TranscriptError("the transcript has changed", hint="reload the session")
+        return trace_record(self._trace(at, trace_id))
+
+    def chat_record(self, at: int, trace_id: str) -> Record:
+        """One of the traces as a conversation. Raises TranscriptError if the file has changed."""
+        return chat_record(self._trace(at, trace_id))
+
+    def span_record(self, at: int, trace_id: str, span_id: str, *, is_full: bool = False) -> Record:
+        """One span with its content. Raises TranscriptError if there is none."""
+        trace = self._trace(at, trace_id)
+        span = next((one for one in trace.spans if one.span_id.hex() == span_id), None)
+        if span is None:
+            raise TranscriptError("this turn does not have that span", hint="reload the session")
+        return {
+            **span_record(span, trace),
+            "sections": msgspec.to_builtins(sections(_told_once(span), is_full=is_full)),
+            "links": self._links(trace.trace_id),
+        }
+
+    def _links(self, trace_id: bytes) -> list[list[str]]:
+        """Return the pages of a trace at the destinations that have pages."""
+        found = []
+        for destination in self._config.destinations:
+            target = Target(destination, self._config)
+            try:
+                url = target.link(trace_id)
+            finally:
+                target.close()
+            if url is not None and url.startswith(("http://", "https://")):
+                found.append([destination.name, url])
+        return found
+
+    def _trace(self, at: int, trace_id: str) -> Trace:
+        with self._lock:
+            ended, everything = len(self._ended), [*self._ended, *self._open]
+        if not 0 <= at < len(everything) or everything[at].trace_id.hex() != trace_id:
+            found = (n for n, one in enumerate(everything) if one.trace_id.hex() == trace_id)
+            at = next(found, -1)
+        if at < 0:
+            raise _changed()
+        position, stamp = everything[at], self.stamp()
+        key = stamp, position.trace_id, at
+        with self._lock:
+            if key in self._opened:
+                self._opened.move_to_end(key)
+                return self._opened[key]
+        trace = self._read(position, is_open=at >= ended)
+        with self._lock:
+            self._opened[key] = trace
+            while len(self._opened) > _REMEMBERED:
+                self._opened.popitem(last=False)
+        return trace
+
+    def _read(self, position: Position, *, is_open: bool) -> Trace:
+        ending = Ending(is_over=True) if is_open else self._ending()
+        preview = Preview(self._session, self._config, self._destination, position.place, ending)
+        number = 0
+        for previewed in preview.traces(trace_id=position.trace_id):
+            if previewed.trace.spans and number == position.number:
+                return previewed.trace
+            number += bool(previewed.trace.spans)
+        raise _changed()
 
 
-def _turn_record(previewed: PreviewedTrace) -> Record:
-    """A trace as one row. Spans that a turn got later, or that belong to none, are named after the first of them."""
+def _changed() -> TranscriptError:
+    return TranscriptError("the transcript has changed", hint="reload the session")
+
+
+def _position(previewed: PreviewedTrace, place: Progress, earlier: list[Position]) -> Position:
     trace = previewed.trace
-    top = trace.spans[0]
-    is_later = top.parent_id is not None
-    return {
-        "trace": trace.trace_id.hex(),
-        "name": plain(numbered(trace.name)),
-        "when": time_of_day(top, _LAYOUT),
-        "start_ms": top.start_ns / 1e6,
-        "is_later": is_later,
-        "badges": ["later"] if is_later else list(badges_of(top)),
-        "gist": gist_of(top, is_parent=len(trace.spans) > 1),
-        "figures": figures_of(top),
-        "errors": tally_of(trace).errors,
-        "masked": sum(previewed.masked.values()),
-    }
+    number = 0
+    for other in reversed(earlier):
+        if other.place is not place:
+            break
+        number += other.trace_id == trace.trace_id
+    title = plain(str(trace.facts.get("title") or ""))
+    return Position(place, number, trace.trace_id, tally_of(trace), previewed.masked, title)
 
 
-def _trace_record(trace: Trace) -> Record:
-    began_ns = min(span.start_ns for span in trace.spans)
-    ended_ns = max(span.end_ns for span in trace.spans)
-    below = by_parent(trace)
-    return {
-        "trace": trace.trace_id.hex(),
-        "ms": (ended_ns - began_ns) / 1e6,
-        "spans": [
-            _span_record(span, depth, began_ns, is_parent=bool(below.get(span.span_id)))
-            for span, depth in _in_order(below.get(None, ()), below, 0)
-        ],
-    }
+def _end(ended: list[Position], stamp: str) -> Record:
+    """Return the last record: what the page sends to get what is new."""
+    return {"is": "end", "since": len(ended), "trace": ended[-1].trace_id.hex() if ended else "", "stamp": stamp}
 
 
-def _in_order(
-    spans: Sequence[Span], below: Mapping[bytes | None, Sequence[Span]], depth: int
-) -> Iterator[tuple[Span, int]]:
-    for span in spans:
-        yield span, depth
-        yield from _in_order(below.get(span.span_id, ()), below, depth + 1)
-
-
-def _span_record(span: Span, depth: int, began_ns: int, *, is_parent: bool) -> Record:
-    return {
-        "kind": span.kind.value,
-        "depth": depth,
-        "is_parent": is_parent,
-        "name": name_of(span),
-        "badges": list(badges_of(span)),
-        "gist": gist_of(span, is_parent=is_parent),
-        "figures": figures_of(span),
-        "error": plain(span.error) if span.error is not None and span.kind is not Kind.TURN else None,
-        "from_ms": (span.start_ns - began_ns) / 1e6,
-        "ms": (span.end_ns - span.start_ns) / 1e6,
-        "first_token_ms": (span.first_token_ns - span.start_ns) / 1e6 if span.first_token_ns is not None else None,
-        "is_inferred": "time.inferred" in span.facts,
-        "facts": {plain(name): plain(str(value)) for name, value in details_of(span).items()},
-        "sections": [[label, plain(text)] for label, text in sections_of(span)],
-    }
+def _told_once(span: Span) -> Span:
+    """Return a span without an error message that its output repeats."""
+    is_repeated = isinstance(span.output, str) and span.output.startswith(span.error_message)
+    return msgspec.structs.replace(span, error_message="") if is_repeated else span

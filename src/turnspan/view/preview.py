@@ -8,7 +8,7 @@ Rules:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from turnspan.trace.model import Trace
 
 
+_OVER: Final = Ending(is_over=True)  # everything is shown, also what has not ended
+
+
 class PreviewedTrace(msgspec.Struct, frozen=True):
     """A trace as it would be exported."""
 
@@ -39,23 +42,33 @@ class Preview:
     """Reads what would be exported of a session, from a place on; `notes` then says what was skipped."""
 
     def __init__(
-        self, session: SessionFile, config: Config, destination: Destination, place: Progress | None = None
+        self,
+        session: SessionFile,
+        config: Config,
+        destination: Destination,
+        place: Progress | None = None,
+        ending: Ending = _OVER,
     ) -> None:
         self.place = place or Progress()  # where the piece of the last trace begins: another preview can begin there
         target = Target(destination, config)
-        self._reading = Reading(session, self.place, Ending(is_over=True), target.prices)
+        self._reading = Reading(session, self.place, ending, target.prices)
         self._name = destination.name
         self._policy = target.mask
         known = state.peek(config.home, session.session_id) if is_safe_id(session.session_id) else None
         self._is_off = known is not None and known.is_off
         self._copied = 0
 
-    def traces(self, turn: int | None = None) -> Iterator[PreviewedTrace]:
-        """Yield the traces in the order of export; with a number only those of that turn."""
+    @property
+    def is_rewritten(self) -> bool:
+        """Whether the file is not the one in which the place was found."""
+        return self._reading.is_rewritten
+
+    def traces(self, turn: int | None = None, trace_id: bytes | None = None) -> Iterator[PreviewedTrace]:
+        """Yield the traces in the order of export; with a number only those of that turn, with an id those of it."""
         for piece in self._reading.pieces():
             self._copied += piece.copied
             for trace in piece.traces:
-                if turn is None or trace.name == f"Turn {turn}":
+                if trace_id in {None, trace.trace_id} and (turn is None or trace.name == f"Turn {turn}"):
                     masked, counts = self._policy.masked(trace)
                     yield PreviewedTrace(masked, dict(counts), self._where(trace.cwd))
             self.place = piece.progress

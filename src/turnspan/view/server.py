@@ -28,14 +28,14 @@ from urllib.parse import parse_qsl, quote, unquote
 from turnspan.errors import ConfigError, TranscriptError, TurnspanError
 from turnspan.source.sessions import all_sessions, each_once, is_safe_id, projects_dir
 from turnspan.view import overview_api
-from turnspan.view.api import OpenSession
+from turnspan.view.api import OpenSession, stamp_of_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from turnspan.settings.config import Config, Destination
     from turnspan.source.sessions import SessionFile
-    from turnspan.view.api import Record
+    from turnspan.view.turns import Record
 
 _PAGE: Final = Path(__file__).with_name("page")
 _TYPES: Final = {
@@ -45,7 +45,8 @@ _TYPES: Final = {
 }
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "trusted-types sections; require-trusted-types-for 'script'",  # only one place of the script can make markup
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
@@ -59,20 +60,49 @@ _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 Query = Mapping[str, str]  # the parameters after "?", the first of each name
 
 
-def _session(server: Viewer, name: str, _query: Query) -> Iterable[Record]:
-    return server.session(name).records()
+def _pulse(server: Viewer, _name: str, _query: Query) -> Iterable[Record]:
+    return [{"is": "pulse", "stamp": stamp_of_sessions(projects_dir(server.config.claude_home))}]
+
+
+def _session(server: Viewer, name: str, query: Query) -> Iterable[Record]:
+    since = _number(query, "since")
+    if since is None:
+        return server.session(name).records()
+    return server.session(name).records_since(since, query.get("trace", ""), query.get("stamp", ""))
 
 
 def _trace(server: Viewer, name: str, query: Query) -> Iterable[Record] | None:
-    at = query.get("at", "")
-    return [server.session(name).trace_record(int(at))] if _NUMBER.fullmatch(at) else None
+    at = _number(query, "at")
+    return None if at is None else [server.session(name).trace_record(at, query.get("trace", ""))]
+
+
+def _chat(server: Viewer, name: str, query: Query) -> Iterable[Record] | None:
+    at = _number(query, "at")
+    return None if at is None else [server.session(name).chat_record(at, query.get("trace", ""))]
+
+
+def _span(server: Viewer, name: str, query: Query) -> Iterable[Record] | None:
+    at = _number(query, "at")
+    if at is None:
+        return None
+    wanted = query.get("trace", ""), query.get("span", "")
+    return [server.session(name).span_record(at, *wanted, is_full="full" in query)]
+
+
+def _number(query: Query, name: str) -> int | None:
+    """Return a parameter as a number; None if it is not one."""
+    text = query.get(name, "")
+    return int(text) if _NUMBER.fullmatch(text) else None
 
 
 # The records of a path: its first part is the name of the route, the rest is passed to it. None is "not found".
 _ROUTES: Final[Mapping[str, Callable[[Viewer, str, Query], Iterable[Record] | None]]] = {
     **overview_api.ROUTES,
+    "pulse": _pulse,
     "session": _session,
     "trace": _trace,
+    "chat": _chat,
+    "span": _span,
 }
 
 

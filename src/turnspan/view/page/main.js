@@ -1,12 +1,14 @@
-// Routes and keyboard.
+// Routes, history and keyboard.
 //
 // A view is a function of a visit: { signal, words, query }. `signal` is aborted when the user goes elsewhere, `words`
 // are the decoded groups of the route, `query` is the URLSearchParams after "?". It fills `main` and sets the title.
+// It may set on the visit: `move(words, query)`, which goes to another place of the same view and returns whether it
+// could; `filter(text)`, instead of hiding rows by their data-text; `keys`, which come before those below.
 
 import { applyFilter, details, filter, main } from "./dom.js";
 import { showOverview } from "./overview.js";
-import { showSession } from "./session.js";
 import { showSearch } from "./search.js";
+import { showSession } from "./session.js";
 import { showSessions } from "./sessions.js";
 import { closeDetails } from "./span.js";
 
@@ -17,35 +19,96 @@ const ROUTES = [
   [/^\/$/, showOverview],
 ];
 
-let visit = null; // aborted when the user goes elsewhere
+let visit = null; // the current one
+let isRestoring = null; // aborted when the user scrolls
 
-function go() {
-  visit?.abort();
-  visit = new AbortController();
-  closeDetails();
-  filter.value = "";
-  const [path, query] = location.hash.slice(1).split(/\?(.*)/s);
+function routeOf(hash) {
+  const [path, query] = hash.slice(1).split(/\?(.*)/s);
   for (const [pattern, show] of ROUTES) {
     const found = pattern.exec(path || "/");
     if (!found) continue;
-    document.body.dataset.view = show.name;
-    for (const link of document.querySelectorAll(".places a")) {
-      if (link.dataset.view === show.name) link.setAttribute("aria-current", "page");
-      else link.removeAttribute("aria-current");
-    }
     const words = found.slice(1).map((word) => word && decodeURIComponent(word));
-    show({ signal: visit.signal, words, query: new URLSearchParams(query) });
+    return { show, words, query: new URLSearchParams(query) };
+  }
+  return null;
+}
+
+function go() {
+  const route = routeOf(location.hash);
+  if (!route) {
+    location.replace("#/");
     return;
   }
-  location.hash = "#/";
+  if (visit && visit.show === route.show && visit.move?.(route.words, route.query)) return;
+  load(route);
 }
+
+function load(route) {
+  visit?.abort();
+  closeDetails();
+  filter.value = "";
+  document.body.dataset.view = route.show.name;
+  for (const link of document.querySelectorAll(".places a")) {
+    if (link.dataset.view === route.show.name) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  const aborter = new AbortController();
+  visit = { ...route, signal: aborter.signal, abort: () => aborter.abort() };
+  main.setAttribute("aria-busy", "true");
+  const shown = Promise.resolve(route.show(visit));
+  shown.finally(() => aborter.signal.aborted || main.setAttribute("aria-busy", "false"));
+  restoreScroll();
+}
+
+function reload() {
+  keepScroll();
+  load(routeOf(location.hash) ?? routeOf("#/"));
+}
+
+// ---- scroll position: kept for every entry of the history, also over a reload of the page
+
+history.scrollRestoration = "manual";
+
+function keepScroll() {
+  history.replaceState({ ...history.state, scroll: Math.round(scrollY) }, "");
+}
+
+// Scroll to where the user was, as soon as the page has become long enough, unless the user scrolls.
+function restoreScroll() {
+  isRestoring?.abort();
+  const wanted = history.state?.scroll ?? 0;
+  scrollTo(0, 0);
+  if (!wanted) return;
+  isRestoring = new AbortController();
+  const { signal } = isRestoring;
+  for (const event of ["wheel", "touchmove", "pointerdown", "keydown"]) {
+    window.addEventListener(event, () => isRestoring.abort(), { signal, passive: true });
+  }
+  const observer = new ResizeObserver(() => {
+    if (document.documentElement.scrollHeight - innerHeight < wanted) return;
+    scrollTo(0, wanted);
+    if (main.getAttribute("aria-busy") === "false") isRestoring.abort();
+  });
+  observer.observe(main);
+  visit.signal.addEventListener("abort", () => isRestoring.abort());
+  signal.addEventListener("abort", () => observer.disconnect());
+}
+
+let scrolled = null;
+window.addEventListener("scroll", () => {
+  clearTimeout(scrolled);
+  scrolled = setTimeout(keepScroll, 150);
+}, { passive: true });
 
 // ---- keyboard
 
 function step(by) {
   const rows = [...main.querySelectorAll(".row, .row-link, td a, th[scope=row] a")].filter((row) => row.offsetParent !== null);
   const at = rows.indexOf(document.activeElement);
-  rows[at < 0 ? 0 : Math.min(Math.max(at + by, 0), rows.length - 1)]?.focus();
+  const first = rows.findIndex((row) => row.getBoundingClientRect().bottom > 80);
+  const row = rows[at < 0 ? Math.max(first, 0) : Math.min(Math.max(at + by, 0), rows.length - 1)];
+  row?.focus({ preventScroll: true });
+  row?.scrollIntoView({ block: "nearest" });
 }
 
 const KEYS = {
@@ -53,25 +116,43 @@ const KEYS = {
   k: () => step(-1),
   ArrowDown: () => step(1),
   ArrowUp: () => step(-1),
-  r: go,
+  r: reload,
   "/": () => (main.querySelector("input[type=search]") ?? filter).focus(),
-  Escape: () => (details.hidden ? (location.hash = "#/") : closeDetails()),
+  Escape: () => {
+    if (!details.hidden) closeDetails();
+    else if (filter.value) clearFilter();
+    else if (routeOf(location.hash)?.words[0] !== undefined) location.hash = "#/";
+  },
 };
 
+function applied() {
+  if (visit?.filter) visit.filter(filter.value.trim().toLowerCase());
+  else applyFilter();
+}
+
+function clearFilter() {
+  filter.value = ""; // Chrome empties the box itself on Esc; the filter must follow
+  applied();
+}
+
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || !(event.key in KEYS)) return;
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.target.matches("input, select, textarea")) {
     if (event.target === filter && event.key === "Escape") {
-      filter.value = ""; // Chrome clears the box itself; the filter must go with it
-      applyFilter();
+      clearFilter();
       filter.blur();
+    } else if (event.target === filter && event.key === "ArrowDown") {
+      event.preventDefault();
+      filter.blur();
+      step(1);
     }
     return;
   }
+  const act = visit?.keys?.[event.key] ?? KEYS[event.key];
+  if (!act || act(event) === false) return;
   event.preventDefault();
-  KEYS[event.key]();
 });
-filter.addEventListener("input", () => applyFilter());
-document.getElementById("again").addEventListener("click", go);
+filter.addEventListener("input", applied);
+document.getElementById("again").addEventListener("click", reload);
 window.addEventListener("hashchange", go);
 go();

@@ -1,80 +1,381 @@
-// A session: its turns, each of which opens as a waterfall.
+// A session: what is known about it, its context window and cost, and its turns as a conversation or as traces.
 
-import { applyFilter, badges, figures, fill, main, make, marked, setTitle } from "./dom.js";
-import { waterfall } from "./waterfall.js";
+import { chatTurn } from "./chat.js";
+import { badges, copyButton, details, figures, fill, filter, main, make, marked, records, setTitle, showError } from "./dom.js";
+import { LazyList } from "./lazy.js";
+import { watch } from "./live.js";
+import { chosenSpan, closeDetails, onClose, showSpan } from "./span.js";
+import { strip } from "./strip.js";
+import { briefly, day } from "./times.js";
+import { Waterfall } from "./waterfall.js";
 
-export async function showSession(visit) {
-  const [session, trace] = visit.words;
-  setTitle(session);
-  main.replaceChildren();
-  let day = "";
-  let isOpened = false;
-  await fill(`session/${encodeURIComponent(session)}`, visit.signal, (one) => {
-    if (one.is === "head") {
-      const pairs = Object.entries(one.facts).flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, ...marked(value))]);
-      setTitle(one.facts.Title ?? one.session);
-      const names = ["", "in", "out", "cost", "time"].map((name) => make("span", {}, name));
-      main.append(make("dl", { className: "facts" }, ...pairs), make("div", { className: "columns" }, ...names));
-    } else if (one.is === "turn") {
-      const began = new Date(one.start_ms).toLocaleDateString(undefined, { dateStyle: "full" });
-      if (one.start_ms > 0 && began !== day) main.append(make("div", { className: "day" }, (day = began)));
-      const turn = turnRow(session, one, visit.signal);
-      main.append(turn);
-      applyFilter([turn]);
-      if (one.trace === trace && !isOpened) {
-        isOpened = true;
-        open(turn, visit.signal).then(() => turn.scrollIntoView());
-      }
-    } else if (one.is === "foot") {
-      main.append(...one.lines.map((line) => make("p", { className: "sum" }, line)));
-    }
-  });
+const VIEWS = { chat: "Chat", trace: "Trace" };
+const ROW_PX = 33;
+const CHAT_PX = 320;
+
+export function showSession(visit) {
+  return new SessionView(visit).load();
 }
 
-function turnRow(session, one, signal) {
-  const kind = one.is_later ? "kind-agent" : "kind-turn";
-  const failed = one.errors ? [make("span", { className: "badge error" }, one.errors === 1 ? "1 error" : `${one.errors} errors`)] : [];
-  const hidden = one.masked ? [make("span", { className: "badge" }, `${one.masked} masked`)] : [];
-  const what = make(
-    "span",
-    { className: "what", title: one.gist },
-    make("span", { className: `name ${kind}` }, one.name),
-    make("span", { className: "faint" }, ` ${one.when}`),
-    ...badges(one.badges),
-    ...failed,
-    ...hidden,
-    make("span", { className: "gist" }, ...marked(one.gist)),
-  );
-  const row = make(
-    "button",
-    {
-      className: "row turn",
-      type: "button",
-      data: { at: one.at, session, trace: one.trace, text: `${one.name} ${one.gist}`.toLowerCase() },
-      on: { click: () => toggle(row, signal) },
-    },
-    what,
-    ...figures(one.figures),
-  );
-  row.setAttribute("aria-expanded", "false");
-  return row;
-}
-
-function toggle(row, signal) {
-  if (row.getAttribute("aria-expanded") === "true") {
-    row.setAttribute("aria-expanded", "false");
-    row.nextElementSibling.remove();
-    history.replaceState(null, "", `#/s/${encodeURIComponent(row.dataset.session)}`);
-  } else {
-    open(row, signal);
+class SessionView {
+  constructor(visit) {
+    this.visit = visit;
+    this.signal = visit.signal;
+    [this.session] = visit.words;
+    this.path = encodeURIComponent(this.session);
+    this.view = visit.query.get("view") in VIEWS ? visit.query.get("view") : "trace";
+    this.turns = []; // records, in order
+    this.shown = []; // those that the filter lets through
+    this.entries = new Map(); // the elements of turns, by place
+    this.waterfalls = new Map(); // the opened ones, by place
+    this.end = null; // how to ask for what is new
+    this.wanted = ""; // the text of the filter
+    visit.move = (words, query) => this.move(words, query);
+    visit.filter = (text) => this.applyFilter(text);
+    visit.keys = { c: () => this.setView("chat"), t: () => this.setView("trace"), ...this.keys() };
+    onClose(() => this.say(this.openedTurn()));
   }
-}
 
-async function open(row, signal) {
-  row.setAttribute("aria-expanded", "true");
-  const { session, at, trace } = row.dataset;
-  history.replaceState(null, "", `#/s/${encodeURIComponent(session)}/t/${trace}`);
-  const place = make("div", { className: "waterfall" });
-  row.after(place);
-  await fill(`trace/${encodeURIComponent(session)}?at=${at}`, signal, (record) => place.append(...waterfall(record)), place);
+  keys() {
+    const at = () => [...this.waterfalls.values()].find((one) => one.element.contains(document.activeElement));
+    const pass = (name) => (event) => at()?.key(name, event) ?? false;
+    return Object.fromEntries(["ArrowLeft", "ArrowRight", "z", "Z", "Home", "End"].map((name) => [name, pass(name)]));
+  }
+
+  // ---- the frame
+
+  async load() {
+    setTitle(this.session, ["Sessions", "#/sessions"]);
+    this.head = make("div", { className: "session-head" });
+    this.strip = make("div", { className: "strip-place" });
+    this.list = make("div", { className: `turns ${this.view}`, role: "list", attributes: { "aria-label": "Turns" } });
+    this.foot = make("div", { className: "session-foot" });
+    this.empty = make("p", { className: "note", hidden: true }, "No turn has these words.");
+    main.replaceChildren(this.head, this.strip, this.bar(), this.list, this.empty, this.foot);
+    this.makeList();
+    const [, trace, span] = this.visit.words;
+    let isOpened = !trace;
+    await fill(`session/${this.path}`, this.signal, (one) => {
+      this.take(one);
+      if (one.is === "turn" && one.trace === trace && !isOpened) {
+        isOpened = true;
+        this.reveal(one, span);
+      }
+    }, this.foot);
+    if (this.signal.aborted) return;
+    this.drawStrip();
+    if (!isOpened) showError(this.foot, "this session does not have that turn", "it may be in another session");
+    if (this.end) watch(this.signal, () => this.look());
+  }
+
+  bar() {
+    this.tabs = Object.entries(VIEWS).map(([name, label]) =>
+      make("button", { type: "button", className: "tab", data: { view: name }, title: `${label} view (${name[0]})`, on: { click: () => this.setView(name) } }, label),
+    );
+    const legend = make(
+      "span",
+      { className: "legend", attributes: { "aria-hidden": "true" } },
+      ...[["generation", "response"], ["tool", "tool"], ["agent", "agent"], ["event", "event"]].map(([kind, name]) =>
+        make("span", { className: `kind-${kind}` }, make("i", { className: "dot" }), name),
+      ),
+      make("span", { className: "critical" }, make("i", { className: "line" }), "critical path"),
+    );
+    const names = ["in", "out", "cost", "time"].map((name) => make("span", { className: `figure ${name}` }, name));
+    this.barRow = make("div", { className: "bar-row row-grid" },
+      make("div", { className: "tabs", role: "group", attributes: { "aria-label": "View" } }, ...this.tabs, legend),
+      ...names);
+    this.markTabs();
+    return this.barRow;
+  }
+
+  markTabs() {
+    this.barRow?.classList.toggle("chat", this.view === "chat");
+    for (const tab of this.tabs) tab.setAttribute("aria-pressed", String(tab.dataset.view === this.view));
+  }
+
+  makeList() {
+    const isChat = this.view === "chat";
+    this.list.className = `turns ${this.view}`;
+    this.lazy = new LazyList(this.list, {
+      size: isChat ? 6 : 60,
+      height: isChat ? CHAT_PX : ROW_PX,
+      build: (turn) => this.entry(turn),
+      signal: this.signal,
+    });
+  }
+
+  setView(view) {
+    if (view === this.view) return;
+    const at = this.turnOnScreen();
+    this.view = view;
+    this.markTabs();
+    this.entries.clear();
+    this.waterfalls.clear();
+    closeDetails();
+    this.list.replaceChildren();
+    this.makeList();
+    this.lazy.set(this.shown);
+    history.replaceState(history.state, "", this.address());
+    if (at && at !== this.shown[0]) this.scrollTo(at);
+  }
+
+  turnOnScreen() {
+    const entry = [...this.list.querySelectorAll(".entry")].find((one) => one.getBoundingClientRect().bottom > 120);
+    return entry && this.turns[Number(entry.dataset.at)];
+  }
+
+  // ---- records
+
+  take(one) {
+    if (one.is === "head") this.showHead(one);
+    else if (one.is === "turn") this.add(one);
+    else if (one.is === "foot") this.showFoot(one);
+    else if (one.is === "end") this.end = one;
+  }
+
+  showHead({ session, facts }) {
+    const { Title, ...others } = facts;
+    this.title = make("h1", {}, ...marked(Title || "Untitled session"));
+    this.facts = make("dl", { className: "about" },
+      ...Object.entries(others).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", { title: value }, ...marked(value)))));
+    this.totals = make("p", { className: "totals" });
+    const resume = `claude --resume ${session}`;
+    this.head.replaceChildren(
+      make("div", { className: "lead" }, this.title, this.totals, this.facts),
+      make("div", { className: "actions" },
+        copyButton(resume, "Copy resume command", "Copy"),
+        copyButton(session, session.slice(0, 8), "Copy the session id"),
+        ...this.exportLinks()),
+    );
+    setTitle(Title || session, ["Sessions", "#/sessions"]);
+  }
+
+  exportLinks() {
+    return [];
+  }
+
+  showFoot({ lines, title }) {
+    const active = this.turns.reduce((sum, turn) => sum + (turn.active_ms ?? 0), 0);
+    const words = [...lines[0].split(" · "), ...(active ? [`~${briefly(active)} active`] : []), ...(lines[1]?.split(" · ") ?? [])];
+    this.totals.replaceChildren(...words.map((text) => make("span", { className: / errors?$/.test(text) ? "error" : "" }, text)));
+    this.foot.replaceChildren(...[...this.foot.children].filter((one) => !one.matches(".sum")), ...lines.slice(2).map((line) => make("p", { className: "sum" }, line)));
+    if (title) {
+      this.title.replaceChildren(...marked(title));
+      setTitle(title, ["Sessions", "#/sessions"]);
+    }
+  }
+
+  add(one) {
+    one.text = `${one.name} ${one.gist} ${one.badges.join(" ")}`.toLowerCase();
+    this.turns[one.at] = one;
+    if (!one.text.includes(this.wanted)) return;
+    this.shown.push(one);
+    this.lazy.push([one]);
+  }
+
+  applyFilter(text) {
+    this.wanted = text;
+    this.shown = this.turns.filter((one) => one.text.includes(text));
+    this.lazy.set(this.shown);
+    this.empty.hidden = this.shown.length > 0 || !text;
+  }
+
+  drawStrip() {
+    this.strip.replaceChildren(...strip(this.turns, (turn) => this.goTo(turn)));
+  }
+
+  // ---- live
+
+  async look() {
+    const { since, trace, stamp } = this.end;
+    const found = [];
+    for await (const record of records(`session/${this.path}?since=${since}&trace=${trace}&stamp=${stamp}`, this.signal)) found.push(record);
+    if (!found.length || this.signal.aborted) return;
+    if (found.some((one) => one.is === "again" || one.is === "error")) {
+      this.reload();
+      return;
+    }
+    const isAtEnd = innerHeight + scrollY > document.documentElement.scrollHeight - 100;
+    const before = this.turns.slice(since);
+    this.turns.length = since;
+    this.shown = this.shown.filter((one) => one.at < since);
+    this.lazy.drop((one) => one.at >= since);
+    for (const one of found) this.refresh(one, before);
+    this.drawStrip();
+    if (isAtEnd && before.length + found.length > 0) scrollTo(0, document.documentElement.scrollHeight);
+  }
+
+  // Take a record; a turn that was shown before keeps what the user opened in it.
+  refresh(one, before) {
+    if (one.is === "turn") {
+      const earlier = before.find((turn) => turn.at === one.at && turn.trace === one.trace);
+      const waterfall = earlier && this.waterfalls.get(one.at);
+      const entry = earlier && this.entries.get(one.at);
+      this.entries.delete(one.at);
+      this.waterfalls.delete(one.at);
+      if (waterfall) this.entries.set(one.at, this.entry(one, waterfall));
+      else if (entry && this.view === "chat") this.entries.set(one.at, this.entry(one, null, entry));
+      this.add(one);
+      if (waterfall) this.fetchTrace(one, waterfall);
+    } else {
+      this.take(one);
+    }
+  }
+
+  reload() {
+    this.turns = [];
+    this.shown = [];
+    this.entries.clear();
+    this.waterfalls.clear();
+    this.end = null;
+    this.foot.replaceChildren();
+    this.lazy.set([]);
+    return fill(`session/${this.path}`, this.signal, (one) => this.take(one), this.foot);
+  }
+
+  // ---- turns
+
+  entry(turn, waterfall = null, earlier = null) {
+    if (this.entries.has(turn.at)) return this.entries.get(turn.at);
+    const entry = make("div", { className: "entry", role: "listitem", data: { at: turn.at } });
+    const began = turn.start_ms > 0 ? day(turn.start_ms) : "";
+    const previous = this.turns[turn.at - 1];
+    if (began && began !== (previous && day(previous.start_ms))) entry.append(make("div", { className: "day" }, began));
+    if (this.view === "chat") {
+      entry.append(chatTurn(turn, {
+        path: this.path,
+        signal: this.signal,
+        row: this.row(turn),
+        earlier: earlier?.querySelector(".talk"),
+        open: (span) => this.choose(turn, span),
+      }));
+    } else {
+      entry.append(this.row(turn));
+      if (waterfall) this.place(entry, turn, waterfall);
+    }
+    this.entries.set(turn.at, entry);
+    return entry;
+  }
+
+  row(turn) {
+    const isChat = this.view === "chat";
+    const failed = turn.errors ? [make("span", { className: "badge error" }, turn.errors === 1 ? "1 error" : `${turn.errors} errors`)] : [];
+    const masked = turn.masked ? [make("span", { className: "badge masked" }, `${turn.masked} masked`)] : [];
+    const running = turn.is_open ? [make("span", { className: "badge running", title: "This turn has not ended: it is not exported yet" }, "running, not exported yet")] : [];
+    const waited = turn.waited_ms >= 1000 ? [make("span", { className: "badge waited", title: "Inferred: the time that tools waited for you" }, `~${briefly(turn.waited_ms)} waited`)] : [];
+    const what = make("span", { className: "what", title: turn.gist },
+      make("span", { className: `name kind-${turn.is_later ? "agent" : "turn"}` }, turn.name),
+      make("span", { className: "faint when" }, turn.when),
+      ...running, ...badges(turn.badges), ...failed, ...waited, ...masked,
+      ...(isChat ? [] : [make("span", { className: "gist" }, ...marked(turn.gist))]));
+    const row = make("button", { className: "row turn row-grid", type: "button", data: { at: turn.at, trace: turn.trace }, on: { click: () => this.toggle(turn) } }, what, ...figures(turn.figures));
+    if (isChat) row.title = "Open the trace of this turn";
+    else row.setAttribute("aria-expanded", String(this.waterfalls.has(turn.at)));
+    if (typeof turn.active_ms === "number") row.lastChild.title = `active ~${(turn.active_ms / 1000).toFixed(1)} s (inferred), without waiting for you`;
+    return row;
+  }
+
+  toggle(turn) {
+    if (this.view === "chat") {
+      this.setView("trace");
+      this.goTo(turn);
+    } else if (this.waterfalls.has(turn.at)) {
+      if (chosenSpan()?.at === turn.at) closeDetails();
+      this.waterfalls.get(turn.at).element.remove();
+      this.waterfalls.delete(turn.at);
+      this.entries.get(turn.at).querySelector(".turn").setAttribute("aria-expanded", "false");
+      this.say(null);
+    } else {
+      this.open(turn);
+    }
+  }
+
+  async open(turn) {
+    const waterfall = new Waterfall({ choose: (span) => this.choose(turn, span) });
+    this.waterfalls.set(turn.at, waterfall);
+    this.place(this.entry(turn), turn, waterfall);
+    this.say(turn);
+    await this.fetchTrace(turn, waterfall);
+  }
+
+  place(entry, turn, waterfall) {
+    this.waterfalls.set(turn.at, waterfall);
+    entry.querySelector(".turn").setAttribute("aria-expanded", "true");
+    entry.append(waterfall.element);
+  }
+
+  fetchTrace(turn, waterfall) {
+    return fill(`trace/${this.path}?at=${turn.at}&trace=${turn.trace}`, this.signal, (trace) => waterfall.show(trace), waterfall.element);
+  }
+
+  // ---- places: a turn, a span
+
+  // Open a turn that a URL names, and go there.
+  async reveal(turn, span) {
+    if (this.wanted) {
+      filter.value = "";
+      this.applyFilter("");
+    }
+    this.lazy.show(turn);
+    if (this.view === "trace" && !this.waterfalls.has(turn.at)) await this.open(turn);
+    if (this.signal.aborted) return;
+    this.scrollTo(turn);
+    if (span) this.choose(turn, span);
+  }
+
+  goTo(turn) {
+    return this.reveal(turn, null);
+  }
+
+  scrollTo(turn) {
+    this.lazy.show(turn);
+    this.entries.get(turn.at)?.querySelector(".row")?.scrollIntoView();
+  }
+
+  choose(turn, span) {
+    const isSame = chosenSpan()?.id === span && !details.hidden;
+    if (isSame) {
+      closeDetails();
+      return;
+    }
+    const isFirst = details.hidden;
+    const waterfall = this.waterfalls.get(turn.at);
+    for (const one of this.waterfalls.values()) one.mark(one === waterfall ? span : null);
+    showSpan({ path: this.path, at: turn.at, trace: turn.trace, id: span, signal: this.signal, waterfall });
+    const address = this.address(turn, span);
+    if (isFirst) history.pushState({ isDetails: true }, "", address);
+    else history.replaceState(history.state, "", address);
+    document.title = `${turn.name} - ${document.title.replace(/^Turn \d+ - /, "")}`;
+  }
+
+  openedTurn() {
+    for (const one of this.waterfalls.values()) one.mark(null);
+    const at = Number(/\/t\/([0-9a-f]+)/.test(location.hash) ? this.turns.findIndex((one) => location.hash.includes(one.trace)) : -1);
+    return this.turns[at] ?? null;
+  }
+
+  // Name a turn in the URL and the title.
+  say(turn) {
+    const address = this.address(turn);
+    if (history.state?.isDetails) history.back();
+    else if (location.hash !== address) history.replaceState(history.state, "", address);
+    document.title = `${turn ? `${turn.name} - ` : ""}${document.title.replace(/^Turn \d+ - /, "")}`;
+  }
+
+  address(turn = null, span = null) {
+    const query = this.view === "trace" ? "" : `?view=${this.view}`;
+    return `#/s/${this.path}${turn ? `/t/${turn.trace}` : ""}${turn && span ? `/${span}` : ""}${query}`;
+  }
+
+  // Another place of this session: by a link, or back and forward.
+  move([session, trace, span], query) {
+    if (session !== this.session) return false;
+    const view = query.get("view") in VIEWS ? query.get("view") : "trace";
+    if (view !== this.view) this.setView(view);
+    if (!span && !details.hidden) closeDetails(true);
+    const turn = trace && this.turns.find((one) => one?.trace === trace);
+    if (turn && !this.waterfalls.has(turn.at)) this.reveal(turn, span);
+    else if (turn && span && chosenSpan()?.id !== span) this.choose(turn, span);
+    return true;
+  }
 }

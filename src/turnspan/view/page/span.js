@@ -1,47 +1,130 @@
-// The details of a span, in a panel beside the page.
+// The details of a span, in a panel beside the page: what was said, then figures, ids and links.
 
-import { details, main, make, marked } from "./dom.js";
+import { badges, copyButton, details, fill, make, marked, remember, remembered, rendered } from "./dom.js";
 
-const LONGEST = 200_000; // characters shown before "show all"
+let chosen = null; // { path, at, trace, id, signal, waterfall }
+let closed = () => {};
 
-export function showDetails(span) {
-  const close = make("button", { className: "close", type: "button", title: "Close (Esc)", on: { click: closeDetails } }, "×");
-  const pairs = Object.entries(span.facts).flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, ...marked(value))]);
-  const sections = span.sections.flatMap(([label, text]) => [make("h3", {}, label), textOf(text)]);
-  details.replaceChildren(
-    close,
-    make("h2", { className: `kind-${span.kind}` }, span.name),
-    make("dl", { className: "facts" }, ...pairs),
-    ...sections,
-  );
-  details.hidden = false;
-  details.scrollTop = 0;
-  document.body.classList.add("has-details");
+export function chosenSpan() {
+  return chosen;
 }
 
-export function closeDetails() {
+// `act` is called when the user closes the panel.
+export function onClose(act) {
+  closed = act;
+}
+
+export async function showSpan(wanted) {
+  chosen = wanted;
+  const { path, at, trace, id, signal } = wanted;
+  details.hidden = false;
+  document.body.classList.add("has-details");
+  const place = make("div", { className: "details-body" });
+  await fill(`span/${path}?at=${at}&trace=${trace}&span=${id}`, signal, (span) => showRecord(span, place), place);
+  if (chosen !== wanted) return;
+  details.replaceChildren(sizer(), closeButton(), place);
+  details.scrollTop = 0;
+}
+
+export function closeDetails(isMoved = false) {
+  if (details.hidden) return;
+  chosen = null;
   details.hidden = true;
   details.replaceChildren();
   document.body.classList.remove("has-details");
-  for (const row of main.querySelectorAll(".span[aria-pressed=true]")) row.setAttribute("aria-pressed", "false");
+  if (!isMoved) closed();
 }
 
-function textOf(text) {
-  const shown = indented(text);
-  const block = make("pre", {}, ...marked(shown.slice(0, LONGEST)));
-  if (shown.length > LONGEST) {
-    const more = make("button", { type: "button" }, `show all ${shown.length.toLocaleString()} characters`);
-    more.addEventListener("click", () => block.replaceChildren(...marked(shown)));
-    block.append("… ", more);
-  }
-  return block;
+function closeButton() {
+  return make("button", { className: "close", type: "button", title: "Close (Esc)", attributes: { "aria-label": "Close" }, on: { click: () => closeDetails() } }, "×");
 }
 
-function indented(text) {
-  if (!/^[{[]/.test(text)) return text;
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text;
-  }
+function showRecord(span, place) {
+  const { path, at, trace, id, signal, waterfall } = chosen;
+  const zoom = waterfall ? [make("button", { type: "button", className: "small", title: "Zoom the time axis to this span (z)", on: { click: () => waterfall.zoomTo(id) } }, "Zoom")] : [];
+  const said = make("div", { className: "said" });
+  const all = async () => {
+    await fill(`span/${path}?at=${at}&trace=${trace}&span=${id}&full=1`, signal, (full) => said.replaceChildren(...full.sections.map((one) => sectionOf(one))), said);
+  };
+  said.append(...span.sections.map((one) => sectionOf(one, all)));
+  place.replaceChildren(
+    make("h2", {}, make("i", { className: `dot kind-${span.kind}` }), make("span", { className: `kind-${span.kind}` }, span.name),
+      ...(span.error ? [make("span", { className: "badge error" }, span.error)] : []), ...badges(span.badges), ...zoom),
+    quickly(span),
+    said,
+    make("h3", {}, "Figures"),
+    make("table", { className: "figures" }, make("tbody", {}, ...span.figures.map(([name, value, remark]) =>
+      make("tr", {}, make("th", { scope: "row" }, name), ...(value.length > 14
+        ? [make("td", { colSpan: 2 }, value, make("span", { className: "faint" }, remark && ` ${remark}`))]
+        : [make("td", { className: "number" }, value), make("td", { className: "faint" }, remark)]))))),
+    make("h3", {}, "Identity"),
+    make("dl", { className: "ids" }, ...span.ids.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, make("code", {}, value), copyButton(value, "Copy", `Copy the ${name} id`))]),
+      ...resume(span)),
+    ...links(span),
+    ...facts(span),
+  );
 }
+
+// The figures that people look for first.
+function quickly(span) {
+  const wanted = new Set(["input", "cache read", "output", "cost", "duration"]);
+  const shown = span.figures.filter(([name]) => wanted.has(name));
+  return make("p", { className: "quick" }, ...shown.map(([name, value, remark]) =>
+    make("span", { title: remark }, make("span", { className: "faint" }, name), " ", make("b", {}, remark.startsWith("inferred") ? `~${value}` : value))));
+}
+
+function resume(span) {
+  const session = span.ids.find(([name]) => name === "session")?.[1];
+  const command = `claude --resume ${session}`;
+  return session ? [make("dt", {}, "resume"), make("dd", {}, make("code", {}, command), copyButton(command, "Copy", "Copy the command"))] : [];
+}
+
+function links(span) {
+  if (!span.links.length) return [];
+  const items = span.links.map(([name, href]) => make("a", { href, target: "_blank", rel: "noreferrer noopener" }, `Open in ${name} ↗`));
+  return [make("p", { className: "links" }, ...items)];
+}
+
+function facts(span) {
+  if (!span.facts.length) return [];
+  const pairs = span.facts.flatMap(([name, value]) => [make("dt", {}, name.replaceAll("_", " ")), make("dd", {}, ...marked(value))]);
+  return [make("details", { className: "more" }, make("summary", {}, "More facts"), make("dl", { className: "facts" }, ...pairs))];
+}
+
+// A section of content; `all` loads the complete text of one that was cut.
+export function sectionOf(section, all) {
+  const name = make(section.is_folded ? "summary" : "h3", {}, section.label);
+  const body = make("div", { className: `section-body ${section.kind}` }, rendered(section.html));
+  if (section.is_cut && all) {
+    body.append(make("button", { type: "button", className: "small", on: { click: all } }, `Show all ${section.size.toLocaleString("en")} characters`));
+  }
+  return make(section.is_folded ? "details" : "section", { className: `content is-${section.kind}` }, name, body);
+}
+
+// ---- the width of the panel
+
+function sizer() {
+  const handle = make("div", {
+    className: "sizer", role: "separator", tabIndex: 0, title: "Drag to resize the panel",
+    attributes: { "aria-orientation": "vertical", "aria-label": "Width of the panel" },
+    on: {
+      pointerdown: (event) => handle.setPointerCapture(event.pointerId),
+      pointermove: (event) => handle.hasPointerCapture(event.pointerId) && setWidth((100 * (innerWidth - event.clientX)) / innerWidth),
+      keydown: (event) => {
+        const by = { ArrowLeft: 2, ArrowRight: -2 }[event.key];
+        if (!by) return;
+        event.preventDefault();
+        event.stopPropagation();
+        setWidth(Number(remembered("panel", "42")) + by);
+      },
+    },
+  });
+  return handle;
+}
+
+function setWidth(percent) {
+  const width = Math.min(Math.max(percent, 20), 75);
+  document.documentElement.style.setProperty("--panel", `${width}vw`);
+  remember("panel", width);
+}
+setWidth(Number(remembered("panel", "42")) || 42);

@@ -1,0 +1,88 @@
+"""A turn as a conversation: the prompt, what was answered, and between them the tools, folded.
+
+A block is one of these, in the order of the transcript: what a user or a program asked (`prompt`), what the model said
+or thought (`answer`), a call of a tool with what a subagent did below it (`tool`), and what else happened (`event`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from turnspan.terminal import plain
+from turnspan.trace.model import Kind, Reasoning, Text
+from turnspan.trace.one_liner import gist_of
+from turnspan.view.sections import sections
+from turnspan.view.tree import badges_of, by_parent, figures_of, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from turnspan.trace.model import Span, Trace
+    from turnspan.view.turns import Record
+
+    Below = Mapping[bytes | None, Sequence[Span]]
+
+
+def chat_record(trace: Trace) -> Record:
+    """Return the conversation of a trace."""
+    below = by_parent(trace)
+    return {
+        "trace": trace.trace_id.hex(),
+        "blocks": [block for top in below.get(None, ()) for block in _blocks(top, below)],
+    }
+
+
+def _blocks(span: Span, below: Below) -> Iterator[Record]:
+    """Yield a span and what is below it as blocks."""
+    children = below.get(span.span_id, ())
+    match span.kind:
+        case Kind.TURN:
+            yield _said(msgspec.structs.replace(span, output=None, error=None, error_message=""), "prompt")
+            for child in children:
+                yield from _blocks(child, below)
+        case Kind.GENERATION:
+            said = _words(span)
+            if said is not None:
+                yield said
+            for child in children:
+                yield from _blocks(child, below)
+        case Kind.TOOL | Kind.AGENT:
+            yield {
+                **_named(span, "agent" if span.kind is Kind.AGENT else "tool", is_parent=bool(children)),
+                "blocks": [block for child in children for block in _blocks(child, below)],
+            }
+        case Kind.EVENT:
+            yield _named(span, "event", is_parent=False)
+
+
+def _said(span: Span, what: str) -> Record:
+    return {"is": what, "id": span.span_id.hex(), "sections": msgspec.to_builtins(sections(span))}
+
+
+def _words(span: Span) -> Record | None:
+    """Return what a response said and thought; its calls are blocks of their own."""
+    messages = span.output if isinstance(span.output, tuple) else ()
+    kept = tuple(
+        msgspec.structs.replace(message, parts=parts)
+        for message in messages
+        if (parts := tuple(part for part in message.parts if isinstance(part, (Text, Reasoning)) and part.text.strip()))
+    )
+    if not kept and span.error is None:
+        return None
+    bare = msgspec.structs.replace(span, input=None, output=kept if span.error is None else None)
+    return {**_said(bare, "answer"), "model": name_of(span), "error": span.error}
+
+
+def _named(span: Span, what: str, *, is_parent: bool) -> Record:
+    return {
+        "is": what,
+        "id": span.span_id.hex(),
+        "kind": span.kind.value,
+        "name": name_of(span),
+        "gist": gist_of(span, is_parent=is_parent),
+        "badges": list(badges_of(span)),
+        "error": plain(span.error).replace("_", " ") if span.error is not None else None,
+        "figures": figures_of(span),
+    }
