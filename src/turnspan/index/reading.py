@@ -10,7 +10,9 @@ Rules:
 
 from __future__ import annotations
 
+from enum import IntEnum
 from hashlib import blake2b
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,9 @@ import msgspec
 from turnspan.delivery.destinations import prices_of
 from turnspan.delivery.policy import ExportPolicy, rules_of
 from turnspan.errors import TranscriptError
-from turnspan.index.rows import TraceRows, rows_of, without_repeats
+from turnspan.index.masked import masked_together
+from turnspan.index.places import difference
+from turnspan.index.rows import TraceRows, cut_spans, reduced, rows_of
 from turnspan.secrets.replace import mask
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
@@ -27,7 +31,7 @@ from turnspan.source.scan import last_time_ns, modified_ns
 from turnspan.source.sessions import SessionFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from turnspan.settings.config import Config, Destination
     from turnspan.trace.model import Trace
@@ -43,14 +47,21 @@ class Job(msgspec.Struct, frozen=True):
     size: int = 0  # bytes to read, for the progress bar
 
 
+class Stage(IntEnum):
+    """The stages of reading a session: see `places`."""
+
+    SETTLED = 0
+    END = 1
+    LATE = 2
+
+
 class Part(msgspec.Struct, frozen=True):
     """What was read of a session between two places."""
 
-    before: Progress
-    after: Progress
+    change: Progress  # the difference to the progress before
     rows: list[TraceRows]
     copied: int = 0
-    is_provisional: bool = False
+    stage: Stage = Stage.SETTLED
     is_anew: bool = False  # the file was rewritten: this is the first part of it, and earlier rows are void
 
 
@@ -72,6 +83,7 @@ class SessionReader:
         self._prices = prices_of(config)
         self._rules = rules_of(config)
         self._policy = ExportPolicy(destination, config)
+        self._by_prompt = destination.policy["turn_names"] == "prompt"
         least = {**destination.policy, "capture": "metadata"}
         self._least = ExportPolicy(msgspec.structs.replace(destination, policy=least), config)
 
@@ -85,26 +97,30 @@ class SessionReader:
             for piece in reading.pieces(is_end_apart=True):
                 is_anew = is_first and reading.is_rewritten
                 before = Progress() if is_anew else before
-                rows = []
                 for trace in piece.traces:
                     if trace.cwd not in narrowings:
                         narrowings[trace.cwd] = narrowing_digest(self._config, trace.cwd)
                     is_off = job.is_disabled or self._policy.is_off(trace.cwd)
                     capture = "metadata" if is_off else str(self._policy.capture(trace.cwd))
-                    if trace.spans:
-                        rows.append(self._rows(trace, is_off=is_off))
-                yield Part(before, piece.progress, rows, piece.copied, reading.is_at_end, is_anew)
+                rows = list(self._rows(piece.traces, is_disabled=job.is_disabled))
+                stage = Stage(reading.is_at_end + reading.is_behind_end)
+                yield Part(difference(piece.progress, before), rows, piece.copied, stage, is_anew)
                 before, is_first = piece.progress, False
         except TranscriptError as error:
             problem = str(error)
         if is_first and reading.is_rewritten:
-            yield Part(Progress(), Progress(), [], is_anew=True)
+            yield Part(Progress(), [], is_anew=True)
         yield Finish(self._last_row_ns(session.path), narrowings, is_off, capture, problem)
 
-    def _rows(self, trace: Trace, *, is_off: bool) -> TraceRows:
-        policy = self._least if is_off else self._policy
-        masked = policy.masked(without_repeats(trace)).trace
-        return rows_of(masked, masked.cwd or mask(trace.cwd, rules=self._rules).text)
+    def _rows(self, traces: Sequence[Trace], *, is_disabled: bool) -> Iterator[TraceRows]:
+        """Yield the rows of the traces of a piece; those that have no span are not exported."""
+        for cwd, group in groupby((trace for trace in traces if trace.spans), key=lambda trace: trace.cwd):
+            found = list(group)
+            policy = self._least if is_disabled or self._policy.is_off(cwd) else self._policy
+            masked = masked_together([reduced(trace) for trace in found], policy, by_prompt=self._by_prompt)
+            project = mask(cwd, rules=self._rules).text
+            for trace, original in zip(masked, found, strict=True):
+                yield rows_of(trace, trace.cwd or project, cut_spans(original))
 
     def _last_row_ns(self, path: Path) -> int:
         try:

@@ -56,10 +56,11 @@ _TABLES: Final = (
         PRIMARY KEY(session, destination)) WITHOUT ROWID""",
     # internal
     "CREATE TABLE piece(session INTEGER, piece INTEGER, progress BLOB, PRIMARY KEY(session, piece))",
+    "CREATE TABLE late(session INTEGER, piece INTEGER, progress BLOB, PRIMARY KEY(session, piece))",
     """CREATE TABLE file(
         session INTEGER PRIMARY KEY, size INTEGER, modified_ns INTEGER, agent_digest TEXT, last_row_ns INTEGER,
-        progress BLOB, position INTEGER, piece INTEGER, in_piece INTEGER, spans INTEGER, copied INTEGER,
-        is_disabled INTEGER, title_text INTEGER, problem TEXT)""",
+        progress BLOB, since_piece BLOB, position INTEGER, piece INTEGER, in_piece INTEGER, spans INTEGER,
+        copied INTEGER, is_disabled INTEGER, title_text INTEGER, problem TEXT)""",
     """CREATE TABLE agent_file(
         session INTEGER, agent_id TEXT, size INTEGER, modified_ns INTEGER,
         PRIMARY KEY(session, agent_id)) WITHOUT ROWID""",
@@ -72,7 +73,7 @@ _TABLES: Final = (
         WITHOUT ROWID""",
     "CREATE TABLE title_file(directory TEXT PRIMARY KEY, size INTEGER, modified_ns INTEGER) WITHOUT ROWID",
     "CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID",
-    "CREATE UNIQUE INDEX turn_by_session ON turn(session, position)",
+    "CREATE INDEX turn_by_session ON turn(session, position)",
     "CREATE INDEX turn_by_start ON turn(start_ns)",
     "CREATE INDEX session_by_id ON session(session_id)",
     *(f"CREATE INDEX {table}_by_turn ON {table}(turn)" for table in ("response", "tool_call", "subagent", "event")),

@@ -6,7 +6,7 @@ What is read again, decided from one listing of sizes and times:
 |---|---|
 | nothing | nothing |
 | the transcript has grown | from the last turn that was sealed |
-| a subagent's file has grown, or is new | from the piece before the subagent was first read, or before it began |
+| a subagent's file has grown, or is new | from the piece before it was first read with a turn, or could have been |
 | the transcript is shorter, was written without growing, or its beginning has changed | all of it |
 | a subagent's file was deleted | all of it |
 | what its project allows, or whether the user disabled it | all of it |
@@ -29,11 +29,13 @@ from turnspan.delivery import state
 from turnspan.delivery.policy import rules_of
 from turnspan.errors import StateError
 from turnspan.index.disk import Listing, Stamp, Transcript, listed
+from turnspan.index.places import Place, can_stay, continues, with_late
 from turnspan.index.pool import read_jobs
-from turnspan.index.reading import Finish, Job, Part, narrowing_digest
+from turnspan.index.reading import Finish, Job, Part, Stage, narrowing_digest
 from turnspan.index.rows import label
-from turnspan.index.write import Place, Writer, as_text
+from turnspan.index.write import Writer, as_text
 from turnspan.secrets.replace import mask
+from turnspan.source.progress import Progress
 from turnspan.source.scan import first_time_ns
 from turnspan.source.sessions import SessionFile, agent_files, flat_agent_file, indexed_titles, projects_dir
 
@@ -72,6 +74,19 @@ class Change(msgspec.Struct, frozen=True):
     is_disabled: bool
     session: int | None = None
     is_anew: bool = True
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Where the reading of a session begins, and the late groups whose rows stay."""
+
+    change: Change
+    job: Job
+    place: Place
+    groups: dict[int, Progress]
+
+
+class _Continued(Exception):  # noqa: N818 - a result, not an error
+    """A later turn continued a subagent of a late group, whose rows therefore do not stay."""
 
 
 class Changes(msgspec.Struct):
@@ -202,22 +217,24 @@ class Updater:
         with self._transaction():
             for session in changes.delete:
                 self._writer.delete(session)
-        jobs: dict[str, tuple[Job, Change, Place]] = {}
-        for change in changes.read:
-            place = self._start_of(change)
-            transcript = change.transcript
-            size = max(0, transcript.size - place.progress.main.offset)
-            job = Job(transcript.session_id, transcript.path, place.progress, change.is_disabled, size)
-            jobs[transcript.path] = job, change, place
-        for path, parts in self._watched(read_jobs([each[0] for each in jobs.values()], self._config,
-                                                   self._destination), jobs):  # fmt: skip
-            _, change, place = jobs[path]
-            with self._transaction():
-                self._write(change, place, parts)
+        jobs = {change.transcript.path: self._planned(change) for change in changes.read}
+        results = read_jobs([plan.job for plan in jobs.values()], self._config, self._destination)
+        for path, parts in self._watched(results, jobs):
+            self._write(jobs[path], parts)
         with self._transaction():
             self._store_checkpoints(changes)
             self._store_titles(changes)
             self._store_flat(changes)
+
+    def _write(self, plan: Plan, parts: Iterable[Part | Finish]) -> None:
+        try:
+            with self._transaction():
+                self._write_parts(plan, parts)
+        except _Continued:
+            again = self._planned(plan.change, can_late_stay=False)
+            for _, read_again in read_jobs([again.job], self._config, self._destination):
+                with self._transaction():
+                    self._write_parts(again, read_again)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -230,55 +247,64 @@ class Updater:
         self._connection.execute("COMMIT")
 
     def _watched(
-        self, results: Iterator[tuple[str, Iterable[Part | Finish]]], jobs: Mapping[str, tuple[Job, Change, Place]]
+        self, results: Iterator[tuple[str, Iterable[Part | Finish]]], jobs: Mapping[str, Plan]
     ) -> Iterator[tuple[str, Iterable[Part | Finish]]]:
         """Show progress once it has taken a while."""
         began_s, done, size = time.monotonic(), 0, 0
-        total = sum(job.size for job, _, _ in jobs.values())
+        total = sum(plan.job.size for plan in jobs.values())
         for path, parts in results:
             yield path, parts
-            done, size = done + 1, size + jobs[path][0].size
+            done, size = done + 1, size + jobs[path].job.size
             if self._show is not None and time.monotonic() - began_s > _SHOWN_AFTER_S:
                 with self._show(len(jobs), total) as watch:
                     watch(done, None, size, "indexing")
                     for again, more in results:
                         yield again, more
-                        done, size = done + 1, size + jobs[again][0].size
+                        done, size = done + 1, size + jobs[again].job.size
                         watch(done, None, size, "indexing")
 
-    def _start_of(self, change: Change) -> Place:
-        """Return where to begin to read."""
-        if change.session is None or change.is_anew:
-            return Place()
-        place = self._writer.place(change.session)
+    def _planned(self, change: Change, *, can_late_stay: bool = True) -> Plan:
+        """Return where to begin to read, and which late groups stay."""
+        transcript = change.transcript
+        place, groups = Place(), dict[int, Progress]()
+        if change.session is not None and not change.is_anew:
+            changed = self._changed_agents(change.session, transcript)
+            if changed is not None:
+                place = self._before_agents(change, self._writer.place(change.session), changed)
+                found = self._writer.late_groups(change.session) if can_late_stay and place.position else {}
+                groups = {piece: group for piece, group in found.items() if can_stay(group, place.progress, changed)}
+        progress = with_late(place.progress, groups.values())
+        size = transcript.size - progress.main.offset - sum(each.offset for each in progress.agents.values())
+        job = Job(transcript.session_id, transcript.path, progress, change.is_disabled, max(0, size))
+        return Plan(change, job, place, groups)
+
+    def _changed_agents(self, session: int, transcript: Transcript) -> set[str] | None:
+        """Return the subagents whose files have changed or are new; None if one was deleted."""
         rows = self._connection.execute(
-            "SELECT agent_id, size, modified_ns FROM agent_file WHERE session = ?", (change.session,)
+            "SELECT agent_id, size, modified_ns FROM agent_file WHERE session = ?", (session,)
         )
         before = {row[0]: row[1:] for row in rows}
-        after = {as_text(name): stamp for name, stamp in change.transcript.agents.items()}
-        changed = {name.removesuffix(".meta.json") for name in after if before.get(name) != after[name]}
+        after = {as_text(name): stamp for name, stamp in transcript.agents.items()}
         if before.keys() - after.keys():
-            return Place()
-        return self._before_agents(change, place, changed) if changed else place
+            return None
+        names = [name for name, stamp in after.items() if before.get(name) != stamp]
+        return {name.removesuffix(".meta.json").removeprefix("agent-") for name in names}
 
     def _before_agents(self, change: Change, place: Place, changed: set[str]) -> Place:
         """Return the last place before which none of these subagents was read, or can have been launched."""
         session = change.session
         assert session is not None
-        began_ns = self._began_ns(
-            change.transcript, changed - place.progress.agents.keys() - place.progress.launched.keys()
-        )
-        first = place.piece
+        known = place.progress.agents.keys() | place.progress.launched.keys()
+        began_ns = self._began_ns(change.transcript, changed - known)
+        piece = place.piece
         while changed & place.progress.agents.keys() or (
-            began_ns is not None and self._starts_after(session, place, began_ns)
+            began_ns is not None and self._ended_after(session, place, began_ns)
         ):
-            if not place.position:
-                return Place()
-            place = self._writer.place_of_piece(session, first)
-            first -= 1
+            place = self._writer.place_of_piece(session, piece) if piece > 0 else Place()
+            piece -= 1
         return place
 
-    def _starts_after(self, session: int, place: Place, time_ns: int) -> bool:
+    def _ended_after(self, session: int, place: Place, time_ns: int) -> bool:
         """Whether the turn before a place ended after a time: it may have launched an agent that began then."""
         if not place.position:
             return False
@@ -300,30 +326,33 @@ class Updater:
                 times.append(first_time_ns(file.path) or 0)
         return min(times, default=0)
 
-    def _write(self, change: Change, place: Place, parts: Iterable[Part | Finish]) -> None:
-        writer, transcript = self._writer, change.transcript
-        session = writer.start(transcript)
-        writer.cut(session, place)
+    def _write_parts(self, plan: Plan, parts: Iterable[Part | Finish]) -> None:
+        writer, change, place = self._writer, plan.change, plan.place
+        session = writer.start(change.transcript)
+        writer.cut(session, place, plan.groups)
         if not place.position:
             self._connection.execute("DELETE FROM policy WHERE session = ?", (session,))
-        is_settled = False
         for part in parts:
             if isinstance(part, Finish):
                 if part.problem:
                     place = Place()
                     writer.cut(session, place)
-                if part.problem or not is_settled:
-                    writer.settle(session, place)
-                writer.finish(session, transcript, part, is_disabled=change.is_disabled)
+                writer.settle(session, place)
+                writer.finish(session, change.transcript, part, is_disabled=change.is_disabled)
                 continue
             if part.is_anew:
                 place = Place()
                 writer.cut(session, place)
-            if part.is_provisional and not is_settled:
-                writer.settle(session, place)
-                is_settled = True
-            writer.add(session, place, part)
-        self._title(session, transcript)
+            elif plan.groups and continues(part.change, plan.groups.values()):
+                raise _Continued
+            match part.stage:
+                case Stage.SETTLED:
+                    writer.add_settled(session, place, part)
+                case Stage.END:
+                    writer.add_end(session, place, part)
+                case Stage.LATE:
+                    writer.add_late(session, part)
+        self._title(session, change.transcript)
 
     # ---- titles, checkpoints, subagents next to their session
 

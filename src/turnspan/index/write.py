@@ -7,33 +7,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
+from turnspan.index.places import Place, decode, encode, merged
+from turnspan.index.rows import clean
 from turnspan.index.schema import COUNTED, USAGE
 from turnspan.source.progress import Progress
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
     from sqlite3 import Connection
 
     from turnspan.index.disk import Transcript
     from turnspan.index.reading import Finish, Part
+    from turnspan.index.rows import TraceRows
 
 PIECE_SPANS: Final = 400  # `show --turn` reads at most about this many spans before the one it wants
 _TOTALS: Final = ("active_ns", *COUNTED, *USAGE, "cost_usd", "cut_off", "incomplete")
+_LATE_POSITION: Final = 1 << 40  # until `order`
 _CHILDREN: Final = ("response", "tool_call", "subagent", "event")
-_encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(Progress).decode
-
-
-class Place(msgspec.Struct):
-    """Where the next rows of a session go: how far its settled part extends."""
-
-    progress: Progress = Progress()
-    position: int = 0  # of the next turn
-    piece: int = 0
-    in_piece: int = 0  # of the next turn
-    spans: int = 0  # in the piece so far
-    copied: int = 0
+_INSERT_TEXT: Final = "INSERT INTO text(rowid, turn, span_id, kind, body) VALUES (?, ?, ?, ?, ?)"
 
 
 class Writer:
@@ -71,84 +62,142 @@ class Writer:
         if found is not None:
             execute("DELETE FROM checkpoint WHERE session_id = ?", found[:1])
             execute("DELETE FROM text WHERE rowid = ?", found[1:])
-        for table in ("sent", "file", "agent_file", "policy"):
+        for table in ("sent", "file", "agent_file", "policy", "late", "piece"):
             execute(f"DELETE FROM {table} WHERE session = ?", (session,))  # noqa: S608 - names of ours
         execute("DELETE FROM session WHERE id = ?", (session,))
 
-    def cut(self, session: int, place: Place) -> None:
-        """Delete what follows a place."""
+    def cut(self, session: int, place: Place, staying: Collection[int] = ()) -> None:
+        """Delete what follows a place, except late groups that stay."""
         execute = self._connection.execute
         wanted = "FROM turn WHERE session = ? AND position >= ?"
-        values = (session, place.position)
+        wanted += f" AND piece NOT IN ({_marks(len(staying))})" if staying else ""
+        values = (session, place.position, *staying)
         for first, number in execute(f"SELECT first_text, texts {wanted} AND texts > 0", values).fetchall():
             execute("DELETE FROM text WHERE rowid >= ? AND rowid < ?", (first, first + number))
         for table in _CHILDREN:
-            execute(f"DELETE FROM {table} WHERE turn IN (SELECT id {wanted})", values)  # noqa: S608
+            execute(f"DELETE FROM {table} WHERE turn IN (SELECT id {wanted})", values)  # noqa: S608 - names of ours
         execute(f"DELETE {wanted}", values)
         last = place.piece if place.in_piece else place.piece - 1
         execute("DELETE FROM piece WHERE session = ? AND piece > ?", (session, last))
+        late = "DELETE FROM late WHERE session = ?"
+        late += f" AND piece NOT IN ({_marks(len(staying))})" if staying else ""
+        execute(late, (session, *staying))
 
     # ---- adding
 
-    def add(self, session: int, place: Place, part: Part) -> None:
-        """Add what was read, and move the place behind it."""
+    def add_settled(self, session: int, place: Place, part: Part) -> None:
+        """Add settled turns, and move the place behind them."""
         if place.in_piece and place.spans >= PIECE_SPANS:
             place.piece, place.in_piece, place.spans = place.piece + 1, 0, 0
-        execute, many = self._connection.execute, self._connection.executemany
         if part.rows and not place.in_piece:
-            progress = _encode(part.before)
-            execute("INSERT OR REPLACE INTO piece VALUES (?, ?, ?)", (session, place.piece, progress))
-        turns = []
-        texts = []
-        children: dict[str, list[tuple[object, ...]]] = {table: [] for table in _CHILDREN}
-        for rows in part.rows:
-            turn = self._next_turn
-            where = (place.piece, place.in_piece, self._next_text, len(rows.texts))
-            turns.append((turn, session, place.position, *rows.turn, *where))
-            for table, found in zip(_CHILDREN, (rows.responses, rows.tools, rows.agents, rows.events), strict=True):
-                children[table] += [(None, turn, *row) for row in found]
-            texts += [(self._next_text + number, turn, *row) for number, row in enumerate(rows.texts)]
-            self._next_turn += 1
-            self._next_text += len(rows.texts)
-            place.position, place.in_piece, place.spans = (
-                place.position + 1, place.in_piece + 1, place.spans + rows.spans
-            )  # fmt: skip
-        if turns:
-            many(f"INSERT INTO turn VALUES ({_marks(len(turns[0]))})", turns)  # noqa: S608
-        for table, found in children.items():
-            if found:
-                many(f"INSERT INTO {table} VALUES ({_marks(len(found[0]))})", found)  # noqa: S608
-        many("INSERT INTO text(rowid, turn, span_id, kind, body) VALUES (?, ?, ?, ?, ?)", texts)
-        place.progress = part.after
+            values = (session, place.piece, encode(place.since_piece))
+            self._connection.execute("INSERT OR REPLACE INTO piece VALUES (?, ?, ?)", values)
+            place.since_piece = Progress()
+        self._add(session, part.rows, place.position, place.piece, place.in_piece)
+        place.position += len(part.rows)
+        place.in_piece += len(part.rows)
+        place.spans += sum(rows.spans for rows in part.rows)
+        place.progress = merged(place.progress, part.change)
+        place.since_piece = merged(place.since_piece, part.change)
         place.copied += part.copied
 
+    def add_end(self, session: int, place: Place, part: Part) -> None:
+        """Add turns that only the end has sealed, behind a place that does not move."""
+        found = self._connection.execute(
+            "SELECT count(*) FROM turn WHERE session = ? AND position >= ? AND piece >= 0", (session, place.position)
+        ).fetchone()
+        in_piece = place.in_piece + found[0]
+        if not place.in_piece and not found[0]:
+            values = (session, place.piece, encode(place.since_piece))
+            self._connection.execute("INSERT OR REPLACE INTO piece VALUES (?, ?, ?)", values)
+        self._add(session, part.rows, place.position + found[0], place.piece, in_piece)
+        self._add_late_progress(session, 0, part.change)
+
+    def add_late(self, session: int, part: Part) -> None:
+        """Add a late group."""
+        found = self._connection.execute(
+            "SELECT min(0, coalesce(min(piece), 0)) - 1 FROM late WHERE session = ?", (session,)
+        ).fetchone()
+        self._add(session, part.rows, _LATE_POSITION, found[0], 0)
+        self._add_late_progress(session, found[0], part.change)
+
+    def _add_late_progress(self, session: int, piece: int, change: Progress) -> None:
+        execute = self._connection.execute
+        known = execute("SELECT progress FROM late WHERE session = ? AND piece = ?", (session, piece)).fetchone()
+        progress = merged(decode(known[0]), change) if known is not None else change
+        execute("INSERT OR REPLACE INTO late VALUES (?, ?, ?)", (session, piece, encode(progress)))
+
+    def _add(self, session: int, found: Sequence[TraceRows], position: int, piece: int, in_piece: int) -> None:
+        execute, many = self._connection.execute, self._connection.executemany
+        turns = []
+        texts: list[tuple[object, ...]] = []
+        children: dict[str, list[tuple[object, ...]]] = {table: [] for table in _CHILDREN}
+        for number, rows in enumerate(found):
+            turn = self._next_turn
+            where = (piece, in_piece + number, self._next_text, len(rows.texts))
+            turns.append((turn, session, position + number, *rows.turn, *where))
+            for table, below in zip(_CHILDREN, (rows.responses, rows.tools, rows.agents, rows.events), strict=True):
+                children[table] += [(None, turn, *row) for row in below]
+            texts += [(self._next_text + at, turn, *row) for at, row in enumerate(rows.texts)]
+            self._next_turn += 1
+            self._next_text += len(rows.texts)
+        if turns:
+            many(f"INSERT INTO turn VALUES ({_marks(len(turns[0]))})", turns)  # noqa: S608
+        for table, below in children.items():
+            if below:
+                many(f"INSERT INTO {table} VALUES ({_marks(len(below[0]))})", below)  # noqa: S608
+        try:
+            many(_INSERT_TEXT, texts)
+        except UnicodeEncodeError:  # half a character; checking every text would take as long as all other checks
+            execute("DELETE FROM text WHERE rowid >= ?", texts[0][:1])
+            many(_INSERT_TEXT, [(*text[:-1], clean(str(text[-1]))) for text in texts])
+
+    # ---- places
+
     def place(self, session: int) -> Place:
-        """Return where the settled part of a session ends."""
-        columns = "progress, position, piece, in_piece, spans, copied"
+        """Return where the settled rows of a session end."""
+        columns = "progress, since_piece, position, piece, in_piece, spans, copied"
         row = self._connection.execute(f"SELECT {columns} FROM file WHERE session = ?", (session,)).fetchone()  # noqa: S608
         if row is None or row[0] is None:
             return Place()
-        return Place(_decode(row[0]), *row[1:])
+        return Place(decode(row[0]), decode(row[1]), *row[2:])
 
     def place_of_piece(self, session: int, piece: int) -> Place:
         """Return where a piece begins."""
         execute = self._connection.execute
-        row = execute("SELECT progress FROM piece WHERE session = ? AND piece = ?", (session, piece)).fetchone()
         first = execute("SELECT min(position) FROM turn WHERE session = ? AND piece = ?", (session, piece)).fetchone()
-        if row is None or first[0] is None:
+        if first[0] is None:
             return Place()
-        return Place(_decode(row[0]), first[0], piece)
+        progress = progress_of_piece(self._connection, session, piece)
+        row = execute("SELECT progress FROM piece WHERE session = ? AND piece = ?", (session, piece)).fetchone()
+        return Place(progress, decode(row[0]), first[0], piece)
 
     def settle(self, session: int, place: Place) -> None:
-        """Store where the settled part ends: the next update begins there."""
+        """Store where the settled rows end: the next update begins there."""
         self._connection.execute(
-            "UPDATE file SET progress = ?, position = ?, piece = ?, in_piece = ?, spans = ?, copied = ? "
-            "WHERE session = ?",
+            "UPDATE file SET progress = ?, since_piece = ?, position = ?, piece = ?, in_piece = ?, spans = ?, "
+            "copied = ? WHERE session = ?",
             (
-                _encode(place.progress), place.position, place.piece, place.in_piece, place.spans, place.copied,
-                session,
+                encode(place.progress), encode(place.since_piece), place.position, place.piece, place.in_piece,
+                place.spans, place.copied, session,
             ),
         )  # fmt: skip
+
+    def late_groups(self, session: int) -> dict[int, Progress]:
+        """Return the late groups of a session."""
+        rows = self._connection.execute("SELECT piece, progress FROM late WHERE session = ? AND piece < 0", (session,))
+        return {piece: decode(progress) for piece, progress in rows}
+
+    def order(self, session: int) -> None:
+        """Number the late rows: behind all turns, in the order in which they began."""
+        execute = self._connection.execute
+        first = execute("SELECT count(*) FROM turn WHERE session = ? AND piece >= 0", (session,)).fetchone()[0]
+        late = execute(
+            "SELECT id, position FROM turn WHERE session = ? AND piece < 0 ORDER BY start_ns, end_ns, trace_id, id",
+            (session,),
+        ).fetchall()
+        moved = [(first + at, turn) for at, (turn, position) in enumerate(late) if position != first + at]
+        self._connection.executemany("UPDATE turn SET position = ? WHERE id = ?", moved)
 
     # ---- finishing
 
@@ -163,6 +212,7 @@ class Writer:
         execute("DELETE FROM agent_file WHERE session = ?", (session,))
         agents = [(session, as_text(name), *stamp) for name, stamp in transcript.agents.items()]
         many("INSERT INTO agent_file VALUES (?, ?, ?, ?)", agents)
+        self.order(session)
         narrowings = [(session, as_text(cwd), digest) for cwd, digest in finish.narrowings.items()]
         many("INSERT OR REPLACE INTO policy VALUES (?, ?, ?)", narrowings)
         self._sum_up(session, transcript, finish)
@@ -219,6 +269,17 @@ class Writer:
                 (text, first[0], title),
             )
         execute("UPDATE file SET title_text = ? WHERE session = ?", (text, session))
+
+
+def progress_of_piece(connection: Connection, session: int, piece: int) -> Progress:
+    """Return the progress at which a piece of a session begins."""
+    progress = Progress()
+    rows = connection.execute(
+        "SELECT progress FROM piece WHERE session = ? AND piece <= ? ORDER BY piece", (session, piece)
+    )
+    for (change,) in rows:
+        progress = merged(progress, decode(change))
+    return progress
 
 
 def as_text(path: str) -> str:

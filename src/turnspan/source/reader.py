@@ -98,7 +98,8 @@ class Reading:
         self.anomalies = Anomalies()
         self.is_rewritten = False
         self.is_finished = False
-        self.is_at_end = False  # what follows may change when the file grows: it is final only if the session is over
+        self.is_at_end = False  # the turns that follow may change when the file grows: only the end has sealed them
+        self.is_behind_end = False  # what follows are the traces of agents that were not exported with a turn
         self.size = 0  # of the session's file, when it was read
         self._ending = ending
         self._prices = prices
@@ -136,7 +137,7 @@ class Reading:
     def pieces(self, *, is_end_apart: bool = False) -> Iterator[Piece]:
         """Yield the traces that can be exported, in the order of the transcript, then those of finished agents.
 
-        `is_end_apart`: end a piece where the last turns begin that only the end of the session seals (`is_at_end`).
+        `is_end_apart`: end a piece before the turns that only the end seals (`is_at_end`), and after them.
         Raises TranscriptError, also if the disk fails midway: nothing is assumed about what was not read.
         """
         try:
@@ -162,7 +163,7 @@ class Reading:
             os.close(descriptor)
 
     def _steps(self, descriptor: int) -> Iterator[bool]:
-        """Add what can be exported to the draft, one turn or agent at a time; yield True where the end begins."""
+        """Add what can be exported to the draft, one turn or agent at a time; yield True before and after the end."""
         self.size = os.fstat(descriptor).st_size
         self._is_cut = self.size > 0 and tail.read_at(descriptor, 1, self.size - 1) != b"\n"
         position = found_again(descriptor, self._draft.main)
@@ -177,7 +178,8 @@ class Reading:
         yield True
         self.is_at_end = True
         open_ns = self._end(grouper)
-        yield False
+        yield True
+        self.is_behind_end = True
         for traces in self._agents.remaining(open_ns=open_ns, has_unsealed=self._has_unsealed):
             self._draft.is_changed = True
             self._draft.add(*traces)
