@@ -317,7 +317,7 @@ def _each(unit: str, first: date, last: date) -> Iterator[str]:
 
 
 def sessions_records(place: Place) -> Iterator[Record]:
-    """Yield one record with a page of the list, and what it can be filtered by."""
+    """Yield one record with a page of the list."""
     query = place.query
     chosen = place.scope()
     wanted = Filter(
@@ -343,8 +343,12 @@ def sessions_records(place: Place) -> Iterator[Record]:
         "to": (page - 1) * size + len(rows),
         "sort": sort,
         "rows": [_session_record(row, identities) for row in rows],
-        "facets": {name: _facet(place.connection, sql) for name, sql in _FACETS.items()},
     }
+
+
+def facets_records(place: Place) -> Iterator[Record]:
+    """Yield one record with what the list can be filtered by: values of properties, the most frequent first."""
+    yield {"is": "facets", **{name: _facet(place.connection, sql) for name, sql in _FACETS.items()}}
 
 
 _FACETS: Final = {
@@ -423,5 +427,6 @@ def _hit_record(hit: Hit) -> Record:
 ROUTES: Final = {
     "overview": _route(overview_records),
     "sessions": _route(sessions_records),
+    "facets": _route(facets_records),
     "search": _route(search_records),
 }

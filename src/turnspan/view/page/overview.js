@@ -3,6 +3,7 @@
 import { colour, periodName, stackedBars, valuesTable } from "./chart.js";
 import { fill, main, make, marked, setTitle } from "./dom.js";
 import { address, carried, chips, choices, hasDates, periods } from "./filters.js";
+import { watchSessions } from "./live.js";
 
 const PATH = "/";
 const FIRST = 6; // rows of a panel before "show all"
@@ -19,13 +20,17 @@ export async function showOverview(visit) {
   setTitle("overview");
   const { query, signal } = visit;
   if (!main.querySelector(".overview")) main.replaceChildren();
-  let isShown = false;
-  await fill(`overview?${query}`, signal, (one) => {
-    if (one.is !== "overview") return;
-    isShown = true;
-    main.replaceChildren(one.is_empty ? nothing() : page(one, query));
-  });
-  if (!isShown && !signal.aborted) main.querySelector(".overview")?.remove();
+  const load = async () => {
+    const notes = make("div");
+    let view = null;
+    await fill(`overview?${query}`, signal, (one) => one.is === "overview" && (view = one.is_empty ? nothing() : page(one, query)), notes);
+    if (signal.aborted) return;
+    const isOpen = main.querySelector(".chart details")?.open;
+    main.replaceChildren(...(view ? [view] : []), notes);
+    if (isOpen && view?.querySelector("details")) view.querySelector("details").open = true;
+  };
+  await load();
+  watchSessions(signal, () => main.contains(document.activeElement) || main.matches(":hover") || load(), 5000);
 }
 
 function nothing() {

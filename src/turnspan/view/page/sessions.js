@@ -2,6 +2,7 @@
 
 import { fill, main, make, marked, setTitle } from "./dom.js";
 import { address, chips, lastPart } from "./filters.js";
+import { watchSessions } from "./live.js";
 
 const PATH = "/sessions";
 const PAUSE_MS = 120; // after a key, before the list is loaded again
@@ -29,6 +30,8 @@ export async function showSessions(visit) {
   const parts = main.querySelector(".list")?.parts ?? skeleton();
   if (document.activeElement !== parts.words) parts.words.value = visit.query.get("q") ?? "";
   await load(visit, parts);
+  if (parts.menu.open) await loadMenu(parts.menu);
+  watchSessions(visit.signal, () => load({ query: currentQuery(), signal: visit.signal }, parts));
 }
 
 function skeleton() {
@@ -61,6 +64,14 @@ function skeleton() {
     event.preventDefault();
   });
   parts.pager.setAttribute("aria-label", "Pages");
+  parts.menu.append(make("summary", {}, "Filter"), make("div", { className: "fields" }));
+  parts.menu.addEventListener("toggle", () => parts.menu.open && loadMenu(parts.menu));
+  parts.menu.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    parts.menu.open = false;
+    parts.menu.querySelector("summary").focus();
+    event.stopPropagation();
+  });
   const bar = make("div", { className: "toolbar" }, make("h1", {}, "Sessions"), parts.words, parts.menu, parts.chips);
   const list = make("div", { className: "list" }, bar, parts.count, parts.place, parts.pager, parts.notes);
   list.parts = parts;
@@ -82,7 +93,6 @@ async function load({ query, signal }, parts) {
 
 function show(one, query, parts) {
   parts.chips.replaceChildren(chips(PATH, query));
-  menu(parts.menu, one.facets, query);
   if (!one.total) {
     const isFiltered = [...query.keys()].some((name) => name !== "sort" && name !== "page");
     parts.count.textContent = isFiltered ? "No session matches these filters." : "No sessions yet. Claude Code writes one when you use it.";
@@ -154,9 +164,15 @@ export function whenText(ms) {
 
 // ---- filters and pages
 
-function menu(details, facets, query) {
-  const isOpen = details.open;
-  const focused = details.contains(document.activeElement) ? document.activeElement.name : null;
+// What can be chosen is loaded when the menu is opened: counting it takes longer than the list.
+async function loadMenu(details) {
+  const fields = details.querySelector(".fields");
+  await fill("facets", new AbortController().signal, (one) => one.is === "facets" && menu(fields, one, currentQuery()), fields);
+}
+
+function menu(fields, facets, query) {
+  const focused = fields.contains(document.activeElement) ? document.activeElement.name : "project";
+  const set = (changes) => (location.hash = address(PATH, currentQuery(), changes));
   const selects = FACETS.map(([name, label]) => {
     const options = facets[name].map(({ key, sessions }) => {
       const text = name === "project" ? lastPart(key) || "(unknown)" : key || EMPTY[name] || "(unknown)";
@@ -173,10 +189,8 @@ function menu(details, facets, query) {
     const input = make("input", { type: "checkbox", name, checked: query.has(name), on: { change: () => set({ [name]: input.checked ? "1" : null }) } });
     return make("label", { className: "flag" }, input, label);
   });
-  const set = (changes) => (location.hash = address(PATH, currentQuery(), changes));
-  details.replaceChildren(make("summary", {}, "Filter"), make("div", { className: "fields" }, ...selects, make("div", { className: "flags" }, ...flags), ...dates));
-  details.open = isOpen;
-  if (focused) details.querySelector(`[name="${focused}"]`)?.focus();
+  fields.replaceChildren(...selects, make("div", { className: "flags" }, ...flags), ...dates);
+  fields.querySelector(`[name="${focused}"]`).focus();
 }
 
 function pager(one, query) {
