@@ -113,7 +113,9 @@ def test_totals_are_those_of_show_of_the_export_and_of_an_independent_count(tree
             if name in {"by", "key", "label", "sessions", "is_cost_partial", "cache_hit_rate"} or not parts:
                 continue
             if name == "usage":
-                assert {kind: sum(part[kind] for part in parts) for kind in KINDS} == {kind: value[kind] for kind in KINDS}
+                assert {kind: sum(part[kind] for part in parts) for kind in KINDS} == {
+                    kind: value[kind] for kind in KINDS
+                }
             else:
                 assert sum(parts) == pytest.approx(value, abs=1e-9), (by, name)
 
@@ -200,7 +202,10 @@ def test_what_an_agent_did_belongs_to_the_agent(claude_home, command):
     }
     assert groups[""]["label"] == "(main)"
     tools, total = stats(command, "--by", "tool")
-    assert {key: (tool["tools"], tool["tools_failed"]) for key, tool in tools.items()} == {"Agent": (1, 0), "Read": (1, 1)}
+    assert {key: (tool["tools"], tool["tools_failed"]) for key, tool in tools.items()} == {
+        "Agent": (1, 0),
+        "Read": (1, 1),
+    }
     assert tools["Read"]["cost_usd"] is None
     assert total["errors"] == 1
 
@@ -244,7 +249,10 @@ def test_a_partial_cost_is_marked(claude_home, command):
     writer.turn("hi", "Hello.")
     saved(writer, claude_home)
     groups, total = stats(command, "--by", "model")
-    assert {key: group["is_cost_partial"] for key, group in groups.items()} == {"some-model-of-tomorrow": True, MODEL: False}
+    assert {key: group["is_cost_partial"] for key, group in groups.items()} == {
+        "some-model-of-tomorrow": True,
+        MODEL: False,
+    }
     assert total["is_cost_partial"]
     out = command("stats", "--by", "model")[1]
     assert re.search(r"some-model-of-t.*≥\$0\.0000", out)

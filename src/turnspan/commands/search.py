@@ -10,7 +10,7 @@ from turnspan.commands.declare import command, json_flag
 from turnspan.commands.selection import When
 
 
-@command()
+@command(takes_dashes=True)
 @click.argument("words", nargs=-1, required=True)
 @click.option("--since", type=When(), metavar="WHEN", help="Only turns started since this time.")
 @click.option("--until", type=When(is_end=True), metavar="WHEN", help="Only turns started before this time.")
@@ -35,7 +35,7 @@ def search(
       turnspan search flaky test               both words
       turnspan search '"connection refused"'   an exact phrase
       turnspan search 'migrat*' --project .    the beginning of a word
-      turnspan search -- cache -redis          one word without the other
+      turnspan search cache -redis             one word without the other
 
     Prompts, answers, thinking, and the input and output of tools are searched as
     they would be exported, secrets masked: at most the first 20,000 characters of
@@ -54,12 +54,15 @@ def search(
     from turnspan.commands.progress import progress
     from turnspan.commands.records import hit_record
     from turnspan.index import opened
-    from turnspan.index.search import parsed
+    from turnspan.index.search import parsed, short_id
     from turnspan.index.search import search as find
     from turnspan.index.stats import Scope, projects_named
     from turnspan.terminal import count
     from turnspan.view.hits import hit_lines
 
+    for word in words:
+        if word.startswith("--") and len(word) > 2:
+            raise click.NoSuchOption(word, ctx=ctx)
     text = " ".join(words)
     query = parsed(text)
     config = settings_in_force()
@@ -70,7 +73,7 @@ def search(
             if is_json:
                 print_record(hit_record(hit))
             else:
-                print_lines(hit_lines(hit, width()))
+                print_lines(hit_lines(hit, short_id(index.connection, hit.session_id), width()))
                 print_line("")
         for why in (*index.remarks, *(f"skipped: {why}" for why in index.unreadable.values())):
             remark(why)

@@ -37,6 +37,7 @@ _UNSPACED: Final = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
 _BEGIN, _END = "\x02", "\x03"  # around a match in a snippet
+_LAST: Final = 1 << 50  # greater than any row
 _CONTEXT_WORDS: Final = 24
 _CONTEXT: Final = 160  # characters around a match that is not a word
 _LONGEST: Final = 400  # characters of context; a word can be a megabyte
@@ -97,17 +98,18 @@ def search(connection: sqlite3.Connection, query: Query, chosen: Scope, *, limit
     where, values = conditions("turn", chosen)
     of_text, text_values = _text_conditions(query)
     rows = connection.execute(
-        "WITH place AS MATERIALIZED (SELECT text.rowid AS number, text.turn AS turn FROM text"
+        # A title is often a part of the prompt: it is the place only if no other text of the turn matches.
+        "WITH place AS MATERIALIZED (SELECT text.rowid + (text.kind = 'title') * ? AS number, text.turn AS turn FROM text"
         f" WHERE {of_text})"
         " SELECT MIN(place.number), COUNT(*), COUNT(*) OVER (), turn.id, session.session_id, session.title,"
         " turn.project, turn.branch, turn.trace_id, turn.number, turn.start_ns"
         " FROM place JOIN turn ON turn.id = place.turn JOIN session ON session.id = turn.session"
         f" WHERE {where} GROUP BY turn.id ORDER BY turn.start_ns DESC, turn.id DESC LIMIT ? OFFSET ?",
-        [*text_values, *values, limit, offset],
+        [_LAST, *text_values, *values, limit, offset],
     ).fetchall()
     hits = []
     for place, texts, _, _, session_id, title, project, branch, trace_id, number, start_ns in rows:
-        kind, span_id, context = _context(connection, place, query)
+        kind, span_id, context = _context(connection, place % _LAST, query)
         hits.append(
             Hit(
                 session_id, title or "", project or "", branch or "", trace_id, span_id or "", number, start_ns or 0,
@@ -115,6 +117,15 @@ def search(connection: sqlite3.Connection, query: Query, chosen: Scope, *, limit
             )
         )  # fmt: skip
     return Found(tuple(hits), rows[0][2] if rows else 0)
+
+
+def short_id(connection: sqlite3.Connection, session_id: str) -> str:
+    """Return the beginning of an id, if no other session begins like it, or all of it."""
+    start = session_id[:8]
+    (sessions,) = connection.execute(
+        "SELECT COUNT(DISTINCT session_id) FROM session WHERE substr(session_id, 1, ?) = ?", (len(start), start)
+    ).fetchone()
+    return start if sessions == 1 else session_id
 
 
 def _text_conditions(query: Query) -> tuple[str, list[object]]:

@@ -16,8 +16,11 @@ _KINDS: Final = {"tool_input": "tool call", "tool_output": "tool result"}
 _FAINT: Final = "bright_black"
 
 
-def hit_lines(hit: Hit, width: int) -> Iterator[str]:
-    """Yield a hit: its session and turn, the words in their context, and the command that shows it."""
+def hit_lines(hit: Hit, session: str, width: int) -> Iterator[str]:
+    """Yield a hit: its session and turn, the words in their context, and the commands that open it.
+
+    `session` is the beginning of its id.
+    """
     when = f"{datetime.fromtimestamp(hit.start_ns / 1e9).astimezone():%Y-%m-%d %H:%M}" if hit.start_ns else ""
     turn = f"turn {hit.turn}" if hit.turn is not None else ""
     about = "  ".join(filter(None, (when, last_part(one_line(hit.project)), turn)))
@@ -25,7 +28,7 @@ def hit_lines(hit: Hit, width: int) -> Iterator[str]:
     yield paint(about, fg="yellow") + ("  " + paint(title, is_bold=True) if title else "")
     yield "  " + _context(hit, width - 2)
     number = f" --turn {hit.turn}" if hit.turn is not None else ""
-    yield paint(f"  turnspan show {hit.session_id[:8]}{number}    turnspan view {hit.session_id[:8]}", fg=_FAINT)
+    yield paint(f"  turnspan show {session}{number}    turnspan view {session}", fg=_FAINT)
 
 
 def _context(hit: Hit, width: int) -> str:
@@ -34,8 +37,8 @@ def _context(hit: Hit, width: int) -> str:
     kind = _KINDS.get(hit.kind, hit.kind)
     room = max(width - cells(kind) - 2 - len(others), 10)
     pieces = [(one_line_inside(text), is_match) for text, is_match in hit.context]
-    if pieces and not pieces[0][1] and cells(pieces[0][0]) > room // 2:
-        pieces[0] = ("…" + pieces[0][0][-(room // 2) :].lstrip(), False)
+    if sum(cells(text) for text, _ in pieces[:2]) > room and not pieces[0][1]:  # the match is the second piece
+        pieces[0] = ("…" + pieces[0][0][-(room // 3) :].lstrip(), False)
     line = paint(f"{kind}: ", fg="cyan")
     for text, is_match in pieces:
         if room <= 0:
