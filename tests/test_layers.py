@@ -49,14 +49,16 @@ MAY_IMPORT = {
         "backends", "claude", "delivery", "errors", "hook_event", "log", "private_files", "settings", "ship", "source",
         "terminal", "trace", "unsent", "worker",
     },
-    "view": {"delivery", "errors", "private_files", "secrets", "settings", "source", "terminal", "trace", "unsent"},
+    "view": {
+        "delivery", "errors", "index", "private_files", "secrets", "settings", "source", "terminal", "trace", "unsent",
+    },
     "demo": set(),
     "health": {
         "backends", "bulk", "claude", "delivery", "errors", "hook", "log", "private_files", "settings", "source",
         "terminal", "trace", "transcript", "unsent",
     },
     "commands": {
-        "backends", "bulk", "claude", "delivery", "demo", "errors", "health", "hook", "private_files", "settings",
+        "backends", "bulk", "claude", "delivery", "demo", "errors", "health", "hook", "index", "private_files", "settings",
         "source", "terminal", "trace", "view",
     },
     "cli": {"commands", "errors"},

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # The order and the headings of `turnspan --help`.
 SECTIONS: Final = {
-    "View": ("demo", "show", "sessions", "view", "export"),
+    "View": ("demo", "show", "sessions", "view", "stats", "search", "export"),
     "Setup": ("install", "uninstall", "config"),
     "Export": ("backfill", "verify", "retention", "forget"),
     "Diagnose": ("status", "doctor"),
@@ -69,6 +69,8 @@ def frame() -> None:
       turnspan show                the latest session of this directory, as a tree
       turnspan show 3f2a --turn 4  one turn of another session
       turnspan view                the same as a page in the browser
+      turnspan stats               tokens and cost by day, project, model, tool
+      turnspan search WORDS        words in the content of all sessions
       turnspan COMMAND --help      options and examples of a command
 
     Shell completion, in the shell's start-up file:

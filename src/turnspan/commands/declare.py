@@ -28,9 +28,12 @@ class Command(click.Command):
         write_help(self, formatter)
 
 
-def command(*, hidden: bool = False) -> Callable[[Function], click.Command]:
-    """Make a command of a function; its name is the function's, its help the docstring."""
-    return click.command(cls=Command, hidden=hidden)
+def command(*, hidden: bool = False, takes_dashes: bool = False) -> Callable[[Function], click.Command]:
+    """Make a command of a function; its name is the function's, its help the docstring.
+
+    With `takes_dashes`, an argument may begin with a dash.
+    """
+    return click.command(cls=Command, hidden=hidden, context_settings={"ignore_unknown_options": takes_dashes})
 
 
 def write_help(described: click.Command, formatter: click.HelpFormatter) -> None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from turnspan.claude.cleanup import Period
     from turnspan.health.checks import Check
     from turnspan.health.status import DestinationStatus, Status
+    from turnspan.index.search import Hit
+    from turnspan.index.stats import Figures
     from turnspan.settings.config import Config
     from turnspan.settings.project import Narrowing
     from turnspan.trace.model import Content, Part, Span, Trace
@@ -66,6 +68,32 @@ def summary_record(summary: Summary, sent: str) -> Record:
         "last_activity": iso_time(summary.last_ns) if summary.last_ns else None,
         **_tally_record(summary.tally),
         "sent": sent,
+    }
+
+
+def stats_record(by: str, key: str | None, label: str | None, figures: Figures) -> Record:
+    """The figures of one group, or of all."""
+    return {
+        "by": by,
+        "key": key,
+        "label": label,
+        **_fields(figures, without=("cut_off", "unpriced", "incomplete", "active_ns", "tools_ns")),
+        "tools_ms": figures.tools_ns / 1e6 if figures.tools_ns is not None else None,
+        "errors": figures.errors,
+        "tokens": figures.tokens,
+        "is_cost_partial": figures.is_cost_partial,
+        "cache_hit_rate": figures.cache_hit_rate,
+        "active_ms": figures.active_ns / 1e6 if figures.active_ns is not None else None,
+    }
+
+
+def hit_record(hit: Hit) -> Record:
+    """One hit of a search."""
+    return {
+        **_fields(hit, without=("start_ns", "context")),
+        "start": iso_time(hit.start_ns) if hit.start_ns else None,
+        "context": "".join(text for text, _ in hit.context),
+        "matches": [text for text, is_match in hit.context if is_match],
     }
 
 

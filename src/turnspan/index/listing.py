@@ -12,6 +12,7 @@ import msgspec
 
 from turnspan.errors import ConfigError
 from turnspan.index.schema import USAGE
+from turnspan.index.stats import Scope, sessions_with
 from turnspan.index.write import as_text
 from turnspan.source.sessions import path_named
 from turnspan.trace.model import Usage
@@ -26,6 +27,7 @@ SORTS: Final = {
     "last": "last_ns", "first": "first_ns", "written": "file.modified_ns", "turns": "turns", "cost": "cost_usd",
     "tokens": "input + output + cache_read + cache_write_5m + cache_write_1h", "errors": "errors",
     "active": "active_ns", "title": "title COLLATE NOCASE", "project": "project COLLATE NOCASE",
+    "branch": "branch COLLATE NOCASE", "sent": "(SELECT min(turns) FROM sent WHERE session = session.id)",
 }  # fmt: skip
 _COLUMNS: Final = (
     "session.id, session_id, path, directory, project, branch, title, client, first_ns, last_ns, active_ns, turns, "
@@ -43,6 +45,9 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     since_ns: int | None = None  # with activity since then
     until_ns: int | None = None  # that began before
     has_errors: bool = False
+    words: str = ""  # in the title, the project or the id
+    has_agents: bool = False
+    turns: Scope | None = None  # with a turn that it selects
 
 
 class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +114,15 @@ def _where(wanted: Filter) -> tuple[str, list[object]]:
             values.append(value)
     if wanted.has_errors:
         conditions.append("errors > 0")
+    if wanted.has_agents:
+        conditions.append("agents > 0")
+    if wanted.words:
+        conditions.append("instr(lower(title || ' ' || project || ' ' || session_id), ?)")
+        values.append(wanted.words.lower())
+    if wanted.turns is not None:
+        condition, more = sessions_with(wanted.turns)
+        conditions.append(condition)
+        values += more
     return f"FROM session JOIN file ON file.session = session.id WHERE {' AND '.join(conditions)}", values
 
 

@@ -316,12 +316,16 @@ def path_named(text: str) -> Path:
 
 def is_of(session: SessionFile, project: str) -> bool:
     """Whether a session belongs to a project, given as a directory or as part of its path."""
-    cwd = cwd_of(session.path)
+    return is_project(project, cwd_of(session.path), session.project)
+
+
+def is_project(project: str, cwd: str, slug: str = "") -> bool:
+    """Whether a working directory belongs to a project, given as a directory or as part of its path."""
     directory = path_named(project)
     if directory.is_dir():
         return bool(cwd) and Path(cwd).is_relative_to(directory.resolve())
     part = project.rstrip("/\\").lower()  # shell completion adds a slash to directories
-    return part in cwd.lower() or part in session.project.lower()
+    return part in cwd.lower() or part in slug.lower()
 
 
 def cwd_of(path: Path) -> str:

@@ -27,8 +27,9 @@ from urllib.parse import parse_qsl, quote, unquote
 
 from turnspan.errors import ConfigError, TranscriptError, TurnspanError
 from turnspan.source.sessions import all_sessions, each_once, is_safe_id, projects_dir
+from turnspan.view import overview_api
 from turnspan.view.address import new_key
-from turnspan.view.api import OpenSession, session_records, stamp_of_sessions
+from turnspan.view.api import OpenSession, stamp_of_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,10 +59,6 @@ _SILENCE_S: Final = 30.0  # timeout of an idle connection
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 Query = Mapping[str, str]  # the parameters after "?", the first of each name
-
-
-def _sessions(server: Viewer, _name: str, _query: Query) -> Iterable[Record]:
-    return session_records(server.config, limit=server.limit, project=server.project)
 
 
 def _pulse(server: Viewer, _name: str, _query: Query) -> Iterable[Record]:
@@ -101,7 +98,7 @@ def _number(query: Query, name: str) -> int | None:
 
 # The records of a path: its first part is the name of the route, the rest is passed to it. None is "not found".
 _ROUTES: Final[Mapping[str, Callable[[Viewer, str, Query], Iterable[Record] | None]]] = {
-    "sessions": _sessions,
+    **overview_api.ROUTES,
     "pulse": _pulse,
     "session": _session,
     "trace": _trace,
@@ -206,7 +203,7 @@ class _Request(BaseHTTPRequestHandler):
             self._begin(HTTPStatus.OK, **{"Content-Type": _TYPES[file.suffix]})
             self.wfile.write(file.read_bytes())
         else:
-            self._answer(unquote(rest), dict(parse_qsl(query)))
+            self._answer(unquote(rest), dict(parse_qsl(query, keep_blank_values=True)))
 
     def _answer(self, what: str, query: Query) -> None:
         route, _, name = what.partition("/")

@@ -6,6 +6,8 @@
 // could; `filter(text)`, instead of hiding rows by their data-text; `keys`, which come before those below.
 
 import { applyFilter, filter, main } from "./dom.js";
+import { showOverview } from "./overview.js";
+import { showSearch } from "./search.js";
 import { showSession } from "./session.js";
 import { showSessions } from "./sessions.js";
 import { chosenSpan, closeDetails } from "./span.js";
@@ -13,7 +15,8 @@ import { chosenSpan, closeDetails } from "./span.js";
 const ROUTES = [
   [/^\/s\/([^/]+)(?:\/t\/([0-9a-f]+)(?:\/([0-9a-f]+))?)?$/, showSession],
   [/^\/sessions$/, showSessions],
-  [/^\/$/, showSessions],
+  [/^\/search$/, showSearch],
+  [/^\/$/, showOverview],
 ];
 
 let visit = null; // the current one
@@ -44,6 +47,11 @@ function load(route) {
   visit?.abort();
   closeDetails(true);
   filter.value = "";
+  document.body.dataset.view = route.show.name;
+  for (const link of document.querySelectorAll(".places a")) {
+    if (link.dataset.view === route.show.name) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
   const aborter = new AbortController();
   visit = { ...route, signal: aborter.signal, abort: () => aborter.abort() };
   main.setAttribute("aria-busy", "true");
@@ -95,7 +103,7 @@ window.addEventListener("scroll", () => {
 // ---- keyboard
 
 function step(by) {
-  const rows = [...main.querySelectorAll(".row, td a")].filter((row) => row.offsetParent !== null);
+  const rows = [...main.querySelectorAll(".row, .row-link, td a, th[scope=row] a")].filter((row) => row.offsetParent !== null);
   const at = rows.indexOf(document.activeElement);
   const first = rows.findIndex((row) => row.getBoundingClientRect().bottom > 80);
   const row = rows[at < 0 ? Math.max(first, 0) : Math.min(Math.max(at + by, 0), rows.length - 1)];
@@ -109,7 +117,7 @@ const KEYS = {
   ArrowDown: () => step(1),
   ArrowUp: () => step(-1),
   r: reload,
-  "/": () => filter.focus(),
+  "/": () => (main.querySelector("input[type=search]") ?? filter).focus(),
   Escape: () => {
     if (chosenSpan()) closeDetails();
     else if (filter.value) clearFilter();

@@ -1,0 +1,305 @@
+"""`turnspan stats`: its figures, and that they are those of `show`, of what was exported, and of an independent count."""
+
+import json
+import re
+import shutil
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from rows import MODEL, Writer, agent_writer, save_agent, tool_id
+from test_count import counted as independent_count
+
+from turnspan.terminal import cells
+
+FIXTURES = sorted(path.parent for path in (Path(__file__).resolve().parents[2] / "fixtures").glob("*/projects"))
+GROUPINGS = ("day", "week", "month", "project", "model", "tool", "agent", "branch", "session")
+KINDS = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
+PRICES = {"input": 5, "output": 25, "cache_read": 0.5, "cache_write_5m": 6.25, "cache_write_1h": 10}  # of MODEL
+
+
+@pytest.fixture
+def in_zone(monkeypatch):
+    """Set the local time zone."""
+
+    def set_zone(name):
+        monkeypatch.setenv("TZ", name)
+        time.tzset()
+
+    yield set_zone
+    monkeypatch.undo()
+    time.tzset()
+
+
+def records(command, *arguments):
+    """Run a command with `--json`; return its records."""
+    code, out, err = command(*arguments, "--json")
+    assert code == 0, err
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def stats(command, *arguments):
+    """Return the groups by key, and the total."""
+    *groups, total = records(command, "stats", *arguments)
+    assert total["by"] == "total"
+    return {group["key"]: group for group in groups}, total
+
+
+def saved(writer, home):
+    """Save a transcript in a home."""
+    return writer.save(home / "projects" / "-p")
+
+
+# ---- the same figures everywhere
+
+
+def sums_of_show(command, home):
+    """Add up what `show` says about every session."""
+    sums = dict.fromkeys(("turns", "generations", "tools", "agents", "errors", "cost_usd", *KINDS), 0)
+    for session in records(command, "sessions", "--limit", "1000"):
+        for trace in records(command, "show", session["path"]):
+            for span in trace["spans"]:
+                sums[f"{span['kind']}s"] = sums.get(f"{span['kind']}s", 0) + 1
+                sums["errors"] += span["error"] is not None and span["kind"] in {"generation", "tool"}
+                sums["cost_usd"] += span["cost_usd"] or 0
+                for kind in KINDS:
+                    sums[kind] += span["usage"][kind] if span["usage"] else 0
+    return sums
+
+
+def sums_of_files(home):
+    """Add up the attributes of the spans in the exported files, without any code of ours."""
+    sums = dict.fromkeys(("generations", "tools", "cost_usd", "input", "output"), 0)
+    for path in (home / "turnspan" / "traces").glob("*.jsonl"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            for span in json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+                values = {each["key"]: next(iter(each["value"].values())) for each in span["attributes"]}
+                if values.get("openinference.span.kind") == "LLM":
+                    sums["generations"] += 1
+                    sums["cost_usd"] += values.get("turnspan.cost.usd", 0)
+                    cached = int(values.get("gen_ai.usage.cache_read.input_tokens", 0))
+                    cached += int(values.get("gen_ai.usage.cache_creation.input_tokens", 0))
+                    sums["input"] += int(values.get("gen_ai.usage.input_tokens", 0)) - cached
+                    sums["output"] += int(values.get("gen_ai.usage.output_tokens", 0))
+                sums["tools"] += values.get("openinference.span.kind") == "TOOL"
+    return sums
+
+
+@pytest.mark.parametrize("tree", FIXTURES, ids=lambda tree: tree.name)
+def test_totals_are_those_of_show_of_the_export_and_of_an_independent_count(tree, claude_home, command):
+    """Turns, tokens, cost, calls and errors of a story are the same in `stats`, in `show`, in the exported files and in
+    a count that shares no code with turnspan; and every grouping adds up to them.
+    """
+    shutil.copytree(tree / "projects", claude_home / "projects")
+    total = stats(command)[1]
+    flat = total | total["usage"]
+    shown = sums_of_show(command, claude_home)
+    assert {name: flat[name] for name in shown if name in flat} == pytest.approx(
+        {name: value for name, value in shown.items() if name in flat}, abs=1e-9
+    )
+    command("backfill", "--since", "2020-01-01")
+    exported = sums_of_files(claude_home)
+    assert {name: flat[name] for name in exported} == pytest.approx(exported, abs=1e-9)
+    usages, calls = independent_count(claude_home / "projects")
+    assert flat["input"] == sum(used[0] for used in usages.values())
+    assert flat["output"] == sum(used[1] for used in usages.values())
+    assert flat["tools"] == len(calls)
+    for by in GROUPINGS:
+        groups, again = stats(command, "--by", by)
+        assert again == total
+        for name, value in total.items():
+            parts = [group[name] for group in groups.values() if group[name] is not None]
+            if name in {"by", "key", "label", "sessions", "is_cost_partial", "cache_hit_rate"} or not parts:
+                continue
+            if name == "usage":
+                assert {kind: sum(part[kind] for part in parts) for kind in KINDS} == {
+                    kind: value[kind] for kind in KINDS
+                }
+            else:
+                assert sum(parts) == pytest.approx(value, abs=1e-9), (by, name)
+
+
+def test_cost_is_tokens_times_prices(claude_home, command):
+    """The cost of each model, day and project is what its tokens cost by the price list, to the cent and below."""
+    tokens = {}
+    for number, project in enumerate(("/home/ada/loom", "/home/ada/loom", "/home/ada/flax")):
+        writer = Writer(session=f"5e55104a-0000-4000-8000-00000000000{number}", tag=f"s{number}", cwd=project)
+        for turn in range(4):
+            used = {"input_tokens": 11 + turn, "output_tokens": 500 * (number + 1), "cache_read_input_tokens": 90_000,
+                    "cache_creation_input_tokens": 700 + number}  # fmt: skip
+            writer.prompt("go")
+            writer.say("gone", usage=used)
+            sums = tokens.setdefault(project, dict.fromkeys(KINDS, 0))
+            sums["input"] += used["input_tokens"]
+            sums["output"] += used["output_tokens"]
+            sums["cache_read"] += used["cache_read_input_tokens"]
+            sums["cache_write_5m"] += used["cache_creation_input_tokens"]
+        saved(writer, claude_home)
+    costs = {path: sum(PRICES[kind] * sums[kind] / 1e6 for kind in KINDS) for path, sums in tokens.items()}
+    groups, total = stats(command, "--by", "project")
+    assert {key: group["cost_usd"] for key, group in groups.items()} == pytest.approx(costs)
+    assert total["cost_usd"] == pytest.approx(sum(costs.values()))
+    assert list(stats(command, "--by", "model")[0]) == [MODEL]
+    hits = sum(sums["cache_read"] for sums in tokens.values())
+    asked = hits + sum(sums["input"] + sums["cache_write_5m"] for sums in tokens.values())
+    assert total["cache_hit_rate"] == pytest.approx(hits / asked)
+
+
+# ---- what belongs where
+
+
+def test_a_turn_past_midnight_is_counted_on_both_days(claude_home, command, in_zone):
+    """A response counts on the local day on which it ended, a tool call and a turn on the day on which they started."""
+    in_zone("Asia/Tokyo")
+    writer = Writer()
+    writer.now = datetime(2026, 3, 1, 14, 59, 50, tzinfo=UTC)  # 23:59:50 in Tokyo
+    writer.prompt("late", after=1)
+    call = writer.call("Bash", {"command": "sleep 20"}, after=2)
+    writer.result(call, "done", after=20)
+    writer.say("Done.", after=2)
+    saved(writer, claude_home)
+    days, total = stats(command)
+    assert list(days) == ["2026-03-01", "2026-03-02"]
+    assert [day["generations"] for day in days.values()] == [1, 1]
+    assert [day["turns"] for day in days.values()] == [1, 0]
+    assert [day["tools"] for day in days.values()] == [1, 0]
+    assert [day["cost_usd"] for day in days.values()] == pytest.approx([total["cost_usd"] / 2] * 2)
+    in_zone("UTC")
+    assert list(stats(command)[0]) == ["2026-03-01"]
+
+
+def test_periods_are_weeks_from_monday_and_months(claude_home, command, in_zone):
+    """A week is named by its Monday, a month by its number, both in the local time zone."""
+    in_zone("America/New_York")
+    for number, when in enumerate((datetime(2026, 3, 2, 4, tzinfo=UTC), datetime(2026, 3, 2, 6, tzinfo=UTC))):
+        writer = Writer(session=f"5e55104a-0000-4000-8000-00000000000{number}", tag=f"s{number}")
+        writer.now = when  # Sunday 23:00 and Monday 01:00 in New York
+        writer.turn("hi", "Hello.")
+        saved(writer, claude_home)
+    assert list(stats(command, "--by", "week")[0]) == ["2026-02-23", "2026-03-02"]
+    assert list(stats(command, "--by", "month")[0]) == ["2026-03"]
+
+
+def test_what_an_agent_did_belongs_to_the_agent(claude_home, command):
+    """Tokens and calls of a subagent are in the group of its type, the rest is (main)."""
+    writer = Writer(version="2.1.325")
+    writer.prompt("look around")
+    call = writer.call("Agent", {"description": "look", "prompt": "look", "subagent_type": "Explore"})
+    agent = agent_writer(writer, "a1b2")
+    agent.prompt("look")
+    reading = agent.call("Read", {"file_path": "/etc/hosts"})
+    agent.result(reading, "no such file", is_error=True)
+    agent.say("Nothing here.")
+    writer.result(call, "Nothing here.", outcome={"agentId": "a1b2", "status": "completed"}, after=5)
+    writer.say("Done.")
+    saved(writer, claude_home)
+    save_agent(agent, claude_home / "projects" / "-p", "a1b2", {"agentType": "Explore", "toolUseId": tool_id(call)})
+    groups, _ = stats(command, "--by", "agent")
+    assert {key: (group["generations"], group["tools"], group["agents"]) for key, group in groups.items()} == {
+        "": (2, 1, 0),
+        "Explore": (2, 1, 1),
+    }
+    assert groups[""]["label"] == "(main)"
+    tools, total = stats(command, "--by", "tool")
+    assert {key: (tool["tools"], tool["tools_failed"]) for key, tool in tools.items()} == {
+        "Agent": (1, 0),
+        "Read": (1, 1),
+    }
+    assert tools["Read"]["cost_usd"] is None
+    assert total["errors"] == 1
+
+
+def test_periods_of_time_add_up(claude_home, command):
+    """What happened before and after a time, in the middle of a turn, adds up to everything."""
+    writer = Writer()
+    for number in range(3):
+        writer.prompt(f"question {number}")
+        call = writer.call("Bash", {"command": "true"}, after=30)
+        writer.result(call, "fine", after=30)
+        writer.say("Done.", after=30)
+    saved(writer, claude_home)
+    _, total = stats(command)
+    for when in ("2026-03-01T09:00:40+00:00", "2026-03-01T09:02:10+00:00"):
+        before, after = (stats(command, option, when)[1] for option in ("--until", "--since"))
+        assert before["generations"] < total["generations"]
+        for name in ("turns", "generations", "tools", "cost_usd", "tokens"):
+            assert before[name] + after[name] == pytest.approx(total[name]), name
+
+
+def test_a_project_is_a_directory_or_a_part_of_its_path(claude_home, command, tmp_path):
+    """`--project` selects turns by their directory and those below it, or by a part of the path."""
+    (tmp_path / "loom" / "src").mkdir(parents=True)
+    for number, place in enumerate((tmp_path / "loom", tmp_path / "loom" / "src", tmp_path / "loom-2")):
+        writer = Writer(session=f"5e55104a-0000-4000-8000-00000000000{number}", tag=f"s{number}", cwd=str(place))
+        writer.turn("hi", "Hello.")
+        saved(writer, claude_home)
+    assert stats(command, "--project", str(tmp_path / "loom"))[1]["turns"] == 2
+    assert stats(command, "--project", "LOOM")[1]["turns"] == 3
+    code, out, err = command("stats", "--project", "nowhere")
+    assert (code, out) == (0, "")
+    assert "no session has a turn" in err
+
+
+def test_a_partial_cost_is_marked(claude_home, command):
+    """A model without a price makes the cost a lower bound, in its own group and in the total: ≥, with the reason."""
+    writer = Writer(version="2.1.325")
+    writer.prompt("hi")
+    writer.say("Hello.", model="some-model-of-tomorrow")
+    writer.turn("hi", "Hello.")
+    saved(writer, claude_home)
+    groups, total = stats(command, "--by", "model")
+    assert {key: group["is_cost_partial"] for key, group in groups.items()} == {
+        "some-model-of-tomorrow": True,
+        MODEL: False,
+    }
+    assert total["is_cost_partial"]
+    out = command("stats", "--by", "model")[1]
+    assert re.search(r"some-model-of-t.*≥\$0\.0000", out)
+    assert "no price for some-model-of-tomorrow" in out
+
+
+def test_the_index_may_be_switched_off(claude_home, command, monkeypatch):
+    """With `index = false` the figures are the same, and no file is written."""
+    writer = Writer()
+    writer.turn("hi", "Hello.")
+    saved(writer, claude_home)
+    monkeypatch.setenv("TURNSPAN_INDEX", "0")
+    without = records(command, "stats", "--by", "session")
+    assert not list((claude_home / "turnspan").glob("index*"))
+    monkeypatch.delenv("TURNSPAN_INDEX")
+    assert records(command, "stats", "--by", "session") == without
+
+
+def test_an_empty_home_is_a_sentence(claude_home, command):
+    """Without sessions there is a sentence, and a total of nothing for programs."""
+    code, out, err = command("stats")
+    assert (code, out) == (0, "")
+    assert "no session has a turn" in err
+    groups, total = stats(command)
+    assert groups == {}
+    assert (total["turns"], total["cost_usd"], total["cache_hit_rate"]) == (0, 0.0, None)
+
+
+# ---- the table
+
+
+@pytest.mark.parametrize("width", [60, 72, 80, 100, 140, 220])
+def test_the_table_fits_the_terminal(claude_home, command, monkeypatch, width):
+    """From 60 columns on every grouping fits, with names cut; key, cost or calls, and a bar are always there."""
+    for number, name in enumerate(("織物" * 20, "x" * 90, "\x1b[31mred\x07")):
+        writer = Writer(session=f"5e55104a-0000-4000-8000-00000000000{number}", tag=f"s{number}",
+                        cwd=f"/home/ada/{name}", gitBranch=name)  # fmt: skip
+        writer.prompt(name)
+        writer.result(writer.call(f"mcp__{name}", {}), "bad", is_error=True)
+        writer.say("Done.", usage={"input_tokens": 10**9, "output_tokens": 10**8})
+        saved(writer, claude_home)
+    monkeypatch.setenv("COLUMNS", str(width))
+    for by in GROUPINGS:
+        lines = command("stats", "--by", by)[1].splitlines()
+        assert max(map(cells, lines)) <= width, by
+        assert lines[0].startswith(by.upper())
+        assert lines[-1].startswith("TOTAL")
+        assert any("█" in line for line in lines[1:-1]), by
+        assert ("CALLS" if by == "tool" else "COST") in lines[0]
+        assert not any("\x1b" in line or "\x07" in line for line in lines)
