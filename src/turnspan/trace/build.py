@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.trace import ids
+from turnspan.trace.activity import active_ns
 from turnspan.trace.facts import agent_arguments, failure_of, generation_facts, session_facts, tool_facts, turn_facts
 from turnspan.trace.model import (
     Facts,
@@ -145,12 +146,9 @@ class _Builder:
         else:
             name = f"Turn {turn.number}"
             root = root_of(self._trace_id)
+            totals, cost = self._add_below(turn, root)
             if turn.part == 0:
-                at = len(self._spans)
-                totals, cost = self._add_below(turn, root)
-                self._spans.insert(at, self._turn_span(turn, root, name, totals, cost))
-            else:
-                self._add_below(turn, root)
+                self._spans.insert(0, self._turn_span(turn, root, name, totals, cost))
         return Trace(
             trace_id=self._trace_id,
             name=name,
@@ -181,9 +179,14 @@ class _Builder:
             totals_cost_usd=cost,
             error="api_error" if failed is not None else None,
             error_message=(failed.error or "") if failed is not None else "",
-            facts={**turn_facts(turn), **({"partial": True} if self._is_partial else {})},
+            facts={**turn_facts(turn), **self._activity(), **({"partial": True} if self._is_partial else {})},
             links=links,
         )
+
+    def _activity(self) -> Facts:
+        """Return the active time of the spans below a turn; it is inferred (see `activity`)."""
+        active_ms = round(active_ns(map(_lasting, self._spans)) / 1e6)
+        return {"duration.active_ms": active_ms, "time.inferred": "active"} if active_ms else {}
 
     # ---- below a turn or an agent
 

@@ -180,7 +180,7 @@ def _span_record(span: Span, depth: int, began_ns: int, *, is_parent: bool) -> R
         "from_ms": (span.start_ns - began_ns) / 1e6,
         "ms": (span.end_ns - span.start_ns) / 1e6,
         "first_token_ms": (span.first_token_ns - span.start_ns) / 1e6 if span.first_token_ns is not None else None,
-        "is_inferred": "time.inferred" in span.facts,
+        "is_inferred": span.facts.get("time.inferred") == "start",
         "facts": {plain(name): plain(str(value)) for name, value in details_of(span).items()},
         "sections": [[label, plain(text)] for label, text in sections_of(span)],
     }
