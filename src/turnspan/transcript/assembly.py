@@ -36,8 +36,9 @@ feeds all rows after the sealed turn again, and the row arrives in state SEALED.
     pending, else in the turn of the row's parent.
 7.  The lines of a response can be split by a prompt or by another response (1.0.120). So a row that would seal a turn
     whose last response has no stop reason waits (`Wait`): further lines of that response, and results of its calls,
-    are taken first. It waits until a second new response, another prompt or an event. If an event sealed the turn
-    between the lines, the later ones are a response that `is_repeat`: its usage was exported with the first ones.
+    are taken first. It waits for some further rows, until the next prompt after an answer, or an event. If an event
+    sealed the turn between the lines, the later ones are a response that `is_repeat`: its usage was exported with the
+    first ones.
 
 A **further part** is a `Turn` with the same key and number, `part` > 0, and only new responses. There can be several at
 a time, of different turns, beside an open turn; all of them are sealed together.
