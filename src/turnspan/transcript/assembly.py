@@ -192,7 +192,7 @@ class Assembly:
 
     def _finish(self, turn: Turn) -> None:
         self._inline.finish(turn)
-        turn.is_repeat_suspect = bool(turn.times) and max(turn.times) <= self.memory.past.high_water_ns
+        turn.is_repeat_suspect = bool(turn.times) and min(turn.times) <= self.memory.past.high_water_ns
         self._context.describe(turn)
 
     # ---- the rows between two conversation rows

@@ -143,7 +143,7 @@ class Turn(msgspec.Struct):
     local_commands: tuple[str, ...] = ()
     is_interrupted: bool = False
     is_own: bool = False  # a further part whose rows were written into this file, though its turn was copied
-    is_repeat_suspect: bool = False  # all its times precede those of earlier turns
+    is_repeat_suspect: bool = False  # it began before the end of an earlier turn
     times: list[int] = []
 
     @property

@@ -48,12 +48,14 @@ class Preview:
         self._policy = target.mask
         known = state.peek(config.home, session.session_id) if is_safe_id(session.session_id) else None
         self._is_off = known is not None and known.is_off
-        self._copied = 0
+        self._copied = self._repeated = self._warmups = 0
 
     def traces(self, turn: int | None = None) -> Iterator[PreviewedTrace]:
         """Yield the traces in the order of export; with a number only those of that turn."""
         for piece in self._reading.pieces():
             self._copied += piece.copied
+            self._repeated += piece.repeated
+            self._warmups += piece.warmups
             for trace in piece.traces:
                 if turn is None or trace.name == f"Turn {turn}":
                     masked, counts = self._policy.masked(trace)
@@ -71,6 +73,10 @@ class Preview:
         noticed = self._reading.anomalies
         if self._copied:
             yield f"not shown: {count(self._copied, 'turn')} copied from other sessions, where they are shown"
+        if self._repeated:
+            yield f"not shown: {count(self._repeated, 'turn')} repeated in the same file"
+        if self._warmups:
+            yield f"not shown: {count(self._warmups, 'subagent')} that the client started by itself, to warm up"
         if noticed.unreadable:
             yield f"skipped: {count(noticed.unreadable, 'unreadable line')}"
         if noticed.oversized:
