@@ -299,7 +299,7 @@ def test_typed_ahead_words_are_a_turn_in_older_clients(version):
     writer = Writer(version=version)
     writer.turn("One.", "First.")
     writer.say("Second.")
-    assert shape(grouped(writer)) == [(1, "human", "One.", ["First."]), (2, "queued", None, ["Second."])]
+    assert shape(grouped(writer)) == [(1, "human", "One.", ["First."]), (2, "queued", "", ["Second."])]
 
 
 def test_what_a_hook_adds_is_not_a_prompt():

@@ -8,7 +8,7 @@ How an agent is linked to its call is described in `agent_links`. What is export
 | background | when it has finished | further spans of the launching turn's trace, below the call |
 | sent on by a later call (a message, a resume) | as if launched by that call | another agent span |
 | launched by an agent | with that agent, to a depth of 12 | spans below that agent's call |
-| linked to no call, with a label in its id (`acompact-…`) | when it has finished | a trace of its own |
+| linked to no call, with a label in its id (`acompact-…`) | when it has finished, if it said anything | own trace |
 | linked to no call, other | when the session is over or idle, and nothing in it is open | a trace of its own |
 | foreground, without a file (2.1.9 to 2.1.47) | as above, from `progress` rows | as above |
 | warm-up (2.0.x) | never; counted | - |
@@ -197,7 +197,7 @@ class Agents:
         if not runs.turns:
             return
         self.is_adding = True
-        turns = runs.turns
+        turns = self._with_content(file, runs.turns)
         if self._was_in_progress_rows(file):
             turns = without_responses(turns, progress_responses(self._session, file.agent_id))
         self.links.positions[file.agent_id] = runs.position
@@ -233,6 +233,12 @@ class Agents:
         return traces
 
     # ---- queries
+
+    def _with_content(self, file: AgentFile, turns: list[Turn]) -> list[Turn]:
+        """Return the runs of an agent, of one that the client started by itself only those with a response."""
+        if file.agent_id in self.links.launched or not sessions.label_of(file.agent_id):
+            return turns
+        return [turn for turn in turns if turn.responses]
 
     def _was_in_progress_rows(self, file: AgentFile) -> bool:
         """Whether an agent was exported from its session's progress rows before its file appeared."""

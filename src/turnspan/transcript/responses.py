@@ -51,7 +51,7 @@ def add_line(response: Response, row: Row, message: e.Message, exported: Sequenc
 def repeats(response: Response, message: e.Message) -> bool:
     """Whether a line contains nothing that a response does not have: the history was written again (VS Code).
 
-    Such a line can be a few lines of a text that the first one contains. Its time is that of the copy, mostly hours later.
+    Such a line can be a part of a text that the first one contains. Its time can be that of the copy, hours later.
     """
     calls = {call.id for call in response.calls}
     return all(

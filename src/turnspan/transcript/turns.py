@@ -140,6 +140,7 @@ class Turn(msgspec.Struct):
     titles: dict[str, str] = {}
     pull_request: str = ""
     tag: str = ""
+    agent: str = ""  # of the session (`--agent`); empty if it is the usual one
     local_commands: tuple[str, ...] = ()
     is_interrupted: bool = False
     is_own: bool = False  # a further part whose rows were written into this file, though its turn was copied
