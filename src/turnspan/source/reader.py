@@ -166,6 +166,9 @@ class Reading:
         """Add what can be exported to the draft, one turn or agent at a time."""
         self.size = os.fstat(descriptor).st_size
         self._is_cut = self.size > 0 and tail.read_at(descriptor, 1, self.size - 1) != b"\n"
+        if self.session.is_lost:
+            yield from self._remaining(open_ns=None)
+            return
         position = found_again(descriptor, self._draft.main)
         if position != self._draft.main:
             self.is_rewritten = True
@@ -177,6 +180,10 @@ class Reading:
                 yield
         open_ns = self._end(grouper)
         yield
+        yield from self._remaining(open_ns)
+
+    def _remaining(self, open_ns: int | None) -> Iterator[None]:
+        """Add agents that were not exported with a turn."""
         for traces in self._agents.remaining(open_ns=open_ns, has_unsealed=self._has_unsealed):
             self._draft.is_changed = True
             self._draft.add(*traces)
