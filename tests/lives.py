@@ -4,7 +4,7 @@ import json
 
 from reads import project_dirs, read
 
-from turnspan.source.sessions import sessions_in
+from turnspan.source.sessions import all_sessions
 from turnspan.transcript.grouping import Grouper
 from turnspan.transcript.lines import Anomalies, parse
 from turnspan.transcript.times import parse_time
@@ -34,7 +34,7 @@ class Life:
                 steps.append((latest, name, end))
         order = sorted(range(len(steps)), key=lambda at: (steps[at][0], at))
         self.steps = [steps[at][1:] for at in order]
-        sessions = [s.path.relative_to(projects) for project in project_dirs(projects) for s in sessions_in(project)]
+        sessions = [session.path.relative_to(projects) for session in all_sessions(projects)]
         self.answered = {name: answered_places(self.files[name]) for name in sessions}
 
     def sizes(self, count):

@@ -4,7 +4,7 @@ import msgspec
 
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
-from turnspan.source.sessions import SessionFile, sessions_in
+from turnspan.source.sessions import all_sessions, session_of
 
 
 def project_dirs(projects):
@@ -16,7 +16,7 @@ def read(path, progress=None, **ending):
     """Read a session once; return its traces and the progress. By default the session is over."""
     progress = progress or Progress()
     traces = []
-    for piece in Reading(SessionFile(path.stem, path), progress, Ending(**(ending or {"is_over": True}))).pieces():
+    for piece in Reading(session_of(path), progress, Ending(**(ending or {"is_over": True}))).pieces():
         traces += piece.traces
         progress = piece.progress
     return traces, progress
@@ -24,12 +24,7 @@ def read(path, progress=None, **ending):
 
 def one_pass(projects):
     """Return the traces of a tree, each session read once, from its start to its end."""
-    return [
-        trace
-        for project in project_dirs(projects)
-        for session in sessions_in(project)
-        for trace in read(session.path)[0]
-    ]
+    return [trace for session in all_sessions(projects, {}) for trace in read(session.path)[0]]
 
 
 def as_sent(trace, span):

@@ -463,11 +463,11 @@ DIFFERENCE = [
 KEYS = {
     "backfill": [
         "copied", "cut", "destinations", "given_up", "is_complete", "is_interrupted", "left", "masked", "off", "open",
-        "pending", "read_bytes", "refused", "resend_since", "seconds", "sessions", "spans", "tried", "turns",
-        "unreadable", "waiting",
+        "pending", "read_bytes", "refused", "repeated", "resend_since", "seconds", "sessions", "spans", "tried", "turns",
+        "unreadable", "waiting", "warmups",
     ],
     "dry run": ["destinations", "failed", "is_interrupted", "unreadable"],
-    "share": sorted([*TALLY, "bytes", "copied", "masked", "off", "sessions", "spans"]),
+    "share": sorted([*TALLY, "bytes", "copied", "masked", "off", "repeated", "sessions", "spans", "warmups"]),
     "verify": ["destinations", "differences", "failed", "is_complete"],
     "verified": ["acknowledged", "expected", "missing_spans", "off", "sessions", "stored"],
     "difference": DIFFERENCE,

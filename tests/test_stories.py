@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from reads import one_pass, project_dirs, spans
+from reads import one_pass, spans
 
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
-from turnspan.source.sessions import sessions_in
+from turnspan.source.sessions import all_sessions
 from turnspan.trace.model import Json, Media, Text
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
@@ -80,29 +80,28 @@ def used(usage):
 def render(projects):
     """Return the traces of every session of a story, as its golden file has them."""
     told = {}
-    for project in project_dirs(projects):
-        for session in sessions_in(project):
-            reading = Reading(session, Progress(), Ending(is_over=True))
-            traces = [trace for piece in reading.pieces() for trace in piece.traces]
-            anomalies = msgspec.structs.asdict(reading.anomalies)
-            del anomalies["places"]
-            anomalies["unknown"] = {" ".join(key): count for key, count in reading.anomalies.unknown.items()}
-            told[f"{project.name}/{session.session_id}"] = {
-                "noticed": {key: value for key, value in anomalies.items() if value},
-                "warmups": reading.warmups,
-                "traces": [
-                    {
-                        "trace": trace.trace_id.hex(),
-                        "name": trace.name,
-                        "session": trace.session_id,
-                        "client": trace.client_version,
-                        "tags": list(trace.tags),
-                        "facts": trace.facts,
-                        "spans": [render_span(span) for span in trace.spans],
-                    }
-                    for trace in traces
-                ],
-            }
+    for session in all_sessions(projects):
+        reading = Reading(session, Progress(), Ending(is_over=True))
+        traces = [trace for piece in reading.pieces() for trace in piece.traces]
+        anomalies = msgspec.structs.asdict(reading.anomalies)
+        del anomalies["places"]
+        anomalies["unknown"] = {" ".join(key): count for key, count in reading.anomalies.unknown.items()}
+        told[f"{session.project}/{session.session_id}"] = {
+            "noticed": {key: value for key, value in anomalies.items() if value},
+            "warmups": reading.warmups,
+            "traces": [
+                {
+                    "trace": trace.trace_id.hex(),
+                    "name": trace.name,
+                    "session": trace.session_id,
+                    "client": trace.client_version,
+                    "tags": list(trace.tags),
+                    "facts": trace.facts,
+                    "spans": [render_span(span) for span in trace.spans],
+                }
+                for trace in traces
+            ],
+        }
     return json.loads(json.dumps(told))
 
 

@@ -102,7 +102,7 @@ def report(config: Config, session: SessionFile, shipped: Shipped, marks: list[d
         "turns": shipped.turns,
         "spans": shipped.spans,
     }
-    for name in ("copied", "off", "refused", "cut", "kept_as"):
+    for name in ("copied", "repeated", "warmups", "off", "refused", "cut", "kept_as"):
         if getattr(shipped, name):
             facts[name] = getattr(shipped, name)
     for name, counts in (("masked", shipped.masked), ("noticed", shipped.noticed), ("unknown", shipped.unknown)):

@@ -55,6 +55,8 @@ class Shipped(msgspec.Struct):
     turns: int = 0
     spans: int = 0
     copied: int = 0
+    repeated: int = 0
+    warmups: int = 0
     off: int = 0
     refused: int = 0
     cut: int = 0
@@ -86,6 +88,8 @@ class Shipped(msgspec.Struct):
             turns=self.turns + later.turns,
             spans=self.spans + later.spans,
             copied=self.copied + later.copied,
+            repeated=self.repeated + later.repeated,
+            warmups=self.warmups + later.warmups,
             refused=self.refused + later.refused,
             cut=self.cut + later.cut,
             masked={rule: self.masked.get(rule, 0) + later.masked.get(rule, 0) for rule in self.masked | later.masked},
@@ -285,6 +289,8 @@ class _Export:
         if delivery.stopped is None:
             self.shipped.turns += piece.turns
             self.shipped.copied += piece.copied
+            self.shipped.repeated += piece.repeated
+            self.shipped.warmups += piece.warmups
             self._commit(
                 progress=piece.progress,
                 arrived=(),

@@ -183,6 +183,8 @@ class Rest:
         self._is_resend = is_resend
         self.cwd = ""
         self.copied = 0
+        self.repeated = 0
+        self.warmups = 0
         self.off = 0
         self.has_open_turn = False
         self.unreadable = 0  # lines
@@ -213,6 +215,8 @@ class Rest:
         reading = Reading(session, cursor.progress, self.ending, target.prices, was_sent)
         for piece in reading.pieces():
             self.copied += piece.copied
+            self.repeated += piece.repeated
+            self.warmups += piece.warmups
             unsent: list[tuple[Trace, Trace]] = []
             for trace in piece.traces:
                 self.cwd = self.cwd or trace.cwd

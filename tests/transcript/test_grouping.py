@@ -299,7 +299,7 @@ def test_typed_ahead_words_are_a_turn_in_older_clients(version):
     writer = Writer(version=version)
     writer.turn("One.", "First.")
     writer.say("Second.")
-    assert shape(grouped(writer)) == [(1, "human", "One.", ["First."]), (2, "queued", None, ["Second."])]
+    assert shape(grouped(writer)) == [(1, "human", "One.", ["First."]), (2, "queued", "", ["Second."])]
 
 
 def test_what_a_hook_adds_is_not_a_prompt():
@@ -605,3 +605,19 @@ def test_a_grouper_continues_from_what_was_remembered():
         again.append(rest.seal())
         assert again == sealed[number + 1 :]
     assert Grouper("s", Carry()).seal() is None
+
+
+def test_a_copy_of_a_response_does_not_make_it_last_for_hours():
+    """History that is repeated in the same file, a row for each text, does not extend the response that waits."""
+    writer = Writer(version="1.0.120")
+    writer.prompt("Describe both.")
+    writer.say("The warp.\nThe weft.", message="msg_both")
+    writer.wait(3 * 3600)
+    writer.parent = None
+    writer.prompt("Describe both.")
+    writer.say("The warp.", message="msg_both")
+    writer.say("The weft.", message="msg_both")
+    turns = grouped(writer)
+    response = turns[0].responses[0]
+    assert response.last_ns == response.first_ns
+    assert len(response.parts) == 1

@@ -120,7 +120,7 @@ class GenAI:
             out.put("gen_ai.tool.name", span.name)
             out.attributes["gen_ai.tool.type"] = "function"
         elif kind is Kind.TURN:
-            out.attributes["gen_ai.agent.name"] = AGENT_NAME
+            out.put("gen_ai.agent.name", str(trace.facts.get("agent") or AGENT_NAME))
         elif kind is Kind.AGENT:
             out.put("gen_ai.agent.name", span.name)
         if span.input is not None:

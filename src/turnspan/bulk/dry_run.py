@@ -40,6 +40,8 @@ class Share(msgspec.Struct):
     masked: dict[str, int] = {}  # how often each rule would mask something
     off: int = 0  # traces that are switched off
     copied: int = 0
+    repeated: int = 0
+    warmups: int = 0
     cwd: str = ""  # working directory of the first trace
 
     def add(self, other: Share) -> None:
@@ -50,6 +52,8 @@ class Share(msgspec.Struct):
         self.bytes += other.bytes
         self.off += other.off
         self.copied += other.copied
+        self.repeated += other.repeated
+        self.warmups += other.warmups
         self.cwd = self.cwd or other.cwd
         add_counts(self.masked, other.masked)
 
@@ -141,8 +145,10 @@ class Previewer:
             if parent.is_stopping:
                 shipped.is_interrupted = True
                 break
-        share.copied, share.off, share.cwd = rest.copied, rest.off, rest.cwd
-        shipped.spans, shipped.copied, shipped.off, shipped.masked = share.spans, share.copied, share.off, share.masked
+        share.off, share.cwd = rest.off, rest.cwd
+        share.copied, share.repeated, share.warmups = rest.copied, rest.repeated, rest.warmups
+        shipped.copied, shipped.repeated, shipped.warmups = rest.copied, rest.repeated, rest.warmups
+        shipped.spans, shipped.off, shipped.masked = share.spans, share.off, share.masked
         shipped.has_unsealed = rest.has_open_turn
         shipped.noticed = {"unreadable": rest.unreadable}
         return shipped

@@ -111,9 +111,10 @@ def _named(projects: Path, paths: Sequence[Path], unread: dict[str, str]) -> Ite
             yield from inside
             continue
         os.close(tail.open_regular(path))
-        if path.suffix != ".jsonl" or path.name.startswith("agent-"):
+        session = sessions.session_of(path.absolute())
+        if path.suffix != ".jsonl" or not sessions.is_independent(session):
             raise TranscriptError(f"{str(path)!r} is not a session's transcript", hint="name a session's .jsonl file")
-        yield _checked(sessions.session_of(path.absolute()))
+        yield _checked(session)
 
 
 def _below(root: Path, found: Iterable[SessionFile]) -> Iterator[SessionFile]:

@@ -57,7 +57,7 @@ def backfill_lines(totals: Totals, destinations: Sequence[str], seconds: float) 
     )
     if totals.open:
         yield f"  {count(totals.open, 'session')} with a turn in progress: its hook or a later backfill sends it"
-    yield from _skipped(totals.copied, totals.off)
+    yield from _skipped(totals)
     if totals.masked:
         yield f"  masked: {_rules(totals.masked)}"
     if totals.cut:
@@ -75,11 +75,15 @@ def backfill_lines(totals: Totals, destinations: Sequence[str], seconds: float) 
         yield f"{count(totals.pending, 'session')} not finished: run the same command{since} to continue"
 
 
-def _skipped(copied: int, off: int) -> Iterator[str]:
-    if copied:
-        yield f"  {count(copied, 'turn')} skipped: copied from other sessions and exported from there"
-    if off:
-        yield f"  {count(off, 'trace')} skipped: switched off"
+def _skipped(found: Totals | Share) -> Iterator[str]:
+    if found.copied:
+        yield f"  {count(found.copied, 'turn')} skipped: copied from other sessions and exported from there"
+    if found.repeated:
+        yield f"  {count(found.repeated, 'turn')} skipped: repeated in the same file"
+    if found.warmups:
+        yield f"  {count(found.warmups, 'subagent')} skipped: warm-ups, which the client starts by itself"
+    if found.off:
+        yield f"  {count(found.off, 'trace')} skipped: switched off"
 
 
 def _unreadable(totals: Totals) -> Iterator[str]:
@@ -115,7 +119,7 @@ def dry_run_lines(found: DryRun, planned: int) -> Iterator[str]:
         yield from _table(("PROJECT", "SESSIONS", *_FIGURES, "MB"), [*rows, ("all", *_cells(total))])
         if total.masked:
             yield f"  to be masked: {_rules(total.masked)}"
-        yield from _skipped(total.copied, total.off)
+        yield from _skipped(total)
     yield from _unreadable(found.totals)
     yield from _named("cannot be read", found.totals.left)
 

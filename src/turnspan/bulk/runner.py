@@ -92,6 +92,8 @@ class Totals(msgspec.Struct):
     turns: int = 0  # these and spans: of all destinations together
     spans: int = 0
     copied: int = 0  # turns that belong to another session and are exported from there
+    repeated: int = 0  # turns that are in a file twice
+    warmups: int = 0  # subagents that the client started by itself, to warm up
     off: int = 0  # traces of directories that are switched off
     open: int = 0  # sessions with a turn in progress: its hook will send it
     refused: int = 0
@@ -235,6 +237,8 @@ class Runner:
             self._account(job, shipped)
         # A trace that is not exported counts once, however many destinations there are.
         totals.copied += max((shipped.copied for shipped in outcome.shipped), default=0)
+        totals.repeated += max((shipped.repeated for shipped in outcome.shipped), default=0)
+        totals.warmups += max((shipped.warmups for shipped in outcome.shipped), default=0)
         totals.off += max((shipped.off for shipped in outcome.shipped), default=0)
         unreadable = max((shipped.unreadable for shipped in outcome.shipped), default=0)
         if unreadable:

@@ -67,14 +67,14 @@ def backfill(
 
     Exit code: 0 if everything was acknowledged, 1 if not, 130 after Ctrl-C.
 
-    --json, one object: destinations seconds sessions tried turns spans copied off
-    open refused cut masked{rule: times} unreadable{session: lines}
+    --json, one object: destinations seconds sessions tried turns spans copied repeated
+    warmups off open refused cut masked{rule: times} unreadable{session: lines}
     left{session or project: why} given_up{destination: why} pending read_bytes
     waiting is_interrupted is_complete
     resend_since (null unless a --resend is not complete)
     With --dry-run: destinations{name: total projects{directory: …}} failed
     is_interrupted; total and each project have sessions, spans, bytes, masked, off,
-    copied and the figures of `turnspan sessions --json`.
+    copied, repeated, warmups and the figures of `turnspan sessions --json`.
     """
     from turnspan.bulk.backfill import run
     from turnspan.bulk.plan import age_warning, make_plan

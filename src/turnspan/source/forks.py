@@ -9,7 +9,7 @@ Claude Code copies history when a session is resumed into a new file, forked or 
 | `/branch`, SDK fork | same / new | new | same | - | 3: `forkedFrom` names another session |
 | later forks without a mark | same | new | same | - | 4: another file had the uuid first |
 | 2.1.325, `--fork-session` | same | new | same | not copied | 4; its responses name requests of another file |
-| in place: VS Code resume (2.1.11) | new | same | same | - | 5: the same response ids earlier in the file |
+| in place: VS Code resume (2.1.11) | new | same | same | - | 5: the same response ids, or prompt, earlier in the file |
 | in place: streams before 1.0.86 | new | same | new | - | 5 |
 
 `is_copied` tries 3, 2, 1 and 4 in this order; `repeats_itself` is 5. The rules behind them:
@@ -32,6 +32,7 @@ Claude Code copies history when a session is resumed into a new file, forked or 
 from __future__ import annotations
 
 from bisect import bisect_right
+from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
@@ -45,15 +46,17 @@ from turnspan.source.scan import (
     lines,
     modified_ns,
     row_as,
+    rows_with,
     stamp_of,
     time_range,
 )
 from turnspan.source.sessions import SessionFile, is_safe_id, session_names, session_of, sessions_in
 from turnspan.transcript.classify import copies_anew
-from turnspan.transcript.entries import ForkedFrom  # noqa: TC001  msgspec resolves field types when a struct is made
+from turnspan.transcript.entries import ForkedFrom, blocks, plain_text
+from turnspan.transcript.lines import Anomalies, parse
 from turnspan.transcript.resume import TurnRef
 from turnspan.transcript.times import parse_time
-from turnspan.transcript.turns import version_of
+from turnspan.transcript.turns import Happening, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -191,8 +194,41 @@ def repeats_itself(turn: Turn, session: SessionFile) -> bool:
         return False
     if turn.prompt_uuid and contains_id(session.path, turn.prompt_uuid, before=turn.start.offset):
         return True
-    ids = [response.key for response in turn.responses]
-    return bool(ids) and all(contains_id(session.path, key, key="id", before=turn.start.offset) for key in ids)
+    if turn.responses:
+        return all(_is_before(turn, session, response.key) for response in turn.responses)
+    return turn.is_repeat_suspect and _has_prompt_before(turn, session.path)
+
+
+def drop_repeated(turn: Turn, session: SessionFile) -> None:
+    """Remove the responses that are in the same file before: the turn was running when the history was repeated.
+
+    The results of their calls are kept as late ones, unless they are in the file before as well.
+    """
+    if not turn.is_repeat_suspect or turn.part > 0:
+        return
+    repeated = [response for response in turn.responses if _is_before(turn, session, response.key)]
+    turn.responses = [response for response in turn.responses if response not in repeated]
+    for call in (call for response in repeated for call in response.calls):
+        if call.result is not None and not _is_before(turn, session, call.id, key="tool_use_id"):
+            fact: dict[str, str | int | float] = {"unknown_call_id": call.id}
+            turn.happenings.append(Happening("late_result", call.id, call.result.time_ns, call.result.text, fact))
+
+
+def _is_before(turn: Turn, session: SessionFile, needle: str, key: str = "id") -> bool:
+    return contains_id(session.path, needle, key=key, before=turn.start.offset)
+
+
+def _has_prompt_before(turn: Turn, path: Path) -> bool:
+    """Whether a prompt is in the file before, with the same time: VS Code repeats a prompt in a row for each block."""
+    prompt = turn.prompt
+    if prompt is None or prompt.time_ns is None:
+        return False
+    when = datetime.fromtimestamp(prompt.time_ns / 1e9, tz=UTC).isoformat(timespec="milliseconds")
+    for line in rows_with(path, when.replace("+00:00", "Z").encode(), 0, turn.start.offset):
+        for entry in parse(line, Anomalies()):
+            if entry.type == "user" and entry.message is not None and prompt.text in plain_text(blocks(entry.message)):
+                return True
+    return False
 
 
 def _overlapping(turn: Turn, session: SessionFile) -> Iterator[SessionFile]:

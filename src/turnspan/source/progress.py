@@ -75,4 +75,6 @@ class Piece(msgspec.Struct, frozen=True):
     traces: "list[Trace]"
     progress: Progress
     turns: int = 0
-    copied: int = 0
+    copied: int = 0  # turns that are exported from another session
+    repeated: int = 0  # turns that are in the file twice
+    warmups: int = 0  # subagents that the client started by itself, to warm up (2.0.x)

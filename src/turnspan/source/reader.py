@@ -30,7 +30,6 @@ from turnspan.transcript.lines import Anomalies
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from turnspan.source.agent_links import Links
     from turnspan.source.sessions import SessionFile
     from turnspan.trace.cost import Prices
     from turnspan.trace.model import Trace
@@ -55,6 +54,8 @@ class _Draft(msgspec.Struct):
     spans: int = 0
     turns: int = 0
     copied: int = 0
+    repeated: int = 0
+    warmups: int = 0  # of all pieces
 
     @property
     def carry(self) -> Carry:
@@ -66,20 +67,22 @@ class _Draft(msgspec.Struct):
         self.traces += traces
         self.spans += sum(len(trace.spans) for trace in traces)
 
-    def leave_out(self, turn: Turn) -> None:
-        """Count a copied turn; its later parts are skipped as well."""
-        self.copied += turn.part == 0
+    def leave_out(self, turn: Turn, *, is_copied: bool) -> None:
+        """Count a turn that is copied, or else repeated in the file; its later parts are skipped as well."""
+        self.copied += is_copied and turn.part == 0
+        self.repeated += not is_copied and turn.part == 0
         self.left_out = (*self.left_out, turn.number)[-_REMEMBERED_LEFT_OUT:]
 
-    def finish(self, descriptor: int, links: Links) -> Piece:
+    def finish(self, descriptor: int, agents: Agents) -> Piece:
         """Return the piece; the next one begins where it ends."""
         if self.last is not None:
             self.main = position_behind(descriptor, self.last)
-        positions, launched = links.snapshot()
+        positions, launched = agents.links.snapshot()
         progress = Progress(self.main, self.is_own, positions, launched, self.left_out)
-        piece = Piece(self.traces, progress, self.turns, self.copied)
-        self.last, self.is_changed = None, False
-        self.traces, self.spans, self.turns, self.copied = [], 0, 0, 0
+        warmups = agents.warmups - self.warmups
+        piece = Piece(self.traces, progress, self.turns, self.copied, self.repeated, warmups)
+        self.last, self.is_changed, self.warmups = None, False, agents.warmups
+        self.traces, self.spans, self.turns, self.copied, self.repeated = [], 0, 0, 0, 0
         return piece
 
 
@@ -150,14 +153,14 @@ class Reading:
         try:
             for is_end in self._steps(descriptor):
                 if self._draft.spans >= PIECE_SPANS or (is_end and is_end_apart and self._draft.is_changed):
-                    yield self._draft.finish(descriptor, self._agents.links)
+                    yield self._draft.finish(descriptor, self._agents)
             self.is_finished = True
             if self._draft.is_changed:
-                yield self._draft.finish(descriptor, self._agents.links)
+                yield self._draft.finish(descriptor, self._agents)
         except OSError:
             is_adding = self._draft.is_adding or self._agents.is_adding
             if self._draft.is_changed and not is_adding:  # what precedes the spot that cannot be read
-                yield self._draft.finish(descriptor, self._agents.links)
+                yield self._draft.finish(descriptor, self._agents)
             raise
         finally:
             os.close(descriptor)
@@ -166,6 +169,10 @@ class Reading:
         """Add what can be exported to the draft, one turn or agent at a time; yield True before and after the end."""
         self.size = os.fstat(descriptor).st_size
         self._is_cut = self.size > 0 and tail.read_at(descriptor, 1, self.size - 1) != b"\n"
+        if self.session.is_lost:
+            self.is_at_end = self.is_behind_end = True
+            yield from self._remaining(open_ns=None)
+            return
         position = found_again(descriptor, self._draft.main)
         if position != self._draft.main:
             self.is_rewritten = True
@@ -180,6 +187,10 @@ class Reading:
         open_ns = self._end(grouper)
         yield True
         self.is_behind_end = True
+        yield from self._remaining(open_ns)
+
+    def _remaining(self, open_ns: int | None) -> Iterator[bool]:
+        """Add agents that were not exported with a turn."""
         for traces in self._agents.remaining(open_ns=open_ns, has_unsealed=self._has_unsealed):
             self._draft.is_changed = True
             self._draft.add(*traces)
@@ -242,9 +253,10 @@ class Reading:
             may_be_copied = turn.part == 0 and (not draft.is_own or forks.is_foreign(turn, self.session))
             is_copied = may_be_copied and forks.is_copied(turn, self.session, self._was_sent)
             if is_copied or forks.repeats_itself(turn, self.session):
-                draft.leave_out(turn)
+                draft.leave_out(turn, is_copied=is_copied)
                 self._skipped |= identities(turn)
                 continue
+            forks.drop_repeated(turn, self.session)
             if turn.previous is not None and turn.previous.number in draft.left_out:
                 turn.previous = forks.original_ref(turn.previous, self.session)
             draft.is_own = True

@@ -5,6 +5,7 @@ Rules:
 - Ids that become paths are checked; only regular files below the projects directory are opened, symlinks resolved.
 - The slug of a project is never computed: directories are listed.
 - A renamed file still belongs to the session that its rows name, wherever all sessions are listed.
+- A session whose own transcript is missing is found by its subagents' files: its path is that of one of them.
 - A project that cannot be listed hides no other: the caller gets the reason in `unread`.
 """
 
@@ -42,9 +43,20 @@ class SessionFile(msgspec.Struct, frozen=True):
     path: Path
 
     @property
+    def is_lost(self) -> bool:
+        """Whether its own transcript is missing: the path is that of a subagent."""
+        return self.path.name.startswith("agent-")
+
+    @property
+    def directory(self) -> Path:
+        """Its project directory."""
+        folders = self.path.parents if self.is_lost else ()
+        return next((folder.parent for folder in folders if folder.name == self.session_id), self.path.parent)
+
+    @property
     def project(self) -> str:
         """The name of its project directory."""
-        return self.path.parent.name
+        return self.directory.name
 
 
 def is_safe_id(text: str) -> bool:
@@ -141,16 +153,18 @@ def session_names(directory: Path) -> tuple[str, ...]:
         raise TranscriptError(f"cannot list {str(directory)!r}: {error.strerror}") from error
 
 
-def _listed(directory: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of session and agent transcripts in a directory, cached until it changes."""
+def _listed(directory: Path) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return the names of session and agent transcripts, and of sessions' folders, cached until they change."""
     return _listing(str(directory), directory.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=1 << 9)  # a backfill asks for the same directories with every session
-def _listing(directory: str, _changed_ns: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    names = sorted(name for name in os.listdir(directory) if name.endswith(".jsonl"))  # noqa: PTH208
+def _listing(directory: str, _changed_ns: int) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    listed = sorted(os.listdir(directory))  # noqa: PTH208
+    names = [name for name in listed if name.endswith(".jsonl")]
     agents = tuple(name for name in names if name.startswith("agent-") and is_safe_id(name[6:-6]))
-    return tuple(name for name in names if not name.startswith("agent-") and is_safe_id(name[:-6])), agents
+    sessions = tuple(name for name in names if not name.startswith("agent-") and is_safe_id(name[:-6]))
+    return sessions, agents, tuple(name for name in listed if len(name) == 36 and _UUID.fullmatch(name))
 
 
 def all_sessions(projects: Path, unread: dict[str, str] | None = None) -> Iterator[SessionFile]:
@@ -163,11 +177,43 @@ def all_sessions(projects: Path, unread: dict[str, str] | None = None) -> Iterat
         raise TranscriptError(f"cannot list {str(projects)!r}: {error.strerror}") from error
     for name in names:
         try:
-            yield from (session_of(session.path) for session in sessions_in(projects / name))
+            found = [session_of(session.path) for session in sessions_in(projects / name)]
+            yield from found
+            yield from _lost_sessions(projects / name, {session.session_id for session in found})
         except TranscriptError as error:
             if unread is None:
                 raise
             unread[name] = str(error)
+
+
+def _lost_sessions(directory: Path, known: set[str]) -> Iterator[SessionFile]:
+    """Yield the sessions of a project of which only the files of subagents are left."""
+    try:
+        folders, flat = _listed(directory)[2], _flat_agents(str(directory), directory.stat().st_mtime_ns).by_session
+    except OSError:
+        return
+    found: dict[str, SessionFile] = {}
+    for folder in folders:
+        if folder not in known:
+            files = agent_files(SessionFile(folder, directory / f"{folder}.jsonl"))
+            if files:
+                found[folder] = SessionFile(folder, min(file.path for file in files.values()))
+    taken = {name for session_id in known for name in flat.get(session_id.encode(), ())}
+    for raw, names in sorted(flat.items()):
+        session_id = raw.decode("ascii", "replace")
+        left = [name for name in names if name not in taken and _stays_in(directory / name, directory.parent)]
+        if left and is_safe_id(session_id) and session_id not in known:
+            found.setdefault(session_id, SessionFile(session_id, directory / left[0]))
+    yield from found.values()
+
+
+def is_independent(session: SessionFile) -> bool:
+    """Whether a transcript is a session's own, or that of a subagent that names a session without a transcript."""
+    if not session.is_lost:
+        return True
+    if session.session_id == session.path.stem:
+        return False  # it names none
+    return all(session_of(other.path).session_id != session.session_id for other in sessions_in(session.directory))
 
 
 def _may_be_project(entry: os.DirEntry[str]) -> bool:
@@ -179,9 +225,9 @@ def _may_be_project(entry: os.DirEntry[str]) -> bool:
 
 def each_once(found: Iterable[SessionFile]) -> list[SessionFile]:
     """Return one file for each session: the longest, and of equals the one named after the session."""
-    once: dict[str, tuple[tuple[int, bool], SessionFile]] = {}
+    once: dict[str, tuple[tuple[bool, int, bool], SessionFile]] = {}
     for session in found:
-        rank = stamp_of(str(session.path))[0], session.path.stem == session.session_id
+        rank = not session.is_lost, stamp_of(str(session.path))[0], session.path.stem == session.session_id
         if session.session_id not in once or once[session.session_id][0] < rank:
             once[session.session_id] = rank, session
     return [session for _, session in once.values()]
@@ -224,7 +270,7 @@ def agent_files(session: SessionFile) -> dict[str, AgentFile]:
     Every event needs them, and there can be a thousand: so no `Path` objects, and no system call per file.
     """
     found: dict[str, AgentFile] = {}
-    own, projects = session.path.parent / session.session_id, session.path.parent.parent
+    own, projects = session.directory / session.session_id, session.directory.parent
     waiting = [str(own / "subagents")]
     if not _stays_in(own, projects) or not _stays_in(waiting[0], projects):
         return found
@@ -250,13 +296,13 @@ def flat_agent_file(session: SessionFile, agent_id: str) -> AgentFile | None:
     """Return a subagent's file next to its session (2.0.28 to 2.1.1)."""
     if not is_safe_id(agent_id):
         return None
-    path = session.path.parent / f"agent-{agent_id}.jsonl"
+    path = session.directory / f"agent-{agent_id}.jsonl"
     return AgentFile(agent_id, str(path)) if path.is_file() and _stays_in(path, path.parent.parent) else None
 
 
 def flat_agent_files(session: SessionFile, since_ns: int = 0) -> Iterator[AgentFile]:
     """Yield the subagents next to a session that name it and were written to since a time."""
-    directory = session.path.parent
+    directory = session.directory
     try:
         found = _flat_agents(str(directory), directory.stat().st_mtime_ns)
     except OSError:
@@ -376,7 +422,8 @@ def session_of(path: Path) -> SessionFile:
 
 
 def _latest(projects: Path, cwd: Path | None, unread: dict[str, str] | None) -> SessionFile:
-    candidates = sorted(all_sessions(projects, unread), key=lambda s: modified_ns(s.path), reverse=True)
+    found = (session for session in all_sessions(projects, unread) if not session.is_lost)
+    candidates = sorted(found, key=lambda s: modified_ns(s.path), reverse=True)
     if not candidates:
         raise TranscriptError(f"no transcripts found in {projects}", hint="give the path of a transcript")
     if cwd is not None:

@@ -8,9 +8,10 @@ How an agent is linked to its call is described in `agent_links`. What is export
 | background | when it has finished | further spans of the launching turn's trace, below the call |
 | sent on by a later call (a message, a resume) | as if launched by that call | another agent span |
 | launched by an agent | with that agent, to a depth of 12 | spans below that agent's call |
-| linked to no call, with a label in its id (`acompact-…`) | when it has finished | a trace of its own |
+| linked to no call, with a label in its id (`acompact-…`) | when it has finished, if it said anything | own trace |
 | linked to no call, other | when the session is over or idle, and nothing in it is open | a trace of its own |
 | foreground, without a file (2.1.9 to 2.1.47) | as above, from `progress` rows | as above |
+| of a session whose own file is missing | as if linked to no call, with the agents that it launched | own trace |
 | warm-up (2.0.x) | never; counted | - |
 
 Rules:
@@ -39,7 +40,7 @@ from turnspan.source import sessions
 from turnspan.source.agent_links import Links, Parent
 from turnspan.source.agent_progress import progress_agents, progress_responses, without_responses
 from turnspan.source.agent_runs import Runs, identities, read_runs, started_ns
-from turnspan.source.scan import first_row_time_ns, last_time_ns
+from turnspan.source.scan import first_row_time_ns, first_time_ns, last_time_ns
 from turnspan.trace.build import Agent, Launch, build_agent, trace_of_agent
 from turnspan.trace.facts import agent_arguments
 from turnspan.transcript.classify import WARMUP
@@ -179,6 +180,8 @@ class Agents:
         files = dict(self.links.files)
         if not self.has_unsealed and (self._ending.is_over or self._is_idle(self._session.path)):
             files |= {file.agent_id: file for file in sessions.flat_agent_files(self._session)}
+        if self._session.is_lost:  # an agent before those that it launched
+            files = dict(sorted(files.items(), key=lambda pair: (first_time_ns(pair[1].path) or 0, pair[0])))
         return files
 
     def _export(self, file: AgentFile, open_ns: int | None) -> Iterator[list[Trace]]:
@@ -197,7 +200,7 @@ class Agents:
         if not runs.turns:
             return
         self.is_adding = True
-        turns = runs.turns
+        turns = self._with_content(file, runs.turns)
         if self._was_in_progress_rows(file):
             turns = without_responses(turns, progress_responses(self._session, file.agent_id))
         self.links.positions[file.agent_id] = runs.position
@@ -234,6 +237,12 @@ class Agents:
 
     # ---- queries
 
+    def _with_content(self, file: AgentFile, turns: list[Turn]) -> list[Turn]:
+        """Return the runs of an agent, of one that the client started by itself only those with a response."""
+        if file.agent_id in self.links.launched or not sessions.label_of(file.agent_id):
+            return turns
+        return [turn for turn in turns if turn.responses]
+
     def _was_in_progress_rows(self, file: AgentFile) -> bool:
         """Whether an agent was exported from its session's progress rows before its file appeared."""
         launched = self.links.launched.get(file.agent_id, ())
@@ -253,7 +262,7 @@ class Agents:
         turn = turns[0]
         if len(turns) > 1 or turn.prompt is not None:
             return len(turns) == 1 and turn.prompt is not None and turn.prompt.text.strip() == WARMUP
-        if not turn.version.startswith("2.0.") or file.agent_id in self.links.launched:
+        if not turn.version.startswith("2.0.") or file.agent_id in self.links.launched or self._session.is_lost:
             return False
         called_ns = first_row_time_ns(self._session.path, *(("name", b'"%b"' % name.encode()) for name in AGENT_TOOLS))
         return called_ns is None or max(turn.times, default=0) < called_ns

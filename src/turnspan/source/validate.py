@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from turnspan.errors import TranscriptError
 from turnspan.source import tail
+from turnspan.source.sessions import is_independent, session_of
 from turnspan.transcript.lines import Anomalies, is_record, parse
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ _WHERE: Final = "transcripts are the .jsonl files below ~/.claude/projects; `tur
 
 
 def require_transcript(path: Path) -> None:
-    """Raise TranscriptError if a file is not a session's transcript."""
+    """Raise TranscriptError if a file is not a session's transcript, nor that of a subagent whose session is lost."""
     descriptor = tail.open_regular(path)
     try:
         size = os.fstat(descriptor).st_size
@@ -28,7 +29,8 @@ def require_transcript(path: Path) -> None:
             raise TranscriptError(f"{str(path)!r} {_reason(size, head)}", hint=_WHERE)
     finally:
         os.close(descriptor)
-    if path.name.startswith("agent-"):
+    session = session_of(path)
+    if not is_independent(session):
         raise TranscriptError(
             f"{str(path)!r} is the transcript of a subagent", hint="show the session that launched it"
         )

@@ -9,7 +9,9 @@ Rules:
 - Times are the transcript's own. A start that had to be inferred says so; an end never precedes its start, and a span
   of no length lasts 1 ns: Jaeger warns of a negative duration otherwise.
 - Where the work of an agent is in no file, its call, the turn and the session say `partial`.
-- Background agents are not in their turn's totals: the turn is exported before they finish.
+- Background agents are not in their turn's totals: the turn is exported before they finish. Such totals are marked as
+  incomplete. What a further part adds is not in them either: its generations say `part`, and nothing that was sent
+  before changes.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.trace import ids
+from turnspan.trace.activity import active_ns
 from turnspan.trace.facts import agent_arguments, failure_of, generation_facts, session_facts, tool_facts, turn_facts
 from turnspan.trace.model import (
     Facts,
@@ -145,12 +148,9 @@ class _Builder:
         else:
             name = f"Turn {turn.number}"
             root = root_of(self._trace_id)
+            totals, cost = self._add_below(turn, root)
             if turn.part == 0:
-                at = len(self._spans)
-                totals, cost = self._add_below(turn, root)
-                self._spans.insert(at, self._turn_span(turn, root, name, totals, cost))
-            else:
-                self._add_below(turn, root)
+                self._spans.insert(0, self._turn_span(turn, root, name, totals, cost))
         return Trace(
             trace_id=self._trace_id,
             name=name,
@@ -181,9 +181,14 @@ class _Builder:
             totals_cost_usd=cost,
             error="api_error" if failed is not None else None,
             error_message=(failed.error or "") if failed is not None else "",
-            facts={**turn_facts(turn), **({"partial": True} if self._is_partial else {})},
+            facts={**turn_facts(turn), **self._activity(), **({"partial": True} if self._is_partial else {})},
             links=links,
         )
+
+    def _activity(self) -> Facts:
+        """Return the active time of the spans below a turn; it is inferred (see `activity`)."""
+        active_ms = round(active_ns(map(_lasting, self._spans)) / 1e6)
+        return {"duration.active_ms": active_ms, "time.inferred": "active"} if active_ms else {}
 
     # ---- below a turn or an agent
 
@@ -203,6 +208,8 @@ class _Builder:
                 tool = self._add_tool(call, span, is_partial=_is_partial(call, agents))
                 for launched in agents:
                     totals += self._add_agent_turns(launched, tool.span_id, costs)
+                if _runs_on(call):
+                    totals = msgspec.structs.replace(totals, is_incomplete=True)
                 if call.result is not None:
                     asked.append(Message("tool", (ToolResult(call.id, call.result.text),)))
         for happening in turn.happenings:
@@ -242,7 +249,7 @@ class _Builder:
             first_token_ns=first_token,
             error="api_error" if response.error is not None else None,
             error_message=response.error or "",
-            facts=generation_facts(response, finish),
+            facts={**generation_facts(response, finish), **({"part": turn.part} if turn.part else {})},
         )
 
     def _add_tool(self, call: Call, generation: Span, *, is_partial: bool) -> Span:
@@ -384,6 +391,8 @@ def _request_times(turn: Turn, response: Response) -> tuple[int, int]:
     if response.request_ns is not None:
         return response.request_ns, max(response.request_ns, end)
     start = response.trigger_ns if response.trigger_ns is not None else first
+    if turn.part == 0:
+        start = max(start, _bounds(turn)[0])
     if start > end:
         start = min(first, end)  # an impossible order
     return start, end
@@ -395,6 +404,12 @@ def _is_partial(call: Call, agents: Sequence[Agent]) -> bool:
     if call.name not in AGENT_TOOLS or result is None or result.is_error or result.is_background:
         return False
     return not agents or any(agent.is_partial for agent in agents)
+
+
+def _runs_on(call: Call) -> bool:
+    """Whether a call launched an agent in the background, or resumed one."""
+    result = call.result
+    return result is not None and result.is_background and (call.name in AGENT_TOOLS or result.agent_id is not None)
 
 
 def _finish_reason(response: Response) -> str:

@@ -136,7 +136,7 @@ def session_facts(turn: Turn) -> Facts:
     for name, value in (
         ("title", title), ("cwd", turn.cwd), ("git_branch", turn.git_branch), ("slug", turn.slug),
         ("entrypoint", turn.entrypoint), ("client_version", turn.version),
-        ("previous_session", turn.previous_session), ("pull_request", turn.pull_request),
+        ("previous_session", turn.previous_session), ("pull_request", turn.pull_request), ("agent", turn.agent),
     ):  # fmt: skip
         if value:
             facts[name] = value

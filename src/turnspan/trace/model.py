@@ -40,7 +40,7 @@ class Usage(msgspec.Struct, frozen=True):
     cache_write_5m: int = 0
     cache_write_1h: int = 0
     web_searches: int = 0
-    is_incomplete: bool = False  # the client recorded a streaming placeholder instead of the final count
+    is_incomplete: bool = False  # a count is too low: a streaming placeholder; in totals, also work that continued
 
     @property
     def cache_write(self) -> int:

@@ -31,7 +31,7 @@ class Tally(msgspec.Struct, frozen=True):
     cost_usd: float = 0.0  # of responses with a known cost
     cut_off: int = 0  # interrupted responses, whose cost was not recorded
     unpriced: frozenset[str] = frozenset()  # models without a known price
-    inferred: int = 0  # spans with an inferred time
+    inferred: int = 0  # responses with an inferred start
     incomplete: int = 0  # responses whose final output tokens were not recorded
 
     def __add__(self, other: Tally) -> Tally:
@@ -87,7 +87,7 @@ def tally_of(trace: Trace) -> Tally:
         cost_usd=cost_usd,
         cut_off=cut_off,
         unpriced=frozenset(unpriced),
-        inferred=sum("time.inferred" in span.facts for span in trace.spans),
+        inferred=sum(span.facts.get("time.inferred") == "start" for span in trace.spans),
         incomplete=incomplete,
     )
 

@@ -36,8 +36,9 @@ feeds all rows after the sealed turn again, and the row arrives in state SEALED.
     pending, else in the turn of the row's parent.
 7.  The lines of a response can be split by a prompt or by another response (1.0.120). So a row that would seal a turn
     whose last response has no stop reason waits (`Wait`): further lines of that response, and results of its calls,
-    are taken first. It waits until a second new response, another prompt or an event. If an event sealed the turn
-    between the lines, the later ones are a response that `is_repeat`: its usage was exported with the first ones.
+    are taken first. It waits for some further rows, until the next prompt after an answer, or an event. If an event
+    sealed the turn between the lines, the later ones are a response that `is_repeat`: its usage was exported with the
+    first ones.
 
 A **further part** is a `Turn` with the same key and number, `part` > 0, and only new responses. There can be several at
 a time, of different turns, beside an open turn; all of them are sealed together.
@@ -45,6 +46,8 @@ a time, of different turns, beside an open turn; all of them are sealed together
 Other rules, and the clients that made them necessary:
 
     a command or `!` line (`<bash-input>`) starts a turn only if it gets a response     all; `!` from 2.1.207 on
+    so does what looks like the client's reply to an unknown command                    2.0.x
+    words taken from the queue joined the turn, unless a second answer follows          up to 2.1.12
     a command directly after the result of a Skill call was run by the model            2.0.36
     sidechain rows are a subagent's, grouped by `InlineAgents`                          before 2.0.28
     sidechains that begin with "Warmup" belong to no turn                               2.0.x
@@ -65,11 +68,13 @@ from turnspan.transcript.context import ContextState, SessionContext
 from turnspan.transcript.gaps import NO_GAP, Gap
 from turnspan.transcript.memory import NO_TURN, Memory, OpenCall, OpenResponse, OpenTurns, Request, RowMemory
 from turnspan.transcript.responses import add_line, repeats
-from turnspan.transcript.resume import Carry, known_as, words_digest
+from turnspan.transcript.resume import Carry, known_as
 from turnspan.transcript.sealing import Sealed, Wait, carry_after
 from turnspan.transcript.selection import Choice, choose, is_after_copy, is_models_own_command
+from turnspan.transcript.settling import settle
 from turnspan.transcript.starts import (
     UserRow,
+    add_surroundings,
     command_prompt,
     further_part,
     new_response,
@@ -191,7 +196,7 @@ class Assembly:
 
     def _finish(self, turn: Turn) -> None:
         self._inline.finish(turn)
-        turn.is_repeat_suspect = bool(turn.times) and max(turn.times) <= self.memory.past.high_water_ns
+        turn.is_repeat_suspect = bool(turn.times) and min(turn.times) <= self.memory.past.high_water_ns
         self._context.describe(turn)
 
     # ---- the rows between two conversation rows
@@ -240,10 +245,12 @@ class Assembly:
             self._take_results(row, said, gap)
         elif self.memory.has_begun:
             turn = self.memory.open.turn or self._part_of(self.memory.earlier_turn(row.entry), row)
-            self._settle(turn, gap)
+            settle(turn, gap, self._context, self.memory.rows)
             self._interrupt(turn, row, said.text)
 
     def _take_prompt(self, row: Row, said: UserRow, gap: Gap) -> None:
+        self._context.dequeue(said.text, gap.local_commands)
+        self._settle_joined(row, said.text)
         typed, ide = e.without_ide_tags(said.text)
         media = tuple(e.media(block.source) for block in said.blocks if block.type in {"image", "document"})
         turn = self._new_turn(row, origin_of(row.entry, said.text))
@@ -254,7 +261,7 @@ class Assembly:
             turn.previous_session = e.session_named_in(said.text)
         if gap.expansion:
             gap.expansion = []  # what is written before the prompt is not its expansion
-        self._settle(turn, gap)
+        settle(turn, gap, self._context, self.memory.rows)
         self._context.clear_taken()
         self.memory.input_ns = row.time_ns
 
@@ -263,7 +270,7 @@ class Assembly:
         for block in said.results:
             turn = self._take_result(row, block, outcome)
             self._add_row(turn, row)
-        self._settle(turn, gap)
+        settle(turn, gap, self._context, self.memory.rows)
         if is_interruption(said.text):
             self._interrupt(turn, row, said.text)
         elif said.text.strip() and not said.text.lstrip().startswith("<system-reminder>"):
@@ -309,7 +316,7 @@ class Assembly:
             turn = self._turn_for(row, gap)
             if isinstance(turn, (Sealed, Wait)):
                 return turn
-            self._settle(turn, gap)
+            settle(turn, gap, self._context, self.memory.rows)
             known = self._add_response(key, turn, row, message, gap)
         turn = known.turn
         self._add_row(turn, row)
@@ -364,19 +371,16 @@ class Assembly:
         turn.prompt = prompt
         for uuid in gap.command_rows:
             self.memory.rows.own(uuid, turn.number)
-        del gap.local_commands[-1:]  # it is not a local command
+        if prompt.command is not None:
+            del gap.local_commands[-1:]  # it is not a local command
         self._context.clear_taken()
         return turn
 
     def _queued_turn(self, row: Row, gap: Gap) -> Turn:
         """Open the turn of words typed while the last one ran, which have no row of their own."""
         trigger_ns = gap.stopped_ns or self.memory.past.high_water_ns or None
-        state = self._context.state
-        words = state.taken[-1:] or state.queued[:1]
         turn = self._new_turn(row, "queued")
-        text = self._context.queued_words(words[0])[0] if words else ""
-        turn.prompt = Prompt(text, trigger_ns) if text else None
-        self._context.clear_taken()
+        turn.prompt = Prompt(self._context.answer_queued(), trigger_ns)  # it begins when the one before has ended
         self.memory.input_ns = trigger_ns
         return turn
 
@@ -395,43 +399,20 @@ class Assembly:
         turn.end = row.place
         if row.time_ns is not None:
             turn.times.append(row.time_ns)
-        turn.version = entry.version or turn.version
-        turn.cwd = entry.cwd or turn.cwd
-        turn.git_branch = entry.git_branch or turn.git_branch
-        turn.slug = entry.slug or turn.slug
-        turn.entrypoint = entry.entrypoint or turn.entrypoint
+        add_surroundings(turn, entry)
         self.memory.rows.own(entry.uuid or key_of(entry), turn.number)
         if self._context.has_unclaimed_summary:
             self._context.claim(entry.uuid, entry.parent_uuid)
 
-    def _settle(self, turn: Turn, gap: Gap) -> None:
-        """Add what was written before a row to the row's turn."""
-        rows = self.memory.rows
-        if gap.happenings:
-            # Words taken from the queue are mostly repeated by an attachment, before or after.
-            said = _steering(turn)
-            for happening in gap.happenings:
-                if happening.kind != "steering" or happening.text not in said:
-                    turn.happenings.append(happening)
-                if happening.key not in rows.owner:
-                    rows.own(happening.key, turn.number)  # in case the row is repeated: a compaction has no parent
-        if gap.local_commands:
-            turn.local_commands += tuple(gap.local_commands)
-        if gap.expansion and turn.prompt is not None and not turn.responses:
-            turn.prompt.expansion = "\n".join(filter(None, (turn.prompt.expansion, *gap.expansion)))
-        if self._context.state.taken and not answers_queued(turn.version):
-            self._settle_queue(turn)
+    def _settle_joined(self, row: Row, prompt: str) -> None:
+        """Add words that got no answer of their own to the turn before the prompt, which they joined (up to 2.1.12).
 
-    def _settle_queue(self, turn: Turn) -> None:
-        """Add words taken from the queue to a turn, unless another row repeats them."""
-        rows, said = self.memory.rows, _steering(turn)
-        for at in self._context.state.taken:
-            text, time_ns = self._context.queued_words(at)
-            key = f"queue:{time_ns}:{words_digest(text)}"
-            if text and text not in said and key not in rows.owner:
-                turn.happenings.append(Happening("steering", key, time_ns, text))
-                rows.own(key, turn.number)
-        self._context.clear_taken()
+        They are a further part of it: at its end, which an event may have sealed, their answer was still expected.
+        """
+        if self._context.state.taken and self.memory.past.recent and answers_queued(row.entry.version or ""):
+            joined = self._context.words_taken({prompt}, self.memory.rows.owner)
+            if joined:
+                self._part_of(self.memory.past.recent[-1], row).happenings += joined
 
     # ---- subagents inside the file
 
@@ -441,7 +422,3 @@ class Assembly:
             rows.own(entry.uuid or key_of(entry), NO_TURN)  # its answer may come in another turn
         elif self.memory.open.turn is not None:
             self._inline.take(row, self.memory.open.turn)
-
-
-def _steering(turn: Turn) -> set[str]:
-    return {happening.text for happening in turn.happenings if happening.kind == "steering"}

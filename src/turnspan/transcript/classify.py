@@ -28,7 +28,10 @@ LOCAL: Final = (
 WARMUP: Final = "Warmup"
 SYNTHETIC: Final = "<synthetic>"  # the model of messages that the client wrote itself
 HOOKS: Final = ("<session-start-hook>", "<user-prompt-submit-hook>", "<pre-tool-use-hook>", "<post-tool-use-hook>")
-_QUIET: Final = (*LOCAL, *HOOKS, FEEDBACK, BASH)
+REPLIES: Final = (
+    "Unknown slash command: ", "Unknown skill: ", "This slash command can only be invoked by Claude",
+)  # the client's own, to a command that cannot run  # fmt: skip
+_QUIET: Final = (*LOCAL, *HOOKS, *REPLIES, FEEDBACK, BASH)
 _INTERRUPTED: Final = "[Request interrupted by user"
 _SENDS_ON: Final = frozenset({"coordinator", "task-notification"})  # a message, or the end of the agent's own command
 _NOTIFICATIONS: Final = ("<task-notification>", "<agent-notification>")

@@ -4,6 +4,9 @@ Rules:
 
 - All of it is kept as places in the file, and read again when needed: what is remembered between two events holds no
   content.
+- A queue operation rarely says which words it concerns, and the queue is not first in, first out: words are taken
+  before notices of tasks, which are not kept here. `remove` takes the words that it names, else the first ones.
+  `dequeue` takes those that the next prompt repeats, or the command after it; else, if that is a prompt, the first.
 - A summary names the conversation it was made of. Clients up to 2.0.x write summaries of other sessions into whichever
   file is open, so a summary counts only once a row of this file has the uuid it names, or has that uuid as its parent.
 """
@@ -16,17 +19,18 @@ import msgspec
 
 from turnspan.transcript import entries as e
 from turnspan.transcript.classify import is_task_notice
-from turnspan.transcript.resume import Words, known_as
+from turnspan.transcript.resume import Words, known_as, words_digest
+from turnspan.transcript.turns import Happening
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator
 
     from turnspan.transcript.turns import Row, Turn
 
 _REMEMBERED_WORDS: Final = 16
 _FIELDS: Final = {
     "custom-title": "custom_title", "ai-title": "ai_title", "summary": "summary", "tag": "tag", "pr-link": "pr_url",
-    "permission-mode": "permission_mode",
+    "permission-mode": "permission_mode", "agent-setting": "agent_setting",
 }  # fmt: skip
 _TITLES: Final = frozenset({"custom-title", "ai-title", "summary"})
 _UNCLAIMED: Final = "summary-unclaimed"  # the last summary that may belong to another session
@@ -49,6 +53,7 @@ class SessionContext:
         self._recall = recall
         self._cached: dict[Words, e.Entry] = {}  # entries already decoded, so that they need not be recalled
         self._leaf = self._unclaimed_leaf()  # the row that the unclaimed summary names
+        self._dequeued = 0  # words taken from the queue since the last row of the conversation
 
     def take(self, row: Row) -> bool:
         """Take a row that is part of the context; return False if it is not."""
@@ -82,12 +87,33 @@ class SessionContext:
         if self.state.taken:
             self.state = msgspec.structs.replace(self.state, taken=())
 
+    def dequeue(self, text: str, commands: Iterable[str]) -> None:
+        """Take from the queue what a prompt and the commands before it repeat, if the client took something from it."""
+        if not self._dequeued or not self.state.queued:
+            return
+        words = {at: self.queued_words(at)[0].strip() for at in self.state.queued}
+        taken = [next((at for at in words if words[at].split()[:1] == [name]), None) for name in commands]
+        if not is_task_notice(text):
+            taken.append(next((at for at in words if words[at] == text.strip()), self.state.queued[0]))
+        gone = [at for at in taken if at is not None][: self._dequeued]
+        self.state = msgspec.structs.replace(self.state, queued=tuple(at for at in words if at not in gone))
+
+    def answer_queued(self) -> str:
+        """Take the words that have an answer but no row: those taken last, else the first of the queue."""
+        queued, taken = self.state.queued, self.state.taken
+        words = taken[-1:] or queued[:1]
+        self.state = msgspec.structs.replace(self.state, taken=(), queued=queued if taken else queued[1:])
+        self._dequeued = 0
+        return self.queued_words(words[0])[0] if words else ""
+
     def commit(self) -> None:
         """Keep the context as it is now."""
         self._committed = self.state
+        self._dequeued = 0
 
     def undo(self) -> None:
         """Return to the committed context."""
+        self._dequeued = 0
         if self.state is not self._committed:
             self.state = self._committed
             self._leaf = self._unclaimed_leaf()
@@ -95,11 +121,22 @@ class SessionContext:
     def roll_back(self) -> ContextState:
         """Return to the committed context, and drop cached entries that it does not need."""
         self.state = state = self._committed
+        self._dequeued = 0
         if self._cached:
             needed = {*state.lines.values(), *state.queued, *state.taken}
             self._cached = {at: entry for at, entry in self._cached.items() if at in needed}
         self._leaf = self._unclaimed_leaf()
         return state
+
+    def words_taken(self, said: Container[str], known: Container[str]) -> list[Happening]:
+        """Return words taken from the queue as events, except those `said` in other rows, or whose key is `known`."""
+        found = []
+        for at in self.state.taken:
+            text, time_ns = self.queued_words(at)
+            words = Happening("steering", f"queue:{time_ns}:{words_digest(text)}", time_ns, text)
+            if text and text not in said and words.key not in known:
+                found.append(words)
+        return found
 
     def queued_words(self, at: Words) -> tuple[str, int | None]:
         """Return the text of a queue operation's line and its time; empty for notifications, which no user typed."""
@@ -124,22 +161,29 @@ class SessionContext:
                 turn.tag = value
             elif kind == "pr-link":
                 turn.pull_request = value
+            elif kind == "agent-setting":
+                turn.agent = value
             elif not turn.permission_mode:
                 turn.permission_mode = value
 
     def _take_queue_operation(self, row: Row) -> None:
         queued, taken = self.state.queued, self.state.taken
         text = e.system_text(row.entry)
+        if is_task_notice(text):
+            return
         if row.entry.operation == "enqueue":
             if text:
                 queued = (*queued, self._remember(row))[-_REMEMBERED_WORDS:]
         elif row.entry.operation == "dequeue":
-            queued = queued[1:]
+            self._dequeued += 1
         elif row.entry.operation == "popAll":
             queued = ()  # the words are back in the editor: they joined no turn
         elif row.entry.operation == "remove":
+            named = next((at for at in queued if text and self.queued_words(at)[0] == text), None)
+            gone = queued[:1] if not text else (named,)
             words = (self._remember(row),) if text else queued[:1]
-            queued, taken = queued[1:], (*taken, *words)[-_REMEMBERED_WORDS:]
+            queued = tuple(at for at in queued if at not in gone)
+            taken = (*taken, *words)[-_REMEMBERED_WORDS:]
         self.state = ContextState(self.state.lines, queued, taken)
 
     def _set_line(self, kind: str, at: Words) -> None:

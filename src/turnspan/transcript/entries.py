@@ -220,6 +220,7 @@ class Entry(msgspec.Struct, rename="camel"):
     leaf_uuid: str | None = None
     custom_title: str | None = None
     ai_title: str | None = None
+    agent_setting: str | None = None
     tag: str | None = None
     mode: str | None = None
     pr_url: str | None = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.classify import BASH, FEEDBACK, HOOKS, LOCAL, is_notification, key_of
+from turnspan.transcript.classify import BASH, FEEDBACK, HOOKS, LOCAL, REPLIES, is_notification, key_of
 from turnspan.transcript.turns import Happening, Row
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Gap(msgspec.Struct):
     boundary: str = ""  # "feedback": a hook blocked the stop; "stopped": the client recorded a stop
     stopped_ns: int | None = None
     input_ns: int | None = None  # the row that made the client send the next request
-    command: Row | None = None  # a command or `!` line: it starts a turn if it gets a reply
+    command: Row | None = None  # a command, a `!` line, or the client's reply: it starts a turn if the model answers
     command_rows: dict[str, None] = {}  # the command's row and those below it, in order
 
     def take_attachment(self, row: Row) -> None:
@@ -76,6 +76,8 @@ class Gap(msgspec.Struct):
             self.input_ns = row.time_ns
         elif start.startswith(BASH) or (not entry.is_meta and e.command_of(start) is not None):
             self._take_command(row, start)
+        elif start.startswith(REPLIES) and not entry.is_meta:
+            self._await_answer(row)  # a user can also have typed it
         elif start.startswith(LOCAL):
             if start.startswith("<local-command-std") and entry.turn_origin is None:
                 self.command, self.command_rows = None, {}  # a local command that printed its own answer
@@ -91,11 +93,14 @@ class Gap(msgspec.Struct):
         self.command_rows[entry.uuid] = None
         return True
 
-    def _take_command(self, row: Row, start: str) -> None:
+    def _await_answer(self, row: Row) -> None:
         self.command = row
         self.command_rows = {row.entry.uuid: None} if row.entry.uuid else {}
         self.expansion = []
         self.input_ns = row.time_ns
+
+    def _take_command(self, row: Row, start: str) -> None:
+        self._await_answer(row)
         command = e.command_of(start)
         self.local_commands.append(command[0] if command else "!" + start[len(BASH) :].partition("</")[0])
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from turnspan.transcript.turns import Place, Turn
 
 _MAX_EARLY: Final = 48  # rows that wait for their prompt
+_MAX_WAITED: Final = 16  # conversation rows in which the rest of a response can follow
 _CAN_REPEAT: Final = frozenset({"user", "assistant", "system", "attachment"})  # rows that add something to a turn
 _CLOSING: Final = frozenset({"stop_hook_summary", "turn_duration"})
 _NONE_SEALED: Final[tuple[Sealed, ...]] = ()
@@ -63,7 +64,8 @@ class Grouper:
         self._early: list[Row] = []  # rows that wait for their prompt, and all rows after the first of them
         self._untaken: list[Row] = []  # all rows after the last one that was taken
         self._waiting: Row | None = None  # it waits for further lines of the last response
-        self._next_response = ""  # the first response since
+        self._waited = 0  # conversation rows since
+        self._has_next = False  # a response of a later turn is among them
         inline = InlineAgents(lambda: Grouper(session_id, is_agent=True))
         self._assembly = Assembly(session_id, carry, recall, inline, is_agent=is_agent)
         self._memory = self._assembly.memory
@@ -142,8 +144,7 @@ class Grouper:
             return self._take_all(self._in_order(row))
         sealed = self._assembly.take(row, self._between, can_wait=True)
         if isinstance(sealed, Wait):
-            self._waiting = row
-            self._next_response = response_key(row.entry) if row.entry.type == "assistant" else ""
+            self._waiting, self._waited, self._has_next = row, 0, row.entry.type == "assistant"
             return _NONE_SEALED
         if sealed is not None:
             return self._feed_again(sealed)
@@ -158,12 +159,10 @@ class Grouper:
             return False
         if self._assembly.take_ahead(row):
             return False
-        if entry.type != "assistant":
-            return True
-        key = response_key(entry)
-        is_second = self._next_response not in {"", key}
-        self._next_response = key
-        return is_second
+        self._waited += 1
+        if entry.type == "assistant":
+            self._has_next = True
+        return self._waited >= _MAX_WAITED or (self._has_next and _is_prompt(entry))
 
     def _put_aside(self, row: Row) -> bool:
         """Keep a row that is read with a later one, and ignore a repeated answer; return False if it is to be taken."""

@@ -31,8 +31,8 @@ SKIPPED: Final = frozenset(
 )  # fmt: skip
 # All types that are not counted as unknown.
 KNOWN: Final = SKIPPED | {
-    "agent-name", "ai-title", "api-request", "assistant", "attachment", "custom-title", "fork-context-ref", "mode",
-    "permission-mode", "pr-link", "queue-operation", "summary", "system", "tag", "user",
+    "agent-name", "agent-setting", "ai-title", "api-request", "assistant", "attachment", "custom-title",
+    "fork-context-ref", "mode", "permission-mode", "pr-link", "queue-operation", "summary", "system", "tag", "user",
 }  # fmt: skip
 
 _MAX_DEPTH: Final = 200  # no client writes deeper JSON, and our own decoders would refuse it later

@@ -49,12 +49,22 @@ def add_line(response: Response, row: Row, message: e.Message, exported: Sequenc
 
 
 def repeats(response: Response, message: e.Message) -> bool:
-    """Whether a line contains nothing but blocks that a response has: the history was written again (VS Code)."""
+    """Whether a line contains nothing that a response does not have: the history was written again (VS Code).
+
+    Such a line can be a part of a text that the first one contains. Its time can be that of the copy, hours later.
+    """
     calls = {call.id for call in response.calls}
     return all(
-        known_as(block.id) in calls if block.type == "tool_use" else _said(block) in response.parts
+        known_as(block.id) in calls if block.type == "tool_use" else _is_part_of(_said(block), response)
         for block in e.blocks(message)
     )
+
+
+def _is_part_of(said: Said | None, response: Response) -> bool:
+    if said is None or said in response.parts:
+        return True
+    texts = (part.text for part in response.parts if isinstance(part, Said) and part.kind == said.kind)
+    return bool(said.text) and any(f"\n{said.text}\n" in f"\n{text}\n" for text in texts)
 
 
 def _merge_scalars(response: Response, row: Row, message: e.Message) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.classify import is_interruption, key_of, origin_of
+from turnspan.transcript.classify import REPLIES, is_interruption, key_of, origin_of
 from turnspan.transcript.launches import agent_of
 from turnspan.transcript.resume import known_as
 from turnspan.transcript.turns import Prompt, Response, Result, Turn
@@ -69,11 +69,22 @@ def further_part(ref: TurnRef, row: Row, session_id: str) -> Turn:
     )  # fmt: skip
 
 
+def add_surroundings(turn: Turn, entry: Entry) -> None:
+    """Add where a row was written to its turn: the last one that says it counts."""
+    turn.version = entry.version or turn.version
+    turn.cwd = entry.cwd or turn.cwd
+    turn.git_branch = entry.git_branch or turn.git_branch
+    turn.slug = entry.slug or turn.slug
+    turn.entrypoint = entry.entrypoint or turn.entrypoint
+
+
 def command_prompt(row: Row) -> tuple[Prompt, str]:
     """Return the prompt of a command or `!` line, and the origin of its turn."""
     assert row.entry.message is not None
     text = e.plain_text(e.blocks(row.entry.message))
     command = e.command_of(text)
+    if text.lstrip().startswith(REPLIES):
+        return Prompt(text, row.time_ns), origin_of(row.entry, text)  # a prompt after all: the model answers it
     if command is None:
         return Prompt(text, row.time_ns, command="!"), "bash"
     name, arguments = command

@@ -140,10 +140,11 @@ class Turn(msgspec.Struct):
     titles: dict[str, str] = {}
     pull_request: str = ""
     tag: str = ""
+    agent: str = ""  # of the session (`--agent`); empty if it is the usual one
     local_commands: tuple[str, ...] = ()
     is_interrupted: bool = False
     is_own: bool = False  # a further part whose rows were written into this file, though its turn was copied
-    is_repeat_suspect: bool = False  # all its times precede those of earlier turns
+    is_repeat_suspect: bool = False  # it began before the end of an earlier turn
     times: list[int] = []
 
     @property

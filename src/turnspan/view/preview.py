@@ -56,7 +56,7 @@ class Preview:
         self._policy = target.mask
         known = state.peek(config.home, session.session_id) if is_safe_id(session.session_id) else None
         self._is_off = known is not None and known.is_off
-        self._copied = 0
+        self._copied = self._repeated = self._warmups = 0
 
     @property
     def is_rewritten(self) -> bool:
@@ -67,6 +67,8 @@ class Preview:
         """Yield the traces in the order of export; with a number only those of that turn, with an id those of it."""
         for piece in self._reading.pieces():
             self._copied += piece.copied
+            self._repeated += piece.repeated
+            self._warmups += piece.warmups
             for trace in piece.traces:
                 if trace_id in {None, trace.trace_id} and (turn is None or trace.name == f"Turn {turn}"):
                     masked, counts = self._policy.masked(trace)
@@ -84,6 +86,10 @@ class Preview:
         noticed = self._reading.anomalies
         if self._copied:
             yield f"not shown: {count(self._copied, 'turn')} copied from other sessions, where they are shown"
+        if self._repeated:
+            yield f"not shown: {count(self._repeated, 'turn')} repeated in the same file"
+        if self._warmups:
+            yield f"not shown: {count(self._warmups, 'subagent')} that the client started by itself, to warm up"
         if noticed.unreadable:
             yield f"skipped: {count(noticed.unreadable, 'unreadable line')}"
         if noticed.oversized:

@@ -306,7 +306,7 @@ def figures_of(span: Span) -> list[str]:
     """Return tokens in, tokens out, cost and duration of a span; empty where it has none."""
     if span.kind is Kind.EVENT:
         return []
-    inferred = "~" if "time.inferred" in span.facts else ""
+    inferred = "~" if span.facts.get("time.inferred") == "start" else ""
     time = inferred + duration(span.end_ns - span.start_ns)
     if span.kind is Kind.TOOL and "incomplete" in span.facts:
         time = "?"
