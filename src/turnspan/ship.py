@@ -22,6 +22,7 @@ import msgspec
 from turnspan import unsent
 from turnspan.backends import Answer, Holdings
 from turnspan.delivery import backoff, state
+from turnspan.delivery.callers import called
 from turnspan.errors import StateError, TurnspanError
 from turnspan.source.progress import Progress
 
@@ -278,7 +279,7 @@ class _Export:
             return None
         for rule, count in redacted.counts.items():
             self.shipped.masked[rule] = self.shipped.masked.get(rule, 0) + count
-        return redacted.trace
+        return called(redacted.trace, self._checkpoint.callers)
 
     def _send(self, traces: Sequence[Trace], piece: Piece, reading: Reading) -> bool:
         """Send a piece and commit what is settled; return False if something stopped it."""

@@ -75,7 +75,7 @@ class LangfuseNaming:
     def of_trace(self, trace: Trace) -> Attributes:
         """Return the trace's name, session, user, tags, and its facts as metadata."""
         out = Bounded(self._capture.attribute_max_bytes)
-        if not _is_further_part(trace):
+        if not (_is_further_part(trace) or _is_of_a_caller(trace)):
             out.put("langfuse.trace.name", trace.name)
         out.put("session.id", trace.session_id)
         out.put("langfuse.session.id", trace.session_id)
@@ -123,6 +123,11 @@ def _is_further_part(trace: Trace) -> bool:
     """Whether an earlier part of the turn named the trace after the prompt, which this part does not contain."""
     has_root = any(span.parent_id is None for span in trace.spans)
     return not has_root and _NUMBER_ONLY.fullmatch(trace.name) is not None
+
+
+def _is_of_a_caller(trace: Trace) -> bool:
+    """Whether the turn is part of another program's trace, which has a name already."""
+    return any(span.kind is Kind.TURN and span.parent_id is not None for span in trace.spans)
 
 
 def _flat(name: str) -> str:

@@ -26,6 +26,7 @@ import msgspec
 
 from turnspan.bulk.recount import Recount, recount
 from turnspan.delivery import state
+from turnspan.delivery.callers import called
 from turnspan.ship import send_again, send_unsent
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
@@ -151,7 +152,8 @@ def _sides(
         acknowledged = 0 if rest.is_rewritten else cursor.progress.main.offset
         ending = msgspec.structs.replace(rest.ending, acknowledged=acknowledged)
         reading = Reading(session, Progress(), ending, target.prices)
-        built = (_outline(trace) for piece in reading.pieces() for trace in piece.traces)
+        callers = checkpoint.callers
+        built = (_outline(called(trace, callers)) for piece in reading.pieces() for trace in piece.traces)
         expected = _expected(session, built, ending, lambda cwd: checkpoint.is_off or target.mask.is_off(cwd))
     not_sent = frozenset[bytes]().union(*(spans for _, spans in unsent))
     return expected, _acknowledged(cursor, not_sent), _stored(expected, holdings)
