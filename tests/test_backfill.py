@@ -139,7 +139,7 @@ def send_here(claude, *paths, orders=None, **selection):
     plan = make_plan(orders.config, Selection(paths=paths, **selection), orders.destinations)
     (inbox, _stop), (_heard, outbox) = Pipe(duplex=False), Pipe(duplex=False)
     sender = Sender(orders)
-    return {job.session.session_id: sender(Parent(inbox, outbox), Task(job)) for job in plan.jobs}
+    return {job.session.session_id: sender(Parent(inbox, outbox), Task((job,)))[0] for job in plan.jobs}
 
 
 def send_one(claude, orders=None):

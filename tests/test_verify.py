@@ -21,9 +21,10 @@ from turnspan.backends.jaeger import JaegerBackend
 from turnspan.backends.local import read_spans
 from turnspan.backends.reading import reader_of
 from turnspan.bulk.recount import Recount, recount
+from turnspan.bulk.repair import repair
 from turnspan.bulk.report import Verified, verify_lines
 from turnspan.bulk.retention import Period, cleanup_period, expiring
-from turnspan.bulk.verify import check, repair
+from turnspan.bulk.verify import check
 from turnspan.delivery import state
 from turnspan.delivery.destinations import Target
 from turnspan.settings.config import load_config

@@ -37,6 +37,7 @@ _BINARY = getattr(os, "O_BINARY", 0)
 _LOCK_POLL_S = 0.02
 _SHORTEST_POLL_S = 0.001  # most locks are held for a few milliseconds
 _PATIENCE_S = 2.5
+_SYNCED_AT_ONCE = 16
 _IN_USE = {5, 32, 33}  # Windows error codes while a virus scanner or an indexer has the file open
 
 
@@ -166,6 +167,40 @@ def replace_private(path: Path, content: bytes) -> None:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise disk_error(error, path) from error
+
+
+def replace_all(directory: Path, contents: Mapping[str, bytes]) -> dict[str, StateError]:
+    """Replace several files of one directory, durably; return those that failed, which keep the old content.
+
+    Each new file is synced before it is renamed, but all of them at the same time: the disk can write them together.
+    The directory is synced once.
+    """
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  an event replaces one file
+
+    def written(name: str) -> Path | StateError:
+        try:
+            return _write_temporary(directory / name, contents[name])
+        except StateError as error:
+            return error
+
+    with ThreadPoolExecutor(_SYNCED_AT_ONCE) as threads:
+        temporaries = list(threads.map(written, contents))
+    failed: dict[str, StateError] = {}
+    for name, temporary in zip(contents, temporaries, strict=True):
+        if isinstance(temporary, StateError):
+            failed[name] = temporary
+            continue
+        try:
+            rename_patiently(temporary, directory / name)
+        except OSError as error:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            failed[name] = disk_error(error, directory / name)
+    try:
+        _sync_directory(directory)
+    except OSError as error:
+        return dict.fromkeys(contents, disk_error(error, directory))
+    return failed
 
 
 def _write_temporary(path: Path, content: bytes) -> Path:

@@ -172,7 +172,7 @@ class _Export:
         clock: Callable[[], float],
         stored: AbstractSet[bytes] = frozenset(),
     ) -> None:
-        loaded = state.load(target.home, session.session_id)
+        loaded = target.checkpoints.load(session.session_id)
         self.shipped = Shipped(target.identity, kept_as=loaded.kept_as)
         self._cursor = loaded.checkpoint.destinations.get(target.identity, state.Cursor())
         self._session = session
@@ -383,7 +383,7 @@ class _Export:
         destinations = {**self._checkpoint.destinations, self._target.identity: self._cursor}
         path = str(self._session.path)
         self._checkpoint = msgspec.structs.replace(self._checkpoint, transcript=path, destinations=destinations)
-        state.save(self._target.home, self._checkpoint)
+        self._target.checkpoints.save(self._checkpoint)
 
 
 class _ExportAll(_Export):

@@ -9,9 +9,9 @@ Rules:
 - `encode` is a pure function of the traces: the same traces give the same bytes.
 - `send` never raises for anything a network or a server does; it returns a Verdict.
 - `send` honours its deadline, never follows a redirect, and reads at most a few MB of a response.
-- `encode`, `send` and `close` are required. `stored`, `erase`, `probe` and `link` are optional abilities, each one a
-  Protocol below. Commands ask for the ability with `isinstance`, never for the type of a destination. A backend whose
-  configuration decides whether it has an ability is two classes.
+- `encode`, `send` and `close` are required. `stored`, `erase`, `probe`, `link` and `send_all` are optional abilities,
+  each one a Protocol below. Commands ask for the ability with `isinstance`, never for the type of a destination. A
+  backend whose configuration decides whether it has an ability is two classes.
 """
 
 from __future__ import annotations
@@ -144,6 +144,14 @@ class Linkable(Protocol):
 
     def link(self, trace_id: bytes) -> str | None:
         """Return the URL of a trace in the destination's UI, without a network request; None if unknown."""
+
+
+@runtime_checkable
+class Grouping(Protocol):
+    """A backend that stores many requests for little more than the cost of one."""
+
+    def send_all(self, bodies: Sequence[bytes]) -> Verdict:
+        """Deliver several request bodies: all of them, or none."""
 
 
 Holdings = Readable  # the old name, which ship and verify still use

@@ -90,10 +90,14 @@ class LocalBackend:
         if len(body) > self.max_request_bytes:
             reason = f"{len(body)} bytes are more than the {self.max_request_bytes} a request may have"
             return Verdict(Answer.TOO_LARGE, reason)
+        return self.send_all([body])
+
+    def send_all(self, bodies: Sequence[bytes]) -> Verdict:
+        """Append the lines of several requests that are not stored yet, with one sync for all of them."""
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             with kernel_lock(self._directory / ".lock", self._lock_wait_s):
-                self._append(body.splitlines(keepends=True))
+                self._append([line for body in bodies for line in body.splitlines(keepends=True)])
         except Busy:
             return Verdict(Answer.LATER, f"another process is writing to {self._directory}")
         except OSError as error:

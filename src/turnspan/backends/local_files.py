@@ -25,6 +25,7 @@ APPEND: Final = (
 )  # fmt: skip
 _NAME: Final = re.compile(r"traces-([0-9]{6,})\.jsonl")
 _RECORD_BYTES: Final = 24
+_SPAN_BYTES: Final = 8
 
 
 def file_numbers(directory: Path) -> list[int]:
@@ -107,23 +108,32 @@ class StoredSpans:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._read: dict[int, _ReadFile] = {}
+        self._seen: tuple[int, ...] = ()
 
     def of_trace(self, trace_id: bytes) -> frozenset[bytes]:
         """Return the span ids of a trace. Raises OSError."""
+        self._catch_up()
+        found = b"".join([file.spans.get(trace_id, b"") for file in self._read.values()])
+        return frozenset([found[at : at + _SPAN_BYTES] for at in range(0, len(found), _SPAN_BYTES)])
+
+    def _catch_up(self) -> None:
+        """Read what was written since the last time. Only the last file grows; others can only be replaced."""
+        last = max(self._read, default=None)
+        seen = _stamp(self._directory) + (_stamp(data_path(self._directory, last)) if last is not None else ())
+        if seen and seen == self._seen:
+            return
         numbers = file_numbers(self._directory)
         self._read = {number: self._read.get(number) or _ReadFile() for number in numbers}
-        found: set[bytes] = set()
         for number, file in self._read.items():
             file.catch_up(data_path(self._directory, number))
-            found |= file.spans.get(trace_id, set())
-        return frozenset(found)
+        self._seen = seen if last == max(numbers, default=None) else ()
 
 
 class _ReadFile:
-    """What was read of one file so far."""
+    """What was read of one file so far: the span ids of each trace, one after the other, which is compact."""
 
     def __init__(self) -> None:
-        self.spans: dict[bytes, set[bytes]] = {}
+        self.spans: dict[bytes, bytes] = {}
         self._inode = self._offset = self._modified_ns = 0
 
     def catch_up(self, path: Path) -> None:
@@ -137,14 +147,66 @@ class _ReadFile:
                     self.spans, self._offset = {}, 0
                 lines.seek(self._offset)
                 for line in lines:
-                    for span in decode_line(line):
-                        trace_id = bytes.fromhex(str(span["trace_id"]))
-                        self.spans.setdefault(trace_id, set()).add(bytes.fromhex(str(span["span_id"])))
+                    for trace_id, span_ids in _ids_in(line).items():
+                        self.spans[trace_id] = self.spans.get(trace_id, b"") + span_ids
                     if line.endswith(b"\n"):
                         self._offset += len(line)
                 self._inode, self._modified_ns = now.st_ino, now.st_mtime_ns
         except FileNotFoundError:
             self.spans, self._offset = {}, 0
+
+
+class _SpanIds(msgspec.Struct, rename="camel"):
+    """The ids of a span. The times are decoded because a line with invalid ones does not count."""
+
+    trace_id: str
+    span_id: str
+    start_time_unix_nano: str = "0"
+    end_time_unix_nano: str = "0"
+
+
+class _ScopeIds(msgspec.Struct, rename="camel"):
+    spans: list[_SpanIds] = []
+
+
+class _ResourceIds(msgspec.Struct, rename="camel"):
+    scope_spans: list[_ScopeIds] = []
+
+
+class _LineIds(msgspec.Struct, rename="camel"):
+    resource_spans: list[_ResourceIds] = []
+
+
+def _ids_in(line: bytes) -> dict[bytes, bytes]:
+    """Return the span ids of each trace in a line; none if the line is incomplete or has an invalid id or time.
+
+    It decodes nothing else: `verify` reads every line, and the content is most of it.
+    """
+    found: dict[bytes, bytes] = {}
+    try:
+        for resource in _decode_ids(line).resource_spans:
+            for scope in resource.scope_spans:
+                for span in scope.spans:
+                    trace_id, span_id = bytes.fromhex(span.trace_id), bytes.fromhex(span.span_id)
+                    int(span.start_time_unix_nano), int(span.end_time_unix_nano)
+                    if (len(trace_id), len(span_id)) != (16, _SPAN_BYTES):
+                        return {}
+                    found[trace_id] = found.get(trace_id, b"") + span_id
+    except (ValueError, RecursionError):  # every error of msgspec's is a ValueError
+        return {}
+    return found
+
+
+_decode_ids: Final = msgspec.json.Decoder(_LineIds).decode
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Return what changes when a file or the entries of a directory change; empty if it does not exist."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class Index:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from turnspan import log, worker
 from turnspan.backends import Answer
+from turnspan.bulk.group import Group, GroupTarget, Refused
 from turnspan.bulk.runner import PATIENCE_S, Outcome, Runner, Step, Waiting, bytes_read
-from turnspan.delivery import backoff, marks, state
-from turnspan.delivery.destinations import Target, identity_of
+from turnspan.delivery import backoff, marks
+from turnspan.delivery.destinations import identity_of
 from turnspan.errors import StateError, TurnspanError
 from turnspan.hook_event import Event
 from turnspan.private_files import Busy
@@ -22,11 +26,11 @@ from turnspan.ship import Shipped, resend, ship
 from turnspan.source.progress import Ending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from turnspan.backends import Verdict
-    from turnspan.bulk.plan import Job, Plan
+    from turnspan.bulk.plan import Plan
     from turnspan.bulk.pool import Parent
     from turnspan.bulk.runner import Orders, Task, Totals
     from turnspan.settings.config import Config
@@ -62,48 +66,104 @@ def _log(config: Config, totals: Totals) -> None:
     )  # fmt: skip
 
 
-# ---- one session, in a worker process
+# ---- the sessions of a task, in a worker process
 
 
 class Sender:
-    """Sends one session after the other."""
+    """Sends the sessions of one task after the other; those of a task are committed together (`group`)."""
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
-        self._targets = [Target(destination, orders.config) for destination in orders.destinations]
+        home = orders.config.home
+        self._group = Group(home, partial(serve_waiting, home))
+        self._targets = [GroupTarget(each, orders.config, self._group) for each in orders.destinations]
         self._began_s = time.monotonic()
         self._spans = 0
 
-    def __call__(self, parent: Parent, task: Task) -> Outcome:
-        """Send one session to every destination that was not given up."""
-        home, session_id = self._orders.config.home, task.job.session.session_id
+    def __call__(self, parent: Parent, task: Task) -> list[Outcome]:
+        """Send each session to every destination that was not given up; return the outcomes, in order.
+
+        After a request to stop, sessions that were not begun have no outcome.
+        """
+        self._group.failed, self._group.refused = {}, {}
+        outcomes: list[Outcome] = []
+        while True:
+            try:
+                self._send_all(parent, task, outcomes)
+                self._group.flush()
+                break
+            except Refused:
+                self._send_singly(parent, task, outcomes)
+        failed = self._group.failed
+        for place, job in enumerate(task.jobs[: len(outcomes)]):
+            if job.session.session_id in failed:
+                outcomes[place] = _failed(failed[job.session.session_id])
+        return outcomes
+
+    def _send_all(self, parent: Parent, task: Task, outcomes: list[Outcome]) -> None:
+        """Send the sessions that have no outcome yet. Raises Refused."""
+        for place in range(len(outcomes), len(task.jobs)):
+            if place and parent.is_stopping:
+                return
+            session_id = task.jobs[place].session.session_id
+            try:
+                self._group.lock(session_id)
+            except Busy:
+                outcomes.append(Outcome(is_busy=True))
+            except TurnspanError as error:
+                outcomes.append(_failed(error))
+            else:
+                outcomes.append(Outcome())  # it counts as begun if the group is refused meanwhile
+                outcomes[place] = self._send(parent, task, place)
+                self._group.finish(session_id)
+
+    def _send_singly(self, parent: Parent, task: Task, outcomes: list[Outcome]) -> None:
+        """Send the sessions of a group that could not be stored again, each on its own: it may be about one of them."""
+        refused, self._group.refused = self._group.refused, {}
+        self._group.is_immediate = True
+        try:
+            for place, outcome in enumerate(outcomes):
+                session_id = task.jobs[place].session.session_id
+                is_cut_off = not (outcome.shipped or outcome.error or outcome.is_busy)
+                if session_id in refused or is_cut_off:
+                    again = self._send(parent, task, place)
+                    outcomes[place] = _merged(outcome, again, refused.get(session_id, set()))
+                    self._group.finish(session_id)
+        finally:
+            self._group.is_immediate = False
+
+    def _send(self, parent: Parent, task: Task, place: int) -> Outcome:
+        """Send one session, which is locked."""
         shipped: list[Shipped] = []
         try:
-            with state.lock(home, session_id):
-                for index, target in enumerate(self._targets):
-                    if target.identity not in task.given_up and not parent.is_stopping:
-                        shipped.append(self._ship(parent, task.job, index))
-            serve_waiting(home, session_id)
-        except Busy:
-            return Outcome(is_busy=True)
+            for index, target in enumerate(self._targets):
+                if target.identity not in task.given_up and not parent.is_stopping:
+                    shipped.append(self._ship(parent, task, place, index))
         except TurnspanError as error:
-            return Outcome(shipped=tuple(shipped), error=str(error), is_state_error=isinstance(error, StateError))
+            return _failed(error, shipped)
         return Outcome(shipped=tuple(shipped))
 
-    def _ship(self, parent: Parent, job: Job, index: int) -> Shipped:
+    def _ship(self, parent: Parent, task: Task, place: int, index: int) -> Shipped:
         """Send one session to the destination at `index`."""
-        target = self._targets[index]
+        job, target = task.jobs[place], self._targets[index]
         turns = spans = 0
-        patience = Patience(parent.pause, parent.send)
+
+        def pause(seconds: float) -> bool:
+            if seconds > 0:
+                self._group.flush()
+            return parent.pause(seconds)
+
+        patience = Patience(pause, parent.send)
 
         def commit(shipped: Shipped, progress: Progress) -> bool:
             nonlocal turns, spans
             read_bytes = bytes_read(job, progress, index, len(self._targets))
-            parent.send(Step(shipped.turns - turns, shipped.spans - spans, read_bytes))
+            step = Step(shipped.turns - turns, shipped.spans - spans, read_bytes, place)
+            self._group.when_stored(job.session.session_id, target.identity, partial(parent.send, step))
             self._spans += shipped.spans - spans
             turns, spans = shipped.turns, shipped.spans
             patience.renew()
-            return parent.pause(self._ahead_s())
+            return pause(self._ahead_s())
 
         ending = Ending(now_ns=time.time_ns(), is_asked=True)
         send = resend if self._orders.is_resend else ship
@@ -118,6 +178,17 @@ class Sender:
         """Seconds to wait to stay within the rate."""
         rate = self._orders.rate
         return 0.0 if rate is None else self._spans / rate - (time.monotonic() - self._began_s)
+
+
+def _failed(error: TurnspanError, shipped: Sequence[Shipped] = ()) -> Outcome:
+    return Outcome(shipped=tuple(shipped), error=str(error), is_state_error=isinstance(error, StateError))
+
+
+def _merged(before: Outcome, again: Outcome, refused: set[str]) -> Outcome:
+    """Return two runs of one session as one, without what refusing destinations seemed to accept in the first."""
+    earlier = {shipped.destination: shipped for shipped in before.shipped if shipped.destination not in refused}
+    both = tuple(earlier[one.destination] + one if one.destination in earlier else one for one in again.shipped)
+    return msgspec.structs.replace(again, shipped=both)
 
 
 class Patience:
@@ -150,13 +221,13 @@ class Patience:
 
 def serve_waiting(home: Path, session_id: str) -> None:
     """Handle the events that arrived while this process held the session's lock: their workers left them to it."""
-    if not marks.has_marks(home, session_id):
-        return
-    events = marks.read_marks(home, session_id).events
-    path = next((str(facts["path"]) for facts in events if facts.get("path")), "")
-    # This event means nothing by itself; it makes the worker handle those that wait.
-    event = Event(hook_event_name="SubagentStop", session_id=session_id, transcript_path=path)
     try:
+        if not marks.has_marks(home, session_id):
+            return
+        events = marks.read_marks(home, session_id).events
+        path = next((str(facts["path"]) for facts in events if facts.get("path")), "")
+        # This event means nothing by itself; it makes the worker handle those that wait.
+        event = Event(hook_event_name="SubagentStop", session_id=session_id, transcript_path=path)
         worker.serve(event, os.environ, time.time, time.sleep)
     except TurnspanError as error:  # an error of the event, not of this run
         log.log_line(home, "ERROR", "failed", session=session_id, reason=str(error))

@@ -100,9 +100,17 @@ class Previewer:
         self._orders = orders
         self._targets = [Target(destination, orders.config) for destination in orders.destinations]
 
-    def __call__(self, parent: Parent, task: Task) -> Preview:
-        """Return what each destination would receive of one session."""
-        job = task.job
+    def __call__(self, parent: Parent, task: Task) -> list[Preview]:
+        """Return what each destination would receive of each session that was begun before a request to stop."""
+        found: list[Preview] = []
+        for place in range(len(task.jobs)):
+            if place and parent.is_stopping:
+                break
+            found.append(self._preview_all(parent, task, place))
+        return found
+
+    def _preview_all(self, parent: Parent, task: Task, place: int) -> Preview:
+        job = task.jobs[place]
         shipped: list[Shipped] = []
         shares: dict[str, Share] = {}
         error = ""
@@ -110,7 +118,7 @@ class Previewer:
             for index, target in enumerate(self._targets):
                 if not parent.is_stopping:
                     share = shares[target.destination.name] = Share()
-                    shipped.append(self._preview(parent, job, index, share))
+                    shipped.append(self._preview(parent, task, place, index, share))
         except TurnspanError as failure:
             error = str(failure)
         for share in shares.values():
@@ -120,15 +128,16 @@ class Previewer:
         project = next((share.cwd for share in shares.values() if share.cwd), job.session.project)
         return Preview(shipped=tuple(shipped), error=error, project=project, shares=shares)
 
-    def _preview(self, parent: Parent, job: Job, index: int, share: Share) -> Shipped:
+    def _preview(self, parent: Parent, task: Task, place: int, index: int, share: Share) -> Shipped:
         """Add to `share` what the destination at `index` would receive; return what `ship` would."""
-        target = self._targets[index]
+        job, target = task.jobs[place], self._targets[index]
         shipped = Shipped(target.identity)
         rest = Rest(job.session, target, time.time_ns(), is_resend=self._orders.is_resend)
         for progress, traces in rest.pieces():
             part = _share_of(traces, target)
             share.add(part)
-            parent.send(Step(part.tally.turns, part.spans, bytes_read(job, progress, index, len(self._targets))))
+            read_bytes = bytes_read(job, progress, index, len(self._targets))
+            parent.send(Step(part.tally.turns, part.spans, read_bytes, place))
             if parent.is_stopping:
                 shipped.is_interrupted = True
                 break

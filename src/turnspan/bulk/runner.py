@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.backends import Answer
+from turnspan.bulk.group import GROUP_BYTES, GROUP_PIECES
 from turnspan.bulk.pool import Done, Lost, Pool
 from turnspan.delivery import backoff, state
 from turnspan.delivery.destinations import identity_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from turnspan.bulk.plan import Job, Plan
     from turnspan.bulk.pool import Parent
@@ -38,6 +39,7 @@ PATIENCE_S: Final = 300.0  # longest wait for a destination that answers "later"
 _BUSY_EVERY_S: Final = 1.0
 _BUSY_PATIENCE_S: Final = 60.0
 _POLL_S: Final = 0.1
+_TASKS_PER_PROCESS: Final = 4  # at least, so that all processes finish at about the same time
 _REFUSING_ALL: Final = 3  # sessions of which a destination refused everything before it accepted anything
 
 
@@ -51,9 +53,9 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """One session, and the destinations that were given up."""
+    """Some sessions, which one process handles in order, and the destinations that were given up."""
 
-    job: Job
+    jobs: tuple[Job, ...]
     given_up: frozenset[str] = frozenset()
 
 
@@ -63,6 +65,7 @@ class Step(msgspec.Struct, frozen=True):
     turns: int
     spans: int
     read_bytes: float
+    place: int = 0  # of the session in its task
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -112,15 +115,15 @@ class Totals(msgspec.Struct):
 class Runner:
     """The parent process of a run.
 
-    `worker(orders)` is called once in each process and returns the function that handles one task. `on_outcome` gets
-    the outcome of each session.
+    `worker(orders)` is called once in each process and returns the function that handles one task: it returns the
+    outcomes of its sessions, in order. `on_outcome` gets each of them.
     """
 
     def __init__(
         self,
         plan: Plan,
         orders: Orders,
-        worker: Callable[[Orders], Callable[[Parent, Task], Outcome]],
+        worker: Callable[[Orders], Callable[[Parent, Task], Sequence[Outcome]]],
         on_outcome: Callable[[Job, Outcome], None] = lambda _job, _outcome: None,
     ) -> None:
         self.totals = Totals(pending=len(plan.jobs))
@@ -132,6 +135,8 @@ class Runner:
         self._complete: set[str] = set()
         self._queue = [(0.0, number) for number in range(len(plan.jobs))]  # not before this time; index of the job
         self._number = {job.session.session_id: number for number, job in enumerate(plan.jobs)}
+        self._alone: set[int] = set()  # jobs that get a task of their own
+        self._group_bytes = self._group_jobs = 0
         self._names = {identity_of(destination): destination.name for destination in orders.destinations}
         self._read: dict[str, float] = {}
         self._busy_since: dict[str, float] = {}
@@ -142,6 +147,9 @@ class Runner:
         """Handle every session of the plan. `watch` is called with the totals many times a second."""
         size = min(processes, len(self._plan.jobs))
         if size:
+            shares = size * _TASKS_PER_PROCESS
+            self._group_bytes = min(GROUP_BYTES, self._plan.left_bytes // shares)
+            self._group_jobs = min(GROUP_PIECES, -(-len(self._plan.jobs) // shares))
             rate = self._orders.rate
             shared = msgspec.structs.replace(self._orders, rate=rate / size if rate is not None else None)
             with Pool[Task](size, self._worker, shared) as pool:
@@ -159,13 +167,27 @@ class Runner:
                 pool.stop()
             is_over = totals.is_interrupted or len(self._given_up) == len(self._names)
             while not is_over and pool.has_room and self._queue and self._queue[0][0] <= time.time():
-                _, number = heapq.heappop(self._queue)
-                pool.start(Task(self._plan.jobs[number], frozenset(self._given_up)))
+                pool.start(Task(self._next_jobs(), frozenset(self._given_up)))
             if not pool.running and (is_over or not self._queue):
                 return
             for task, message in pool.messages(_POLL_S):
-                self._take(task.job, message)
+                self._take(task, message)
             watch(totals)
+
+    def _next_jobs(self) -> tuple[Job, ...]:
+        """Take the next jobs from the queue: as many small ones as are worth committing together."""
+        jobs: list[Job] = []
+        size = 0
+        while self._queue and self._queue[0][0] <= time.time() and len(jobs) < self._group_jobs:
+            number = self._queue[0][1]
+            size += self._plan.jobs[number].left_bytes
+            if jobs and (size > self._group_bytes or number in self._alone):
+                break
+            heapq.heappop(self._queue)
+            jobs.append(self._plan.jobs[number])
+            if number in self._alone:
+                break
+        return tuple(jobs)
 
     def _finish_totals(self) -> None:
         totals, jobs = self.totals, self._plan.jobs
@@ -175,20 +197,25 @@ class Runner:
             since_s = max(left_ns[0], self._plan.since_ns) // 10**9
             totals.resend_since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(since_s))
 
-    def _take(self, job: Job, message: object) -> None:
+    def _take(self, task: Task, message: object) -> None:
         totals = self.totals
         match message:
-            case Step(turns, spans, read_bytes):
+            case Step(turns, spans, read_bytes, place):
                 totals.turns += turns
                 totals.spans += spans
                 totals.waiting = ""
-                self._note_read(job, read_bytes)
+                self._note_read(task.jobs[place], read_bytes)
             case Waiting(reason, seconds):
                 totals.waiting = f"waiting {seconds:.0f} s: {reason}"
-            case Done(Outcome() as outcome):
-                self._finish(job, outcome)
-            case Lost(exit_code):
-                self._finish(job, Outcome(error=f"the worker process ended with code {exit_code}"))
+            case Done(list() as outcomes):
+                for job, outcome in zip(task.jobs, outcomes, strict=False):  # after a stop there are fewer
+                    self._finish(job, outcome)
+            case Lost(exit_code) if len(task.jobs) == 1:
+                self._finish(task.jobs[0], Outcome(error=f"the worker process ended with code {exit_code}"))
+            case Lost():  # one of them is the cause: each gets a task of its own
+                self._alone |= {self._number[job.session.session_id] for job in task.jobs}
+                for job in task.jobs:
+                    self._retry(job, 0.0)
 
     def _note_read(self, job: Job, read_bytes: float) -> None:
         """Count progress in bytes, without those that were acknowledged before the run."""

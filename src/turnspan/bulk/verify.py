@@ -1,6 +1,6 @@
 """Compare a session's transcript with what a destination acknowledged, and with what it stored.
 
-Three steps, then a comparison:
+A session is compared with three things, trace by trace, so that memory does not grow with it:
 
 - expected: the spans that the transcript gives, built as `ship` builds them. Ids are derived from the transcript, so
   whether a span arrived is a question about its id.
@@ -12,38 +12,32 @@ Rules:
 - A partial success may give the number of refused spans without their ids. Then the spans of that trace are doubtful,
   and the session is not complete.
 - A backend that does not answer is not an empty one: the session is unknown, and not repaired.
-- A repair sends exactly what is missing, through `ship`.
 - Responses and tool calls are also counted in the files, independently of how spans are built (`recount`). One that no
   span has is overlooked: the session is not complete, and no repair helps.
 """
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from turnspan.bulk.recount import Recount, recount
 from turnspan.delivery import state
 from turnspan.delivery.callers import called
-from turnspan.ship import send_again, send_unsent
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
 from turnspan.trace.tally import Tally, tally_of
 from turnspan.unsent import Rest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from turnspan.backends import Holdings, Verdict
+    from turnspan.backends import Holdings
     from turnspan.delivery.destinations import Target
     from turnspan.settings.config import Config
-    from turnspan.ship import Shipped
     from turnspan.source.sessions import SessionFile
     from turnspan.trace.model import Trace
-
-_BUSY_PATIENCE_S: Final = 10.0
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,121 +72,126 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
 def check(session: SessionFile, target: Target, config: Config, holdings: Holdings | None, now_ns: int) -> Checked:
     """Compare a session with what a destination acknowledged, and with what it stored."""
-    return _compare(session, *_sides(session, target, config, holdings, now_ns))
+    return compared(session, target, config, holdings, now_ns).result()
 
 
-def repair(
-    session: SessionFile,
-    target: Target,
-    config: Config,
-    holdings: Holdings | None,
-    is_patient: Callable[[Verdict], bool] = lambda _verdict: False,
-) -> list[Shipped]:
-    """Send what is missing of a session. Raises Busy if another process has it; events may wait after it."""
-    with state.lock(config.home, session.session_id, _BUSY_PATIENCE_S):
-        now_ns = time.time_ns()
-        expected, acknowledged, stored = _sides(session, target, config, holdings, now_ns)
-        found = _compare(session, expected, acknowledged, stored)  # once more: it may have changed before the lock
-        if found.is_unknown:
-            return []
-        done: list[Shipped] = []
-        again = found.lost | (found.refused if holdings is not None else frozenset())
-        if again:
-            ending = expected.ending
-            done.append(send_again(session, target, ending, time.time, again, is_patient=is_patient))
-        if found.unsent and all(shipped.is_complete for shipped in done):
-            ending = Ending(now_ns=now_ns, is_asked=True)
-            done.append(send_unsent(session, target, ending, time.time, stored.spans, is_patient=is_patient))
-        return done
+# ---- the comparison
 
 
-# ---- the three sides
-
-
-class _Expected(msgspec.Struct, frozen=True):
-    """What the transcript gives."""
-
-    traces: list[Trace]  # without content, and without those that are switched off
-    ending: Ending  # what is known about the session's end
-    project: str
-    off: int
-    overlooked: Recount
-
-
-class _Acknowledged(msgspec.Struct, frozen=True):
-    """What the cursor of a destination says, apart from what it acknowledged."""
-
-    unsent: frozenset[bytes]  # spans
-    refused: frozenset[bytes]  # spans
-    doubtful: frozenset[bytes]  # traces of which an unknown part was refused
-    forgotten: int  # refused spans whose ids were not kept
-
-
-class _Stored(msgspec.Struct, frozen=True):
-    """What a backend returned; `is_known` if it answered for every trace."""
-
-    spans: frozenset[bytes] = frozenset()
-    is_known: bool = False
-    silence: str | None = None  # why it did not answer; None if it was not queried, or answered
-
-
-def _sides(
+def compared(
     session: SessionFile, target: Target, config: Config, holdings: Holdings | None, now_ns: int
-) -> tuple[_Expected, _Acknowledged, _Stored]:
+) -> Comparison:
+    """Read a session and compare it, one trace at a time."""
     checkpoint = state.known(config.home, session.session_id)
     cursor = checkpoint.destinations.get(target.identity, state.Cursor())
     rest = Rest(session, target, now_ns)
-    unsent = [(_outline(trace), _ids([left])) for trace, left in rest.traces()]
+    found = Comparison(session, cursor, holdings)
     if cursor.progress == Progress() and not checkpoint.is_off:  # nothing was acknowledged: the rest is everything
-        project = rest.cwd or session.project
-        traces = [trace for trace, _ in unsent]
-        expected = _Expected(traces, rest.ending, project, rest.off, overlooked(session, traces))
-    else:
-        # What was acknowledged has ended, whatever showed it then.
-        acknowledged = 0 if rest.is_rewritten else cursor.progress.main.offset
-        ending = msgspec.structs.replace(rest.ending, acknowledged=acknowledged)
-        reading = Reading(session, Progress(), ending, target.prices)
-        callers = checkpoint.callers
-        built = (_outline(called(trace, callers)) for piece in reading.pieces() for trace in piece.traces)
-        expected = _expected(session, built, ending, lambda cwd: checkpoint.is_off or target.mask.is_off(cwd))
-    not_sent = frozenset[bytes]().union(*(spans for _, spans in unsent))
-    return expected, _acknowledged(cursor, not_sent), _stored(expected, holdings)
+        for trace, left in rest.traces():
+            found.unsent |= _ids(left)
+            found.add(trace)
+        found.project, found.off, found.ending = rest.cwd, rest.off, rest.ending
+        return found
+    for _, left in rest.traces():
+        found.unsent |= _ids(left)
+    # What was acknowledged has ended, whatever showed it then.
+    acknowledged = 0 if rest.is_rewritten else cursor.progress.main.offset
+    found.ending = msgspec.structs.replace(rest.ending, acknowledged=acknowledged)
+    for piece in Reading(session, Progress(), found.ending, target.prices).pieces():
+        for trace in piece.traces:
+            found.project = found.project or trace.cwd
+            if checkpoint.is_off or target.mask.is_off(trace.cwd):
+                found.off += 1
+            else:
+                found.add(called(trace, checkpoint.callers))
+    return found
 
 
-def _outline(trace: Trace) -> Trace:
-    """A trace without its content: ids, kinds and figures."""
-    spans = tuple(msgspec.structs.replace(span, input=None, output=None) for span in trace.spans)
-    return msgspec.structs.replace(trace, spans=spans)
+class Comparison:
+    """Compares a session trace by trace. It keeps ids of what is missing, and totals of everything else."""
 
+    def __init__(self, session: SessionFile, cursor: state.Cursor, holdings: Holdings | None) -> None:
+        self.ending = Ending()  # what is known about the session's end
+        self.project = ""
+        self.off = 0
+        self.unsent: set[bytes] = set()  # spans that were not sent yet, as far as they were read
+        self.arrived: set[bytes] = set()  # of these, spans that the backend has all the same
+        self._session = session
+        self._holdings = holdings
+        self._refused = {bytes.fromhex(entry.span_id) for entry in cursor.quarantined if entry.span_id}
+        # Traces of which an unknown part was refused.
+        self._doubtful_traces = {bytes.fromhex(entry.trace_id) for entry in cursor.quarantined if not entry.span_id}
+        self._forgotten = cursor.forgotten  # refused spans whose ids were not kept
+        counted = recount(session)
+        self._responses, self._calls = set(counted.responses), set(counted.calls)
+        self._spans = 0
+        self._expected = self._acknowledged = self._stored = Tally()
+        self._is_known = holdings is not None  # the backend answered for every trace
+        self._absent: set[bytes] = set()  # spans that the backend does not have
+        self._unacknowledged: set[bytes] = set()
+        self._doubtful: set[bytes] = set()
 
-def _expected(
-    session: SessionFile, traces: Iterable[Trace], ending: Ending, is_off: Callable[[str], bool]
-) -> _Expected:
-    """The traces to export, and how many are switched off."""
-    wanted: list[Trace] = []
-    project, off = "", 0
-    for trace in traces:
-        project = project or trace.cwd
-        if is_off(trace.cwd):
-            off += 1
-        else:
-            wanted.append(trace)
-    return _Expected(wanted, ending, project or session.project, off, overlooked(session, wanted))
+    def add(self, trace: Trace) -> None:
+        """Compare one trace."""
+        ids = _ids(trace)
+        tally = tally_of(trace)
+        unacknowledged = (ids & self.unsent) | (ids & self._refused)
+        self._spans += len(ids)
+        self._expected += tally
+        self._acknowledged += tally if not unacknowledged else _tally_without(trace, unacknowledged)
+        self._unacknowledged |= unacknowledged
+        if trace.trace_id in self._doubtful_traces:
+            self._doubtful |= ids - unacknowledged
+        if self._holdings is not None:
+            self._ask(self._holdings, trace, ids, tally)
+        for name, counted in (("response_id", self._responses), ("tool_call_id", self._calls)):
+            counted.difference_update([str(span.facts[name]) for span in trace.spans if name in span.facts])
 
+    def _ask(self, holdings: Holdings, trace: Trace, ids: set[bytes], tally: Tally) -> None:
+        stored = holdings.stored(trace.trace_id)
+        if stored is None:
+            self._is_known = False
+            return
+        absent = ids - stored
+        self.arrived |= self.unsent & stored
+        self._absent |= absent
+        self._stored += tally if not absent else _tally_without(trace, absent)
 
-def overlooked(session: SessionFile, traces: Iterable[Trace]) -> Recount:
-    """Return the responses and tool calls in a session's files that neither these traces nor a complete reading has.
+    def result(self) -> Checked:
+        """Return what is missing. Where the backend answered, its answer counts; else what it acknowledged."""
+        is_known = self._is_known
+        missing = self._absent if is_known else self._unacknowledged
+        return Checked(
+            session=self._session,
+            project=self.project or self._session.project,
+            spans=self._spans,
+            expected=self._expected,
+            acknowledged=self._acknowledged,
+            stored=self._stored if is_known else None,
+            unsent=frozenset(missing & self.unsent),
+            lost=frozenset(missing - self._unacknowledged),
+            refused=frozenset(missing & self._refused),
+            forgotten=0 if is_known else self._forgotten,
+            doubtful=frozenset(() if is_known else self._doubtful),
+            off=self.off,
+            is_unknown=self._holdings is not None and not is_known,
+            silence="" if is_known else str(getattr(self._holdings, "silence", "")),
+            overlooked=self._overlooked(),
+        )
 
-    The complete reading also has what is open or switched off, and knows what is skipped on purpose: copied turns and
-    warm-ups.
-    """
-    left = recount(session).minus(_identities(traces))
-    if not left.total:
-        return left
-    reading = Reading(session, Progress(), Ending(is_over=True))
-    for piece in reading.pieces():
-        left = left.minus(_identities(piece.traces))
-    return left.minus(reading.skipped)
+    def _overlooked(self) -> Recount:
+        """Return the responses and tool calls in the files that neither the traces nor a complete reading has.
+
+        The complete reading also has what is open or switched off, and knows what is skipped on purpose: copied turns
+        and warm-ups.
+        """
+        left = Recount(frozenset(self._responses), frozenset(self._calls))
+        if not left.total:
+            return left
+        reading = Reading(self._session, Progress(), Ending(is_over=True))
+        for piece in reading.pieces():
+            left = left.minus(_identities(piece.traces))
+        return left.minus(reading.skipped)
 
 
 def _identities(traces: Iterable[Trace]) -> set[str]:
@@ -201,62 +200,11 @@ def _identities(traces: Iterable[Trace]) -> set[str]:
     return {str(span.facts[name]) for trace in traces for span in trace.spans for name in names if name in span.facts}
 
 
-def _acknowledged(cursor: state.Cursor, unsent: frozenset[bytes]) -> _Acknowledged:
-    """What was not acknowledged: not sent yet, or refused."""
-    return _Acknowledged(
-        unsent=unsent,
-        refused=frozenset(bytes.fromhex(entry.span_id) for entry in cursor.quarantined if entry.span_id),
-        doubtful=frozenset(bytes.fromhex(entry.trace_id) for entry in cursor.quarantined if not entry.span_id),
-        forgotten=cursor.forgotten,
-    )
+def _ids(trace: Trace) -> set[bytes]:
+    return {span.span_id for span in trace.spans}
 
 
-def _stored(expected: _Expected, holdings: Holdings | None) -> _Stored:
-    """What the backend has of the expected traces."""
-    if holdings is None:
-        return _Stored()
-    answers = [holdings.stored(trace.trace_id) for trace in expected.traces]
-    is_known = None not in answers
-    spans = frozenset[bytes]().union(*(answer for answer in answers if answer is not None))
-    return _Stored(spans, is_known, None if is_known else str(getattr(holdings, "silence", "")))
-
-
-# ---- the comparison
-
-
-def _compare(session: SessionFile, expected: _Expected, acknowledged: _Acknowledged, stored: _Stored) -> Checked:
-    """What is missing. Where the backend answered, its answer counts; else what it acknowledged."""
-    wanted = _ids(expected.traces)
-    not_acknowledged = acknowledged.unsent | acknowledged.refused
-    doubtful = _ids(trace for trace in expected.traces if trace.trace_id in acknowledged.doubtful)
-    missing = wanted - stored.spans if stored.is_known else wanted & not_acknowledged
-    return Checked(
-        session=session,
-        project=expected.project,
-        spans=len(wanted),
-        expected=_tally(expected.traces, wanted),
-        acknowledged=_tally(expected.traces, wanted - not_acknowledged),
-        stored=_tally(expected.traces, stored.spans) if stored.is_known else None,
-        unsent=missing & acknowledged.unsent,
-        lost=missing - not_acknowledged,
-        refused=missing & acknowledged.refused,
-        forgotten=0 if stored.is_known else acknowledged.forgotten,
-        doubtful=frozenset() if stored.is_known else doubtful - not_acknowledged,
-        off=expected.off,
-        is_unknown=stored.silence is not None,
-        silence=stored.silence or "",
-        overlooked=expected.overlooked,
-    )
-
-
-def _ids(traces: Iterable[Trace]) -> frozenset[bytes]:
-    return frozenset(span.span_id for trace in traces for span in trace.spans)
-
-
-def _tally(traces: Iterable[Trace], ids: frozenset[bytes]) -> Tally:
-    """The figures of these spans of some traces."""
-    total = Tally()
-    for trace in traces:
-        spans = tuple(span for span in trace.spans if span.span_id in ids)
-        total += tally_of(msgspec.structs.replace(trace, spans=spans))
-    return total
+def _tally_without(trace: Trace, missing: set[bytes]) -> Tally:
+    """Return the figures of a trace without some of its spans."""
+    spans = tuple(span for span in trace.spans if span.span_id not in missing)
+    return tally_of(msgspec.structs.replace(trace, spans=spans))

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from turnspan.backends import Holdings
+    from turnspan.bulk.backfill import Patience
     from turnspan.bulk.plan import Job, Selection
     from turnspan.bulk.report import Verified
-    from turnspan.bulk.verify import Checked
     from turnspan.delivery.destinations import Target
     from turnspan.settings.config import Config
 
@@ -119,6 +119,7 @@ def _verified(
     should_stop: Callable[[], bool],
 ) -> Iterator[tuple[int, Verified]]:
     """Compare every session at one destination; yield each with the bytes read so far, and add errors to `failed`."""
+    from turnspan.bulk.repair import repair_problem
     from turnspan.bulk.report import Verified
     from turnspan.bulk.verify import check
     from turnspan.errors import StateError, TranscriptError
@@ -132,55 +133,20 @@ def _verified(
             failed[job.session.session_id] = str(error)
             continue
         if is_repair and not checked.is_complete:
-            is_repaired, problem = _repaired(checked, target, config, holdings, should_stop)
-            yield read_bytes, Verified(target.destination.name, checked, is_repaired, problem)
+            problem = repair_problem(checked, target, config, holdings, _patience(should_stop))
+            yield read_bytes, Verified(target.destination.name, checked, not problem, problem)
         else:
             yield read_bytes, Verified(target.destination.name, checked)
 
 
-def _repaired(
-    checked: Checked, target: Target, config: Config, holdings: Holdings | None, should_stop: Callable[[], bool]
-) -> tuple[bool, str]:
-    from turnspan.bulk.backfill import Patience, serve_waiting
-    from turnspan.bulk.verify import repair
+def _patience(should_stop: Callable[[], bool]) -> Patience:
+    from turnspan.bulk.backfill import Patience
     from turnspan.commands.printing import remark
-    from turnspan.delivery import backoff
-    from turnspan.errors import TurnspanError
-    from turnspan.private_files import Busy
 
-    if why_not := _why_not_repairable(checked, is_asked=holdings is not None):
-        return False, why_not
-    patience = Patience(
+    return Patience(
         lambda seconds: _pause(seconds, should_stop),
         lambda waiting: remark(f"waiting {waiting.seconds:.0f} s: {waiting.reason}"),
     )
-    try:
-        done = repair(checked.session, target, config, holdings, patience)
-        serve_waiting(config.home, checked.session.session_id)
-    except Busy:
-        return False, "another turnspan process is sending it"
-    except TurnspanError as error:
-        return False, str(error)
-    if patience.is_cut_short:
-        backoff.clear(config.home, target.identity)  # the user ended the wait, the destination did not fail
-    for shipped in done:
-        if shipped.stopped is not None:
-            return False, f"{shipped.stopped.answer}: {shipped.stopped.reason}"
-        if shipped.held_until_s is not None:
-            return False, f"backing off until {time.strftime('%H:%M', time.localtime(shipped.held_until_s))}"
-        if shipped.refused:
-            return False, f"{shipped.refused} spans were refused"
-    return True, ""
-
-
-def _why_not_repairable(checked: Checked, *, is_asked: bool) -> str:
-    if checked.is_unknown:
-        return f"the destination did not answer{checked.silence and f': {checked.silence}'}"
-    if not checked.missing and not checked.doubtful:
-        return "turnspan does not recognise some of its responses; please report this"
-    if not checked.unsent and not checked.lost and not is_asked:
-        return "it was refused, and the destination cannot be queried; try `turnspan backfill --resend`"
-    return ""
 
 
 def _pause(seconds: float, should_stop: Callable[[], bool]) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from turnspan.delivery.state import OnDisk
 from turnspan.errors import ConfigError
 from turnspan.private_files import private_directory, read_private, replace_private
 from turnspan.settings.options import SETTING
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from turnspan.backends import Backend
     from turnspan.delivery.policy import ExportPolicy
+    from turnspan.delivery.state import Checkpoints
     from turnspan.settings.config import Config, Destination
     from turnspan.trace.cost import Prices
 
@@ -41,21 +43,25 @@ class Target:
         self.identity = identity_of(destination)
         self.home = config.home
         self.claude_home = config.claude_home
+        self.checkpoints: Checkpoints = OnDisk(config.home)
         self._config = config
         self._is_open = False
 
     @cached_property
     def backend(self) -> Backend:
         """The backend. Raises ConfigError or BackendError."""
+        backend = self._opened()
+        self._is_open = True
+        return backend
+
+    def _opened(self) -> Backend:
         destination, config = self.destination, self._config
         options = dict(destination.options)
         options["attribute_max_bytes"] = destination.policy["attribute_max_bytes"]
         for name in ("user_id", "environment", "host", "service_name"):
             if config.values[name] != SETTING[name].default:
                 options[name] = config.values[name]
-        backend = _opener(destination.type)(options, name=destination.name, home=config.home)
-        self._is_open = True
-        return backend
+        return _opener(destination.type)(options, name=destination.name, home=config.home)
 
     @cached_property
     def mask(self) -> ExportPolicy:

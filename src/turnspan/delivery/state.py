@@ -13,17 +13,24 @@ Files of a session in `state/`: `.json` is its checkpoint, `.lock` its lock, `.m
 import errno
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, Protocol, TypeAlias
 
 import msgspec
 
 from turnspan.delivery.callers import Caller, noted, parsed
 from turnspan.errors import StateError
-from turnspan.private_files import disk_error, kernel_lock, private_directory, read_private, replace_private
+from turnspan.private_files import (
+    disk_error,
+    kernel_lock,
+    private_directory,
+    read_private,
+    replace_all,
+    replace_private,
+)
 from turnspan.source.progress import Progress
 from turnspan.source.sessions import SessionFile, is_safe_id
 
@@ -202,14 +209,62 @@ def _set_aside(path: Path) -> str:
 def save(home: Path, checkpoint: Checkpoint) -> None:
     """Replace a session's checkpoint, durably. If it raises StateError, the old one is still there."""
     path = state_path(home, checkpoint.session_id)
+    raw = _encoded(checkpoint)
+    state_directory(home)
+    replace_private(path, raw)
+
+
+def save_all(home: Path, checkpoints: Iterable[Checkpoint]) -> dict[str, StateError]:
+    """Replace the checkpoints of several sessions, with one sync of the directory.
+
+    Return the sessions that failed: their old checkpoints are still there.
+    """
+    contents: dict[str, bytes] = {}
+    failed: dict[str, StateError] = {}
+    for checkpoint in checkpoints:
+        try:
+            contents[state_path(home, checkpoint.session_id).name] = _encoded(checkpoint)
+        except StateError as error:
+            failed[checkpoint.session_id] = error
+    if contents:
+        unsaved = replace_all(state_directory(home), contents)
+        failed |= {name.removesuffix(".json"): error for name, error in unsaved.items()}
+    return failed
+
+
+def _encoded(checkpoint: Checkpoint) -> bytes:
     try:
         raw = msgspec.json.encode(checkpoint)
     except UnicodeEncodeError:  # a path that is not UTF-8: the acknowledgements matter more than the path
         raw = msgspec.json.encode(msgspec.structs.replace(checkpoint, transcript=""))
     if len(raw) > MAX_STATE_BYTES:
         raise StateError(f"the state of session {checkpoint.session_id} has grown to {len(raw)} bytes")
-    state_directory(home)
-    replace_private(path, raw)
+    return raw
+
+
+class Checkpoints(Protocol):
+    """Where `ship` loads and saves checkpoints: each one at once (`OnDisk`), or several together (`bulk.group`)."""
+
+    def load(self, session_id: str) -> Loaded:
+        """Return the checkpoint of a session, or a new one. Raises StateError."""
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint of a session. Raises StateError."""
+
+
+class OnDisk:
+    """The checkpoint files, each replaced durably as soon as it is saved."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def load(self, session_id: str) -> Loaded:
+        """Return the checkpoint of a session, or a new one. Raises StateError."""
+        return load(self._home, session_id)
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint of a session. Raises StateError."""
+        save(self._home, checkpoint)
 
 
 def note_caller(

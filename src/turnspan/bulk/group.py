@@ -1,0 +1,220 @@
+"""Group commit: the progress of several sessions is stored together, because syncing a disk is slow.
+
+A backfill of many small sessions would spend most of its time waiting for the disk: two syncs for the lines of a
+session, two for its checkpoint. A group needs two for all lines, one for each checkpoint, but all of these at the same
+time, and one for their directory.
+
+| step | what is on disk if the process is killed after it |
+|---|---|
+| requests are sent, or buffered if the backend can store them together (`Grouping`) | nothing new |
+| `flush`: the buffered requests are stored and synced | lines without a checkpoint: sent again, and found to be there |
+| … the checkpoints are written, synced and renamed | some or all of the group |
+| … the directory is synced, the locks are released | the group |
+
+Rules:
+
+- A checkpoint is written only after everything that it acknowledges was acknowledged. A buffered request counts only
+  when it is stored: if it cannot be, the checkpoints are written without it (`Refused`), and the caller sends the same
+  sessions again, one by one.
+- A session is locked until its checkpoint is written.
+- A process that is killed sends again at most what one group holds: 32 pieces, 8 MB of buffered requests, or what was
+  sent within two seconds. Nothing is held during a pause.
+- A checkpoint that cannot be written concerns its own session only.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from turnspan.backends import Answer, Grouping, Readable, Verdict
+from turnspan.delivery import state
+from turnspan.delivery.destinations import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from turnspan.backends import Backend
+    from turnspan.errors import StateError
+    from turnspan.settings.config import Config, Destination
+    from turnspan.trace.model import Trace
+
+GROUP_BYTES: Final = 8 << 20
+GROUP_PIECES: Final = 32
+_GROUP_S: Final = 2.0
+
+
+class Refused(Exception):  # noqa: N818 - a result, not an error
+    """Buffered requests could not be stored: nothing that they contain was acknowledged."""
+
+
+class Group:
+    """The sessions whose progress is committed together. It is used again after each `flush`.
+
+    `on_release` is called with the id of each session whose lock was released.
+    """
+
+    def __init__(self, home: Path, on_release: Callable[[str], None]) -> None:
+        self._home = home
+        self._on_release = on_release
+        self._buffers: dict[str, BufferedBackend] = {}  # by destination
+        self._stored: dict[str, state.Checkpoint] = {}  # of each session: as it is on disk
+        self._unstored: dict[str, state.Checkpoint] = {}  # … as it will be
+        self._locks: dict[str, ExitStack] = {}
+        self._finished: set[str] = set()
+        self._when_stored: list[tuple[str, str, Callable[[], None]]] = []
+        self._pieces = 0
+        self._since_s = 0.0
+        self.failed: dict[str, StateError] = {}  # session → why its checkpoint could not be written
+        self.refused: dict[str, set[str]] = {}  # session → destinations that did not store its buffered requests
+        self.is_immediate = False  # nothing is buffered or delayed
+
+    # ---- checkpoints, for `ship`
+
+    def load(self, session_id: str) -> state.Loaded:
+        """Return the checkpoint of a session, as it will be. Raises StateError."""
+        if session_id in self._unstored:
+            return state.Loaded(self._unstored[session_id])
+        loaded = state.load(self._home, session_id)
+        self._stored[session_id] = loaded.checkpoint
+        return loaded
+
+    def save(self, checkpoint: state.Checkpoint) -> None:
+        """Replace the checkpoint of a session with the next `flush`. Raises StateError, Refused."""
+        session_id = checkpoint.session_id
+        if self.is_immediate:
+            state.save(self._home, checkpoint)
+            self._stored[session_id] = checkpoint
+            return
+        if not self._unstored:
+            self._since_s = time.monotonic()
+        self._unstored[session_id] = checkpoint
+        self._pieces += 1
+        if self._is_full():
+            failed = self.flush()
+            if session_id in failed:
+                raise failed[session_id]
+
+    def _is_full(self) -> bool:
+        buffered = sum(buffer.size for buffer in self._buffers.values())
+        is_old = time.monotonic() - self._since_s > _GROUP_S
+        return self._pieces >= GROUP_PIECES or buffered >= GROUP_BYTES or is_old
+
+    # ---- for the sender
+
+    def lock(self, session_id: str) -> None:
+        """Lock a session until it is finished and its checkpoint is written. Raises Busy."""
+        with ExitStack() as stack:
+            stack.enter_context(state.lock(self._home, session_id))
+            self._locks[session_id] = stack.pop_all()
+
+    def finish(self, session_id: str) -> None:
+        """Nothing more is sent of a session: the next `flush` releases its lock."""
+        self._finished.add(session_id)
+
+    def when_stored(self, session_id: str, destination: str, call: Callable[[], None]) -> None:
+        """Call a function when what was sent of a session to a destination is committed; not at all if it is not."""
+        if self.is_immediate:
+            call()
+        else:
+            self._when_stored.append((session_id, destination, call))
+
+    def buffered(self, destination: str, backend: Backend) -> Backend:
+        """Return a backend whose requests are stored with the group, if it can store several together."""
+        if not isinstance(backend, Grouping):
+            return backend
+        return self._buffers.setdefault(destination, BufferedBackend(self, backend, backend))
+
+    def flush(self) -> dict[str, StateError]:
+        """Store everything that was sent since the last time; return the sessions that failed. Raises Refused."""
+        refusing = {name for name, buffer in self._buffers.items() if not buffer.flush()}
+        checkpoints = {
+            session_id: self._acknowledged(checkpoint, refusing) for session_id, checkpoint in self._unstored.items()
+        }
+        failed = state.save_all(self._home, checkpoints.values())
+        self.failed |= failed
+        self._stored |= {name: checkpoint for name, checkpoint in checkpoints.items() if name not in failed}
+        calls, self._when_stored = self._when_stored, []
+        self._unstored, self._pieces = {}, 0
+        for session_id, destination, call in calls:
+            if session_id not in failed and destination not in refusing:
+                call()
+        if refusing:
+            for session_id in checkpoints:
+                self.refused.setdefault(session_id, set()).update(refusing)
+            self._finished -= checkpoints.keys()
+            raise Refused
+        self._release()
+        return failed
+
+    def _release(self) -> None:
+        """Release the locks of finished sessions."""
+        finished, self._finished = self._finished, set()
+        for session_id in finished:
+            self._locks.pop(session_id).close()
+            self._stored.pop(session_id, None)
+        for session_id in finished:
+            self._on_release(session_id)
+
+    def _acknowledged(self, checkpoint: state.Checkpoint, refusing: set[str]) -> state.Checkpoint:
+        """Return a checkpoint with the progress at some destinations as it was before."""
+        if not refusing:
+            return checkpoint
+        before = self._stored[checkpoint.session_id].destinations
+        kept = {name: cursor for name, cursor in checkpoint.destinations.items() if name not in refusing}
+        kept |= {name: before[name] for name in refusing if name in before}
+        return msgspec.structs.replace(checkpoint, destinations=kept)
+
+
+class BufferedBackend:
+    """A backend whose requests are stored when the group is flushed; until then each one counts as acknowledged."""
+
+    def __init__(self, group: Group, backend: Backend, store: Grouping) -> None:
+        self.name = backend.name
+        self.max_request_bytes = backend.max_request_bytes
+        self._group = group
+        self._backend = backend
+        self._store = store
+        self._bodies: list[bytes] = []
+        self.size = 0
+
+    def encode(self, traces: Sequence[Trace]) -> bytes:
+        """Encode traces as the backend does."""
+        return self._backend.encode(traces)
+
+    def send(self, body: bytes) -> Verdict:
+        """Keep a request until the group is flushed."""
+        if self._group.is_immediate:
+            return self._backend.send(body)
+        self._bodies.append(body)
+        self.size += len(body)
+        return Verdict(Answer.ACKNOWLEDGED)
+
+    def stored(self, trace_id: bytes) -> frozenset[bytes] | None:
+        """Return what the backend has of a trace, if it can be asked."""
+        return self._backend.stored(trace_id) if isinstance(self._backend, Readable) else None
+
+    def close(self) -> None:
+        """Close the backend."""
+        self._backend.close()
+
+    def flush(self) -> bool:
+        """Store the requests; return False if none of them was stored."""
+        bodies, self._bodies, self.size = self._bodies, [], 0
+        return not bodies or self._store.send_all(bodies).answer is Answer.ACKNOWLEDGED
+
+
+class GroupTarget(Target):
+    """A destination whose requests and checkpoints are stored with a group."""
+
+    def __init__(self, destination: Destination, config: Config, group: Group) -> None:
+        super().__init__(destination, config)
+        self.checkpoints = group
+        self._group = group
+
+    def _opened(self) -> Backend:
+        return self._group.buffered(self.identity, super()._opened())

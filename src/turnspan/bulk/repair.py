@@ -1,0 +1,87 @@
+"""Send what a check found to be missing: exactly that, through `ship`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from turnspan.bulk.backfill import serve_waiting
+from turnspan.bulk.verify import compared
+from turnspan.delivery import backoff, state
+from turnspan.errors import TurnspanError
+from turnspan.private_files import Busy
+from turnspan.ship import send_again, send_unsent
+from turnspan.source.progress import Ending
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from turnspan.backends import Holdings, Verdict
+    from turnspan.bulk.backfill import Patience
+    from turnspan.bulk.verify import Checked
+    from turnspan.delivery.destinations import Target
+    from turnspan.settings.config import Config
+    from turnspan.ship import Shipped
+    from turnspan.source.sessions import SessionFile
+
+_BUSY_PATIENCE_S: Final = 10.0
+
+
+def repair_problem(
+    checked: Checked, target: Target, config: Config, holdings: Holdings | None, patience: Patience
+) -> str:
+    """Repair a session; return why it is not complete, or "" if it is."""
+    if why_not := _why_not_repairable(checked, is_asked=holdings is not None):
+        return why_not
+    try:
+        done = repair(checked.session, target, config, holdings, patience)
+        serve_waiting(config.home, checked.session.session_id)
+    except Busy:
+        return "another turnspan process is sending it"
+    except TurnspanError as error:
+        return str(error)
+    if patience.is_cut_short:
+        backoff.clear(config.home, target.identity)  # the user ended the wait, the destination did not fail
+    for shipped in done:
+        if shipped.stopped is not None:
+            return f"{shipped.stopped.answer}: {shipped.stopped.reason}"
+        if shipped.held_until_s is not None:
+            return f"backing off until {time.strftime('%H:%M', time.localtime(shipped.held_until_s))}"
+        if shipped.refused:
+            return f"{shipped.refused} spans were refused"
+    return ""
+
+
+def _why_not_repairable(checked: Checked, *, is_asked: bool) -> str:
+    if checked.is_unknown:
+        return f"the destination did not answer{checked.silence and f': {checked.silence}'}"
+    if not checked.missing and not checked.doubtful:
+        return "turnspan does not recognise some of its responses; please report this"
+    if not checked.unsent and not checked.lost and not is_asked:
+        return "it was refused, and the destination cannot be queried; try `turnspan backfill --resend`"
+    return ""
+
+
+def repair(
+    session: SessionFile,
+    target: Target,
+    config: Config,
+    holdings: Holdings | None,
+    is_patient: Callable[[Verdict], bool] = lambda _verdict: False,
+) -> list[Shipped]:
+    """Send what is missing of a session. Raises Busy if another process has it; events may wait after it."""
+    with state.lock(config.home, session.session_id, _BUSY_PATIENCE_S):
+        now_ns = time.time_ns()
+        comparison = compared(session, target, config, holdings, now_ns)  # once more: it may have changed
+        found = comparison.result()
+        if found.is_unknown:
+            return []
+        done: list[Shipped] = []
+        again = found.lost | (found.refused if holdings is not None else frozenset())
+        if again:
+            done.append(send_again(session, target, comparison.ending, time.time, again, is_patient=is_patient))
+        if found.unsent and all(shipped.is_complete for shipped in done):
+            ending = Ending(now_ns=now_ns, is_asked=True)
+            arrived = frozenset(comparison.arrived)
+            done.append(send_unsent(session, target, ending, time.time, arrived, is_patient=is_patient))
+        return done
