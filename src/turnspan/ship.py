@@ -421,7 +421,7 @@ class _ExportAgain(_Export):
         delivery = self._deliver(traces, self._done)
         self.shipped.stopped = delivery.stopped
         if delivery.requests:
-            self._commit()
+            self._commit(**({"last_success_s": self._clock()} if delivery.sent else {}))
         return delivery.stopped is None
 
 
