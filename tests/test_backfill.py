@@ -457,7 +457,7 @@ def test_a_dry_run_counts_what_would_be_masked(tmp_path):
 
 TALLY = ["agents", "cost_usd", "errors", "generations", "is_cost_partial", "tools", "turns", "usage"]
 DIFFERENCE = [
-    "acknowledged", "destination", "doubtful", "expected", "forgotten", "is_repaired", "is_unknown", "lost", "overlooked", "path",
+    "acknowledged", "destination", "doubtful", "expected", "forgotten", "in_flight", "is_repaired", "is_unknown", "lost", "overlooked", "path",
     "problem", "project", "refused", "session_id", "silence", "stored", "unsent",
 ]  # fmt: skip
 KEYS = {
@@ -469,7 +469,7 @@ KEYS = {
     "dry run": ["destinations", "failed", "is_interrupted", "unreadable"],
     "share": sorted([*TALLY, "bytes", "copied", "masked", "off", "repeated", "sessions", "spans", "warmups"]),
     "verify": ["destinations", "differences", "failed", "is_complete"],
-    "verified": ["acknowledged", "expected", "missing_spans", "off", "sessions", "stored"],
+    "verified": ["acknowledged", "doubled_spans", "expected", "missing_spans", "off", "sessions", "stored"],
     "difference": DIFFERENCE,
     "retention": ["cleanup_days", "cleanup_source", "expiring", "failed"],
     "expiring": ["days_left", "path", "project", "session_id", "unsent"],

@@ -22,6 +22,7 @@ import msgspec
 from turnspan import unsent
 from turnspan.backends import Answer, Holdings
 from turnspan.delivery import backoff, state
+from turnspan.delivery.callers import called
 from turnspan.errors import StateError, TurnspanError
 from turnspan.source.progress import Progress
 
@@ -280,7 +281,7 @@ class _Export:
         for redacted in masked:
             for rule, count in redacted.counts.items():
                 self.shipped.masked[rule] = self.shipped.masked.get(rule, 0) + count
-        return [redacted.trace for redacted in masked]
+        return [called(redacted.trace, self._checkpoint.callers) for redacted in masked]
 
     def _send(self, traces: Sequence[Trace], piece: Piece, reading: Reading) -> bool:
         """Send a piece and commit what is settled; return False if something stopped it."""
@@ -421,7 +422,7 @@ class _ExportAgain(_Export):
         delivery = self._deliver(traces, self._done)
         self.shipped.stopped = delivery.stopped
         if delivery.requests:
-            self._commit()
+            self._commit(**({"last_success_s": self._clock()} if delivery.sent else {}))
         return delivery.stopped is None
 
 

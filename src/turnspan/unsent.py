@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.delivery import state
+from turnspan.delivery.callers import called
 from turnspan.errors import TranscriptError
 from turnspan.source import sessions, tail
 from turnspan.source.progress import IDLE_WHILE_PENDING_NS, Ending, Position
@@ -222,8 +223,8 @@ class Rest:
                 self.cwd = self.cwd or trace.cwd
                 if target.mask.is_off(trace.cwd):
                     self.off += 1
-                elif left := without(trace, arrived):
-                    unsent.append((trace, left))
+                elif left := without(with_caller := called(trace, checkpoint.callers), arrived):
+                    unsent.append((with_caller, left))
             yield piece.progress, unsent
         self.has_open_turn, self.is_rewritten = reading.has_unsealed, reading.is_rewritten
         self.unreadable = reading.anomalies.unreadable + reading.anomalies.oversized

@@ -59,6 +59,8 @@ _SWEEP_EVERY_S: Final = 60.0
 _POLL_S: Final = 0.05
 _SWITCHED_OFF: Final = "switched off"
 _RECOVERED: Final = "recovered"
+_CALLED: Final = frozenset({"SessionStart", "Stop", "StopFailure", "SessionEnd"})  # they have the client's environment
+_MAX_CALLER: Final = 512
 
 
 class Context(msgspec.Struct, frozen=True):
@@ -153,6 +155,8 @@ def serve(
             facts["words"] = words_digest(event.last_assistant_message)
         if event.agent_id:
             facts["agent"] = event.agent_id
+        if config.traceparent:
+            facts["caller"] = config.traceparent[:_MAX_CALLER]
         _attend(context, session, facts)
         if config.values["recover"] and _is_sweep_due(config, event, session, clock()):
             is_stop = event.hook_event_name in {"Stop", "SessionEnd"}
@@ -183,10 +187,23 @@ def _attend(context: Context, session: SessionFile, facts: dict[str, Any]) -> No
         if any(mark.get("event") == _SWITCHED_OFF for mark in events):
             _switch_off(context.config, session)
         else:
+            _note_callers(context.config, session, events)
             _serve_session(context, session, events)
 
     if not marks.attend(home, session_id, facts, work):
         log.log_line(home, "INFO", "busy", session=session_id, trigger=facts["event"])
+
+
+def _note_callers(config: Config, session: SessionFile, events: list[dict[str, Any]]) -> None:
+    """Remember which program ran the client, by the environment of each event."""
+    is_parent = config.values["traceparent"] == "parent"
+    for mark in events:
+        name, at = mark.get("event"), mark.get("at")
+        if name in _CALLED and isinstance(at, (int, float)):
+            caller, is_start = str(mark.get("caller") or ""), name == "SessionStart"
+            kept_as = state.note_caller(config.home, session, caller, at_s=at, is_start=is_start, is_parent=is_parent)
+            if kept_as:
+                log.log_line(config.home, "WARN", "state corrupt", session=session.session_id, kept_as=kept_as)
 
 
 def _session_of(event: Event, config: Config) -> SessionFile:

@@ -83,12 +83,22 @@ class Past:
 
     def turnspan(self, *words: str) -> dict:
         """Run a command that must succeed; return its JSON output."""
-        done = subprocess.run(
-            [sys.executable, "-m", "turnspan", *words, "--json"], env=self.env, cwd=self.base, capture_output=True,
-            text=True, timeout=PATIENCE_S, check=False,
-        )  # fmt: skip
+        done = self.run(*words, "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(done.stdout)
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command."""
+        with self.started(*words) as process:
+            out, err = process.communicate(timeout=PATIENCE_S)
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+    def started(self, *words: str) -> subprocess.Popen[str]:
+        """Start a command."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "turnspan", *words], env=self.env, cwd=self.base, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
 
 
 # ---- live

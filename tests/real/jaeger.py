@@ -76,19 +76,20 @@ class Jaeger(Server):
     """A server that keeps traces in memory."""
 
     def __init__(self, binary: str, directory: Path) -> None:
-        otlp, query, *others = free_ports(4)
+        otlp, query, *others = free_ports(5)
         self.url, self.query_url = f"http://127.0.0.1:{otlp}", f"http://127.0.0.1:{query}"
+        self.grpc_address = f"127.0.0.1:{others[0]}"
         if "all-in-one" in os.path.basename(binary):  # noqa: PTH119 - a command, perhaps without a directory
             command = [binary, *_flags(otlp, query, others)]
         else:
             config = directory / "jaeger.yaml"  # JSON is YAML
-            config.write_text(json.dumps(_config(otlp, query, others[0])))
+            config.write_text(json.dumps(_config(otlp, query, others)))
             command = [binary, "--config", str(config)]
         self._command, self._directory = command, directory
         self.start(command, directory)
 
     def restart(self) -> None:
-        """End it and start it again at the same ports: it has forgotten everything."""
+        """Start it again at the same ports, and end it first if it runs: it has forgotten everything."""
         self.__exit__()
         self.start(self._command, self._directory)
         self.__enter__()
@@ -150,15 +151,17 @@ def _flags(otlp: int, query: int, others: list[int]) -> list[str]:
     return [
         "--collector.otlp.enabled=true",
         f"--collector.otlp.http.host-port={here}:{otlp}",
-        f"--collector.otlp.grpc.host-port={here}:0",
+        f"--collector.otlp.grpc.host-port={here}:{others[0]}",
         f"--query.http-server.host-port={here}:{query}",
-        f"--query.grpc-server.host-port={here}:{others[0]}",
-        f"--admin.http.host-port={here}:{others[1]}",
+        f"--query.grpc-server.host-port={here}:{others[1]}",
+        f"--admin.http.host-port={here}:{others[2]}",
     ]
 
 
-def _config(otlp: int, query: int, query_grpc: int) -> dict[str, Any]:
+def _config(otlp: int, query: int, others: list[int]) -> dict[str, Any]:
     here = "127.0.0.1"
+    otlp_grpc, query_grpc, *_ = others
+    protocols = {"http": {"endpoint": f"{here}:{otlp}"}, "grpc": {"endpoint": f"{here}:{otlp_grpc}"}}
     return {
         "service": {
             "extensions": ["jaeger_storage", "jaeger_query"],
@@ -173,7 +176,7 @@ def _config(otlp: int, query: int, query_grpc: int) -> dict[str, Any]:
                 "grpc": {"endpoint": f"{here}:{query_grpc}"},
             },
         },
-        "receivers": {"otlp": {"protocols": {"http": {"endpoint": f"{here}:{otlp}"}}}},
+        "receivers": {"otlp": {"protocols": protocols}},
         "exporters": {"jaeger_storage_exporter": {"trace_storage": "memory"}},
     }
 

@@ -118,7 +118,8 @@ class Readable(Protocol):
     def stored(self, trace_id: bytes) -> frozenset[bytes] | None:
         """Return the ids of the stored spans of a trace; None if there was no answer.
 
-        The reason for None is in the attribute `silence`, if the backend has one.
+        A backend may say more in attributes: `silence`, the reason for None; `doubles`, the spans of this trace that
+        are stored more than once; `lag_s`, how long it may take until what was acknowledged is shown.
         """
 
 

@@ -14,6 +14,7 @@ import msgspec
 from turnspan.backends import Finding, Outcome
 from turnspan.backends.http_transport import HttpTransport, NoAnswerError
 from turnspan.backends.otlp import OtlpBackend, open_transport
+from turnspan.backends.reading import repeated
 
 if TYPE_CHECKING:
     from turnspan.backends import Probe
@@ -49,6 +50,8 @@ class _Failure(msgspec.Struct, frozen=True):
 class JaegerBackend(OtlpBackend):
     """Jaeger: sends OTLP, and asks the query service what is stored."""
 
+    repeats = ""  # equal spans are shown once
+
     def __init__(
         self,
         name: str,
@@ -65,6 +68,7 @@ class JaegerBackend(OtlpBackend):
         self._http = asked
         self._query = query
         self.silence = ""  # why `stored` had no answer
+        self.doubles: frozenset[bytes] = frozenset()  # spans that the last `stored` found more than once
 
     def close(self) -> None:
         """Close connections."""
@@ -92,10 +96,12 @@ class JaegerBackend(OtlpBackend):
         try:
             answer = msgspec.json.decode(response.body, type=_Traces)
             # Older servers omit leading zeros.
-            return frozenset(bytes.fromhex(span.id.zfill(16)) for trace in answer.data or () for span in trace.spans)
+            spans = [bytes.fromhex(span.id.zfill(16)) for trace in answer.data or () for span in trace.spans]
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
             self.silence = "the response cannot be read"
             return None
+        self.doubles = repeated(spans)
+        return frozenset(spans)
 
     def probe(self) -> Probe:
         """Check the server that traces are sent to, and the query service."""

@@ -27,6 +27,7 @@ from turnspan.backends import Erased, content, naming
 from turnspan.backends.genai import Bounded
 from turnspan.backends.langfuse_projects import ProjectIds
 from turnspan.backends.otlp import OtlpBackend, open_transport, secrets_in
+from turnspan.backends.reading import repeated
 from turnspan.backends.settings import COMMON, TRANSPORT, Server, Settings
 from turnspan.errors import BackendError, ConfigError
 from turnspan.trace.model import Kind
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
-    from turnspan.backends import Probe
+    from turnspan.backends import Probe, Verdict
     from turnspan.backends.langfuse_api import LangfuseApi
     from turnspan.backends.naming import Attributes
     from turnspan.backends.otlp import Transport
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 KNOWN = COMMON | TRANSPORT | {"base_url", "public_key", "secret_key", "release"}
 _MAX_DECODED_BYTES = 4_000_000
+_ASK_AFTER_S = 20.0  # a queued request is usually stored after some seconds
 _MAX_TAG_LENGTH = 200  # longer tags are dropped by the server
 
 _TYPE = {
@@ -75,7 +77,7 @@ class LangfuseNaming:
     def of_trace(self, trace: Trace) -> Attributes:
         """Return the trace's name, session, user, tags, and its facts as metadata."""
         out = Bounded(self._capture.attribute_max_bytes)
-        if not _is_further_part(trace):
+        if not (_is_further_part(trace) or _is_of_a_caller(trace)):
             out.put("langfuse.trace.name", trace.name)
         out.put("session.id", trace.session_id)
         out.put("langfuse.session.id", trace.session_id)
@@ -123,6 +125,11 @@ def _is_further_part(trace: Trace) -> bool:
     """Whether an earlier part of the turn named the trace after the prompt, which this part does not contain."""
     has_root = any(span.parent_id is None for span in trace.spans)
     return not has_root and _NUMBER_ONLY.fullmatch(trace.name) is not None
+
+
+def _is_of_a_caller(trace: Trace) -> bool:
+    """Whether the turn is part of another program's trace, which has a name already."""
+    return any(span.kind is Kind.TURN and span.parent_id is not None for span in trace.spans)
 
 
 def _flat(name: str) -> str:
@@ -189,6 +196,11 @@ def _iso(at_ns: int) -> str:
 class LangfuseBackend(OtlpBackend):
     """Langfuse: traces over OTLP, everything else over its API."""
 
+    lag_s = 300.0  # it acknowledges what it has queued
+    repeats = (
+        "Langfuse shows a span that is sent again twice, and adds its cost twice, until its database merges the two"
+    )
+
     def __init__(
         self,
         name: str,
@@ -205,6 +217,7 @@ class LangfuseBackend(OtlpBackend):
         self._open_api = open_api
         self._projects = projects
         self.silence = ""  # why `stored` had no answer
+        self.doubles: frozenset[bytes] = frozenset()  # spans that the last `stored` found more than once
 
     @cached_property
     def _api(self) -> LangfuseApi:
@@ -215,6 +228,16 @@ class LangfuseBackend(OtlpBackend):
         super().close()
         if "_api" in self.__dict__:
             self._api.close()
+
+    def send(self, body: bytes) -> Verdict:
+        """Send one request and return the verdict.
+
+        After a request without a response, `stored` does not show yet what Langfuse has queued: it is asked later.
+        """
+        verdict = super().send(body)
+        if verdict.is_unknown and verdict.retry_after_s is None:
+            return msgspec.structs.replace(verdict, retry_after_s=_ASK_AFTER_S)
+        return verdict
 
     def link(self, trace_id: bytes) -> str | None:
         """Return the URL of a trace; None until a probe has asked for the project of the keys."""
@@ -230,7 +253,9 @@ class LangfuseBackend(OtlpBackend):
         except BackendError as error:
             self.silence = str(error)
             return None
-        return frozenset(bytes.fromhex(id_) for id_ in ids if re.fullmatch(r"[0-9a-f]{16}", id_))
+        spans = [bytes.fromhex(id_) for id_ in ids if re.fullmatch(r"[0-9a-f]{16}", id_)]
+        self.doubles = repeated(spans)
+        return frozenset(spans)
 
     def erase(self, session_id: str, trace_ids: Collection[bytes]) -> Erased:
         """Have these traces and all others of the session deleted. Raises BackendError."""

@@ -147,10 +147,10 @@ class LangfuseApi:
             raise BackendError("Langfuse names no project for these keys")
         return Project(found[0].id, found[0].name or found[0].id, found[0].retention_days)
 
-    def spans_of(self, trace_id: str) -> set[str]:
-        """Return the ids of the observations of a trace. Raises BackendError."""
+    def spans_of(self, trace_id: str) -> list[str]:
+        """Return the ids of the observations of a trace, repeated if Langfuse shows them twice. Raises BackendError."""
         try:
-            return {str(found.id) for found in self._observations({"traceId": trace_id})}
+            return [str(found.id) for found in self._observations({"traceId": trace_id})]
         except _RefusedError as refused:
             if refused.response.status != 404:
                 raise
@@ -163,7 +163,7 @@ class LangfuseApi:
         except _RefusedError as refused:
             if refused.response.status != 404:
                 raise
-        return self._ids_before_v4("traces", {"sessionId": session_id, "fields": "core"})
+        return set(self._ids_before_v4("traces", {"sessionId": session_id, "fields": "core"}))
 
     def delete(self, trace_ids: Sequence[str]) -> None:
         """Request the deletion of traces, which the server does asynchronously. Raises BackendError."""
@@ -193,15 +193,15 @@ class LangfuseApi:
                 return
         raise BackendError(_ENDLESS)
 
-    def _ids_before_v4(self, what: str, query: dict[str, str]) -> set[str]:
+    def _ids_before_v4(self, what: str, query: dict[str, str]) -> list[str]:
         """Return the ids of observations or traces from a server before v4, which the package's client cannot ask."""
-        ids: set[str] = set()
+        ids: list[str] = []
         for number in range(1, _MAX_PAGES + 1):
             with _answered():
                 params = {**query, "limit": "100", "page": str(number)}
                 answer = self._session.get(f"{self._url}/api/public/{what}", params=params)
                 page = msgspec.json.decode(answer.content, type=_Page)
-            ids |= {found.id for found in page.data}
+            ids += [found.id for found in page.data]
             if number >= page.meta.total_pages:
                 return ids
         raise BackendError(_ENDLESS)

@@ -19,11 +19,11 @@ import msgspec
 
 from turnspan import __version__
 from turnspan.settings.options import SETTING
-from turnspan.trace.model import Kind
+from turnspan.trace.model import CALLER, Kind
 
 if TYPE_CHECKING:
     from turnspan.backends.settings import Capture
-    from turnspan.trace.model import Span, Trace
+    from turnspan.trace.model import Link, Span, Trace
 
 Value: TypeAlias = "str | int | float | bool | tuple[str, ...]"
 Attributes: TypeAlias = "dict[str, Value]"
@@ -37,6 +37,7 @@ INTERNAL, CLIENT = 1, 3
 STATUS_ERROR = 2
 # The SDK's flags for a span with a local parent: "is remote" is known, and false.
 FLAGS = 0x100
+REMOTE_FLAGS = 0x300  # a span of another program
 _MAX_NS = 2**63 - 1  # the year 2262; stores keep times as signed 64 bit
 
 
@@ -85,6 +86,11 @@ def tags_of(trace: Trace, capture: Capture) -> tuple[str, ...]:
 def otlp_kind(span: Span) -> int:
     """Return OpenTelemetry's span kind: CLIENT for a generation, which calls a server."""
     return CLIENT if span.kind is Kind.GENERATION else INTERNAL
+
+
+def link_flags(link: Link) -> int:
+    """Return the flags of a link: whether its span is another program's."""
+    return REMOTE_FLAGS if link.relation == CALLER else FLAGS
 
 
 def otlp_time(at_ns: int) -> int:

@@ -48,6 +48,9 @@ class Transport(Protocol):
 class OtlpBackend:
     """Sends traces as OTLP/protobuf, with the names of one naming, over one transport."""
 
+    # What becomes of a span that is sent again; empty if it is kept once.
+    repeats = "some servers, such as Tempo, show a span twice that is sent again; Jaeger and Phoenix show it once"
+
     def __init__(
         self,
         name: str,

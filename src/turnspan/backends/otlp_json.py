@@ -22,6 +22,7 @@ from turnspan.backends.naming import (
     SCOPE_NAME,
     SCOPE_VERSION,
     STATUS_ERROR,
+    link_flags,
     otlp_kind,
     otlp_time,
     scrubbed,
@@ -85,7 +86,7 @@ def _span(trace: Trace, span: Span, everywhere: bytes, attributes: Attributes, o
 def _link(link: Link) -> bytes:
     out = [f'{{"traceId":"{link.trace_id.hex()}","spanId":"{link.span_id.hex()}","attributes":['.encode()]
     _attributes({"turnspan.link.relation": link.relation}, out, b"")
-    return b"".join((*out, b"]", _FLAGS))
+    return b"".join((*out, b'],"flags":%d}' % link_flags(link)))
 
 
 def _status(span: Span) -> dict[str, object]:

@@ -22,6 +22,7 @@ from turnspan.backends.naming import (
     FLAGS,
     SCOPE_NAME,
     SCOPE_VERSION,
+    link_flags,
     otlp_kind,
     otlp_time,
     scrubbed,
@@ -125,7 +126,7 @@ def _fill_span(message: OtlpSpan, span: Span, attributes: Attributes) -> None:
     message.end_time_unix_nano = otlp_time(span.end_ns)
     _fill(message, attributes)
     for link in span.links:
-        linked = message.links.add(trace_id=link.trace_id, span_id=link.span_id, flags=FLAGS)
+        linked = message.links.add(trace_id=link.trace_id, span_id=link.span_id, flags=link_flags(link))
         _fill(linked, {"turnspan.link.relation": link.relation})
     message.status.SetInParent()  # written even when it is empty
     if span.error is not None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from turnspan.backends import Readable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from turnspan.backends import Backend
 
 _PAUSES_S: Final = (0.5, 1.0, 2.0)
 _GIVE_UP_AFTER: Final = 3  # traces without an answer
+
+
+def repeated(spans: Sequence[bytes]) -> frozenset[bytes]:
+    """Return the ids that occur more than once."""
+    return frozenset(span for span, times in Counter(spans).items() if times > 1)
 
 
 def reader_of(backend: Backend, sleep: Callable[[float], None] = time.sleep) -> Reader | None:
@@ -33,6 +39,16 @@ class Reader:
     def silence(self) -> str:
         """Why there was no answer; empty if the backend does not say."""
         return str(getattr(self._backend, "silence", ""))
+
+    @property
+    def doubles(self) -> frozenset[bytes]:
+        """The spans of the last trace that are stored more than once, where the backend can say it."""
+        return frozenset(getattr(self._backend, "doubles", ()))
+
+    @property
+    def lag_s(self) -> float:
+        """How long it may take until what was acknowledged is shown."""
+        return float(getattr(self._backend, "lag_s", 0.0))
 
     def stored(self, trace_id: bytes) -> frozenset[bytes] | None:
         """Return the ids of the stored spans of a trace; None if there was no answer."""

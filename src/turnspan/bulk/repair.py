@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from turnspan.bulk.backfill import serve_waiting
-from turnspan.bulk.verify import compared
+from turnspan.bulk.verify import check, compared
 from turnspan.delivery import backoff, state
 from turnspan.errors import TurnspanError
 from turnspan.private_files import Busy
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from turnspan.source.sessions import SessionFile
 
 _BUSY_PATIENCE_S: Final = 10.0
+_ASK_AGAIN_S: Final = (0.2, 0.8)  # pauses: what was sent a moment ago may not be shown yet
 
 
 def repair_problem(
@@ -49,7 +50,26 @@ def repair_problem(
             return f"backing off until {time.strftime('%H:%M', time.localtime(shipped.held_until_s))}"
         if shipped.refused:
             return f"{shipped.refused} spans were refused"
-    return ""
+    return _not_shown_yet(checked, target, config, holdings)
+
+
+def _not_shown_yet(checked: Checked, target: Target, config: Config, holdings: Holdings | None) -> str:
+    """Ask again whether a backend has everything now; return what is not there yet, or "" if nothing is missing."""
+    if holdings is None:
+        return ""
+    for pause_s in (*_ASK_AGAIN_S, None):
+        try:
+            found = check(checked.session, target, config, holdings, time.time_ns())
+        except TurnspanError as error:
+            return str(error)
+        if not found.missing or found.in_flight or pause_s is None:
+            break
+        time.sleep(pause_s)
+    if found.is_unknown:
+        return f"it was sent, but the destination did not answer{found.silence and f': {found.silence}'}"
+    if found.in_flight:
+        return f"{len(found.in_flight)} spans are in flight; run `turnspan verify` again in some minutes"
+    return f"{found.missing} spans are still missing" if found.missing else ""
 
 
 def _why_not_repairable(checked: Checked, *, is_asked: bool) -> str:
@@ -57,6 +77,8 @@ def _why_not_repairable(checked: Checked, *, is_asked: bool) -> str:
         return f"the destination did not answer{checked.silence and f': {checked.silence}'}"
     if not checked.missing and not checked.doubtful:
         return "turnspan does not recognise some of its responses; please report this"
+    if checked.in_flight and not (checked.unsent or checked.lost or checked.refused):
+        return f"{len(checked.in_flight)} spans are in flight; run `turnspan verify` again in some minutes"
     if not checked.unsent and not checked.lost and not is_asked:
         return "it was refused, and the destination cannot be queried; try `turnspan backfill --resend`"
     return ""

@@ -157,7 +157,8 @@ def _difference(one: Verified) -> tuple[str, ...]:
 
 def _missing(one: Verified) -> Iterator[str]:
     checked = one.checked
-    for ids, word in ((checked.unsent, "not sent"), (checked.lost, "lost"), (checked.refused, "refused")):
+    states = ((checked.unsent, "not sent"), (checked.lost, "lost"), (checked.refused, "refused"))
+    for ids, word in (*states, (checked.in_flight, "in flight")):
         if ids:
             yield f"{len(ids)} {word}"
     if checked.forgotten:
@@ -188,9 +189,11 @@ def _verdict(name: str, found: Sequence[Verified], *, is_asked: bool) -> str:
         f"{count(expected.tools, 'tool call')}, {used} tokens, {cost}"
     )
     bad = [one for one in found if not one.is_complete]
+    doubled = sum(len(one.checked.doubled) for one in found)
+    twice = f"; it shows {count(doubled, 'span')} twice" if doubled else ""
     if not bad:
         if is_asked:
-            return f"{name}: complete ({figures})"
+            return f"{name}: complete ({figures}){twice}"
         return f"{name}: all acknowledged ({figures}); it cannot be queried"
     missing = sum(one.checked.missing for one in bad)
     doubtful = sum(len(one.checked.doubtful) for one in bad)
@@ -201,7 +204,9 @@ def _verdict(name: str, found: Sequence[Verified], *, is_asked: bool) -> str:
     overlooked = _overlooked([one.checked for one in bad])
     beyond = f"; {overlooked} in the files not exported: please report this" if overlooked else ""
     lacks = f"{count(missing, 'span')} of {count(len(bad), 'session')} missing (of {figures})"
-    return f"{name}: {lacks}{doubt}{silent}{beyond}"
+    flying = sum(len(one.checked.in_flight) for one in bad)
+    late = f"; {flying} of these in flight: acknowledged, and not shown yet" if flying else ""
+    return f"{name}: {lacks}{late}{doubt}{silent}{beyond}{twice}"
 
 
 # ---- retention

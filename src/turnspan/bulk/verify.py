@@ -12,6 +12,7 @@ Rules:
 - A partial success may give the number of refused spans without their ids. Then the spans of that trace are doubtful,
   and the session is not complete.
 - A backend that does not answer is not an empty one: the session is unknown, and not repaired.
+- What a backend with a lag acknowledged in the last minutes is in flight, not lost. Sent again, it would be doubled.
 - Responses and tool calls are also counted in the files, independently of how spans are built (`recount`). One that no
   span has is overlooked: the session is not complete, and no repair helps.
 """
@@ -24,6 +25,7 @@ import msgspec
 
 from turnspan.bulk.recount import Recount, recount
 from turnspan.delivery import state
+from turnspan.delivery.callers import called
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
 from turnspan.trace.tally import Tally, tally_of
@@ -50,6 +52,8 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     stored: Tally | None  # None: the backend cannot be queried, or did not answer
     unsent: frozenset[bytes] = frozenset()  # missing spans that were never acknowledged
     lost: frozenset[bytes] = frozenset()  # missing spans that were acknowledged
+    in_flight: frozenset[bytes] = frozenset()  # acknowledged so recently that the backend may not show them yet
+    doubled: frozenset[bytes] = frozenset()  # spans that the backend shows more than once
     refused: frozenset[bytes] = frozenset()  # missing spans that the destination refused
     forgotten: int = 0  # further refused spans, whose ids were not kept
     doubtful: frozenset[bytes] = frozenset()  # spans of which the destination refused some, without naming them
@@ -61,7 +65,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def missing(self) -> int:
         """Number of missing spans."""
-        return len(self.unsent | self.lost | self.refused) + self.forgotten
+        return len(self.unsent | self.lost | self.in_flight | self.refused) + self.forgotten
 
     @property
     def is_complete(self) -> bool:
@@ -85,6 +89,7 @@ def compared(
     cursor = checkpoint.destinations.get(target.identity, state.Cursor())
     rest = Rest(session, target, now_ns)
     found = Comparison(session, cursor, holdings)
+    found.is_recent = is_in_flight(cursor, holdings, now_ns)
     if cursor.progress == Progress() and not checkpoint.is_off:  # nothing was acknowledged: the rest is everything
         for trace, left in rest.traces():
             found.unsent |= _ids(left)
@@ -102,8 +107,13 @@ def compared(
             if checkpoint.is_off or target.mask.is_off(trace.cwd):
                 found.off += 1
             else:
-                found.add(trace)
+                found.add(called(trace, checkpoint.callers))
     return found
+
+
+def is_in_flight(cursor: state.Cursor, holdings: Holdings | None, now_ns: int) -> bool:
+    """Whether a destination acknowledged something so recently that it may not show it yet."""
+    return 0 <= now_ns / 1e9 - cursor.last_success_s < float(getattr(holdings, "lag_s", 0.0))
 
 
 class Comparison:
@@ -115,6 +125,7 @@ class Comparison:
         self.off = 0
         self.unsent: set[bytes] = set()  # spans that were not sent yet, as far as they were read
         self.arrived: set[bytes] = set()  # of these, spans that the backend has all the same
+        self.is_recent = False  # what was acknowledged and is absent may be in flight
         self._session = session
         self._holdings = holdings
         self._refused = {bytes.fromhex(entry.span_id) for entry in cursor.quarantined if entry.span_id}
@@ -129,6 +140,7 @@ class Comparison:
         self._absent: set[bytes] = set()  # spans that the backend does not have
         self._unacknowledged: set[bytes] = set()
         self._doubtful: set[bytes] = set()
+        self._doubled: set[bytes] = set()
 
     def add(self, trace: Trace) -> None:
         """Compare one trace."""
@@ -152,6 +164,7 @@ class Comparison:
             self._is_known = False
             return
         absent = ids - stored
+        self._doubled |= ids & getattr(holdings, "doubles", frozenset())
         self.arrived |= self.unsent & stored
         self._absent |= absent
         self._stored += tally if not absent else _tally_without(trace, absent)
@@ -160,6 +173,7 @@ class Comparison:
         """Return what is missing. Where the backend answered, its answer counts; else what it acknowledged."""
         is_known = self._is_known
         missing = self._absent if is_known else self._unacknowledged
+        absent = frozenset(missing - self._unacknowledged)
         return Checked(
             session=self._session,
             project=self.project or self._session.project,
@@ -168,7 +182,9 @@ class Comparison:
             acknowledged=self._acknowledged,
             stored=self._stored if is_known else None,
             unsent=frozenset(missing & self.unsent),
-            lost=frozenset(missing - self._unacknowledged),
+            lost=frozenset() if self.is_recent else absent,
+            in_flight=absent if self.is_recent else frozenset(),
+            doubled=frozenset(self._doubled),
             refused=frozenset(missing & self._refused),
             forgotten=0 if is_known else self._forgotten,
             doubtful=frozenset(() if is_known else self._doubtful),

@@ -18,10 +18,11 @@ from turnspan.commands.declare import command, json_flag
 from turnspan.commands.selection import INTERRUPTED, selecting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from turnspan.bulk.plan import Plan, Selection
     from turnspan.bulk.runner import Orders, Totals
+    from turnspan.delivery.destinations import Target
 
 Result = TypeVar("Result")
 
@@ -97,6 +98,8 @@ def backfill(
         warning = age_warning(destination, plan.jobs[0].began_ns, time.time_ns()) if plan.jobs else None
         if warning is not None:
             remark(f"warning: {warning}")
+    if is_resend:
+        _warn_of_repeats([Target(destination, config) for destination in destinations])
     processes = jobs or _cores()
     if is_dry_run:
         ctx.exit(_dry_run(plan, orders, processes, is_json=is_json))
@@ -110,6 +113,16 @@ def backfill(
     else:
         print_lines(backfill_lines(totals, names, seconds))
     ctx.exit(INTERRUPTED if totals.is_interrupted else 0 if totals.is_complete else 1)
+
+
+def _warn_of_repeats(targets: Iterable[Target]) -> None:
+    """Say what becomes of spans that a destination has already."""
+    from turnspan.commands.printing import remark
+
+    for target in targets:
+        if repeats := str(getattr(target.backend, "repeats", "")):
+            remark(f"warning: {target.destination.name}: {repeats}")
+        target.close()
 
 
 def _dry_run(plan: Plan, orders: Orders, processes: int, *, is_json: bool) -> int:

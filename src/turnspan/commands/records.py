@@ -296,6 +296,7 @@ def _verified_record(found: Sequence[Verified], *, is_asked: bool) -> Record:
         "acknowledged": total(one.checked.acknowledged for one in found),
         "stored": total(tally for tally in stored if tally is not None) if is_asked else None,
         "missing_spans": sum(one.checked.missing for one in found if not one.is_complete),
+        "doubled_spans": sum(len(one.checked.doubled) for one in found),
         "off": sum(one.checked.off for one in found),
     }
 
@@ -311,6 +312,7 @@ def _difference_record(one: Verified) -> Record:
         "stored": _tally_record(checked.stored) if checked.stored is not None else None,
         "unsent": _hex(checked.unsent),
         "lost": _hex(checked.lost),
+        "in_flight": _hex(checked.in_flight),
         "refused": _hex(checked.refused),
         "forgotten": checked.forgotten,
         "doubtful": _hex(checked.doubtful),

@@ -49,22 +49,25 @@ def verify(
       turnspan verify --since 7d --to langfuse
       turnspan verify --repair               send exactly what is missing
 
-    Langfuse shows new traces after some seconds: wait a little after a backfill.
+    Langfuse shows new traces after some seconds: what it acknowledged in the last five
+    minutes is in flight, not lost, and --repair does not send it again. Spans that it
+    shows twice are counted.
 
     Exit code: 0 if everything is there, 1 while something is missing or unknown.
 
     --json, one object:
       is_complete
-      destinations{name: sessions expected acknowledged stored missing_spans off}
+      destinations{name: sessions expected acknowledged stored missing_spans
+        doubled_spans off}
       differences[session_id path project destination expected acknowledged stored
-        unsent lost refused forgotten doubtful is_unknown silence overlooked is_repaired
-        problem]
+        unsent lost in_flight refused forgotten doubtful is_unknown silence overlooked
+        is_repaired problem]
       failed{session or project: why it cannot be read}
-    `unsent`, `lost`, `refused` and `doubtful` (some of these were refused, but the
-    destination did not say which) are span ids; `forgotten` is the number of refused
-    spans beyond the 200 whose ids are kept; `stored` is null if the destination cannot
-    be queried; `overlooked` are ids of responses and tool calls that are in the files
-    and in no span: a bug of turnspan, please report it.
+    `unsent`, `lost`, `in_flight`, `refused` and `doubtful` (some of these were refused,
+    but the destination did not say which) are span ids; `forgotten` is the number of
+    refused spans beyond the 200 whose ids are kept; `stored` is null if the destination
+    cannot be queried; `overlooked` are ids of responses and tool calls that are in the
+    files and in no span: a bug of turnspan, please report it.
     """
     from turnspan.backends.reading import reader_of
     from turnspan.bulk.plan import make_plan

@@ -21,6 +21,7 @@ from typing import Annotated, Final, Protocol, TypeAlias
 
 import msgspec
 
+from turnspan.delivery.callers import Caller, noted, parsed
 from turnspan.errors import StateError
 from turnspan.private_files import (
     disk_error,
@@ -31,7 +32,7 @@ from turnspan.private_files import (
     replace_private,
 )
 from turnspan.source.progress import Progress
-from turnspan.source.sessions import is_safe_id
+from turnspan.source.sessions import SessionFile, is_safe_id
 
 VERSION: Final = 1
 MAX_STATE_BYTES: Final = 8 * 1024 * 1024
@@ -92,6 +93,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     transcript: str = ""
     is_off: bool = False  # the user switched this session off: it is never exported
     destinations: dict[str, Cursor] = {}
+    callers: tuple[Caller, ...] = ()  # older versions ignore it
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -263,6 +265,28 @@ class OnDisk:
     def save(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint of a session. Raises StateError."""
         save(self._home, checkpoint)
+
+
+def note_caller(
+    home: Path, session: SessionFile, traceparent: str, *, at_s: float, is_start: bool, is_parent: bool
+) -> str:
+    """Remember the caller that an event has in its environment; return the name of a corrupt checkpoint's copy.
+
+    Of a session without a checkpoint the first event counts from the beginning, unless it is the start of a client.
+    """
+    ids = parsed(traceparent)
+    if ids is None and not known(home, session.session_id).callers:
+        return ""
+    loaded = load(home, session.session_id)
+    checkpoint = loaded.checkpoint
+    is_first = not is_start and not checkpoint.destinations and not checkpoint.callers
+    trace_id, span_id = ids or ("", "")
+    since_ns = 0 if is_first else max(0, int(at_s * 1e9))
+    caller = Caller(since_ns=since_ns, trace_id=trace_id, span_id=span_id, is_parent=is_parent and ids is not None)
+    callers = noted(checkpoint.callers, caller)
+    if callers != checkpoint.callers:
+        save(home, msgspec.structs.replace(checkpoint, transcript=str(session.path), callers=callers))
+    return loaded.kept_as
 
 
 def probe_writable(home: Path) -> None:

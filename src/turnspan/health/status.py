@@ -291,6 +291,9 @@ def _newest(newest: tuple[str, state.Cursor], destination: Destination, config: 
     if not recent or not cursor.sent_spans:
         return None
     trace_id = ids.trace_id(recent[-1].session_id, recent[-1].key)
+    known = state.peek(config.home, session_id)
+    if known is not None and known.callers and known.callers[-1].is_parent:
+        trace_id = bytes.fromhex(known.callers[-1].trace_id)
     link = link_of(destination, config, trace_id) or ""
     return Newest(session_id, recent[-1].number, trace_id.hex(), cursor.last_success_s, link)
 

@@ -41,7 +41,7 @@ from turnspan.settings.options import (
     from_text,
     of_kind,
 )
-from turnspan.settings.planted import LOCATING, OURS, PLUGIN, Planted, planted_in
+from turnspan.settings.planted import LOCATING, OURS, PLUGIN, TRACEPARENT, Planted, planted_in
 from turnspan.settings.project import PROJECT_FILE, Narrowing, narrowed, project_narrowing
 from turnspan.settings.toml_text import read_toml
 
@@ -83,6 +83,7 @@ class Config(msgspec.Struct, frozen=True):
     ignored: tuple[str, ...] = ()  # variables that have no effect, one sentence each
     planted: frozenset[str] = frozenset()  # variables that a project's settings set
     is_session_off: bool = False  # the environment of this session disables export
+    traceparent: str = ""  # TRACEPARENT of this session, unless a project sets it or it is switched off
 
     @property
     def is_enabled(self) -> bool:
@@ -214,7 +215,13 @@ def load_config(
         ignored=tuple(loading.ignored),
         planted=planted.certain,
         is_session_off=is_off,
+        traceparent=_traceparent(env, planted, loading),
     )
+
+
+def _traceparent(env: Mapping[str, str], planted: Planted, loading: _Loading) -> str:
+    is_off = TRACEPARENT in planted.names or loading.values["traceparent"] == "off"
+    return "" if is_off else env.get(TRACEPARENT, "")
 
 
 def _take_environment(variables: _Variables, loading: _Loading, file: TomlFile | None) -> None:

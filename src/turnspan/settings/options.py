@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 CAPTURES: Final = ("metadata", "redacted", "full")  # from the least to the most
 TURN_NAMES: Final = ("prompt", "number")
+TRACEPARENTS: Final = ("off", "link", "parent")
 PROTOCOLS: Final = ("http/protobuf", "grpc")
 COMPRESSIONS: Final = ("gzip", "none")
 OFF: Final = frozenset({"0", "false", "no", "off"})
@@ -76,6 +77,10 @@ SETTINGS: Final = (
     Setting(
         "turn_names", str, "prompt", "name turns after their `prompt`, or by their `number` only",
         ("TURNSPAN_TURN_NAMES",), TURN_NAMES, narrowest="number",
+    ),
+    Setting(
+        "traceparent", str, "link", "what `TRACEPARENT`, the trace of a program that runs Claude Code, is to a turn: "
+        "a `link`, its `parent`, or nothing (`off`)", ("TURNSPAN_TRACEPARENT",), TRACEPARENTS,
     ),
     Setting("prices", str, "", "a JSON file with newer prices"),
     Setting(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PLUGIN: Final = "CLAUDE_PLUGIN_OPTION_"  # the options of our plugin, as Claude Code passes them to a hook
 OURS: Final = ("TURNSPAN_", "LANGFUSE_", "CC_LANGFUSE_", PLUGIN)
+TRACEPARENT: Final = "TRACEPARENT"  # the trace of the program that runs Claude Code
 # Clients up to 2.1.98 pass these on, and write their transcripts where they say.
 LOCATING: Final = frozenset({"HOME", "USERPROFILE", "CLAUDE_CONFIG_DIR"})
 _MAX_BYTES: Final = 64 * 1024
@@ -61,7 +62,7 @@ def planted_in(env: Mapping[str, str], project: Path, home: Path, transcript: Pa
             if found is not None:
                 certain |= found
             else:
-                possible |= {variable for variable in env if variable.startswith(OURS)}
+                possible |= {variable for variable in env if variable.startswith((*OURS, TRACEPARENT))}
                 if home.is_relative_to(directory):
                     possible.add("CLAUDE_CONFIG_DIR")
     if transcript is not None:

@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -112,13 +112,15 @@ class Json(msgspec.Struct, frozen=True):
 
 Content: TypeAlias = "tuple[Message, ...] | Json | str"
 
+CALLER: Final = "caller"  # the relation of a link to a span of the program that ran Claude Code
+
 
 class Link(msgspec.Struct, frozen=True):
     """A pointer to a span of another trace."""
 
     trace_id: bytes
     span_id: bytes
-    relation: str  # "previous_turn", "launched_by"
+    relation: str  # "previous_turn", or CALLER
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.delivery import state
+from turnspan.delivery.callers import called
 from turnspan.delivery.destinations import Target
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
@@ -56,6 +57,7 @@ class Preview:
         self._policy = target.mask
         known = state.peek(config.home, session.session_id) if is_safe_id(session.session_id) else None
         self._is_off = known is not None and known.is_off
+        self._callers = known.callers if known is not None else ()
         self._copied = self._repeated = self._warmups = 0
 
     @property
@@ -72,7 +74,8 @@ class Preview:
             for trace in piece.traces:
                 if trace_id in {None, trace.trace_id} and (turn is None or trace.name == f"Turn {turn}"):
                     masked, counts = self._policy.masked(trace)
-                    yield PreviewedTrace(masked, dict(counts), self._where(trace.cwd))
+                    exported = called(masked, self._callers)
+                    yield PreviewedTrace(exported, dict(counts), self._where(trace.cwd))
             self.place = piece.progress
 
     def _where(self, cwd: str) -> str:

@@ -1,0 +1,83 @@
+"""`TRACEPARENT` in the environment of the newest client: it reaches turnspan, and each turn is linked to its own caller."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .client import NEWEST, Unavailable, install
+from .play import install_turnspan
+from .stage import Stage
+from .test_ended import asked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+FIRST = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
+SECOND = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    """A home with the newest client and turnspan's hooks."""
+    try:
+        install(NEWEST)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    with Stage(tmp_path, NEWEST, "caller", install_turnspan) as stage:
+        yield stage
+
+
+def run(stage: Stage, caller: tuple[str, str] | None, *args: str) -> str:
+    """Run `claude -p` in a caller's trace until turnspan has exported it; return the session."""
+    stage.env = {**stage.env, "TRACEPARENT": f"00-{caller[0]}-{caller[1]}-01" if caller else ""}
+    session = stage.run("{hello} hello", *args)["session_id"]
+    stage.wait_for_quiet()
+    return str(session)
+
+
+def turns(stage: Stage) -> list[dict[str, Any]]:
+    """Return the turns that arrived, in their order."""
+    return [row for row in spans(stage) if row["name"].startswith("Turn")]
+
+
+def spans(stage: Stage) -> list[dict[str, Any]]:
+    """Return the spans that arrived, without when and in which request."""
+    rows = [json.loads(line) for line in (stage.root / "sink.jsonl").read_text().splitlines()]
+    found = [row for row in rows if row["event"] == "span"]
+    return [{name: value for name, value in row.items() if name not in {"t", "request"}} for row in found]
+
+
+def callers(turn: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the callers that a turn is linked to."""
+    links = [link for link in turn["links"] if link["attributes"]["turnspan.link.relation"] == "caller"]
+    return [(link["trace_id"], link["span_id"]) for link in links]
+
+
+def test_each_turn_is_linked_to_its_own_caller(stage: Stage) -> None:
+    """`claude -p`, resumed by another caller and then by none: each turn has its caller's link, also when it is sent again."""
+    session = run(stage, FIRST)
+    run(stage, SECOND, "--resume", session)
+    run(stage, None, "--resume", session)
+    live = turns(stage)
+
+    assert [callers(turn) for turn in live] == [[FIRST], [SECOND], []]
+    assert all(not turn["parent_span_id"] and turn["trace_id"] not in {FIRST[0], SECOND[0]} for turn in live)
+    assert asked(stage, "verify")[1]["is_complete"]
+    assert asked(stage, "backfill", "--resend")[0] == 0
+    assert turns(stage)[3:] == live
+
+
+def test_a_caller_can_be_the_parent(stage: Stage) -> None:
+    """With `traceparent = "parent"` the turn is a span of the caller's trace, and all spans of the turn are in it."""
+    stage.env = {**stage.env, "TURNSPAN_TRACEPARENT": "parent"}
+    run(stage, FIRST)
+    [turn] = turns(stage)
+
+    assert (turn["trace_id"], turn["parent_span_id"]) == FIRST
+    assert {span["trace_id"] for span in spans(stage)} == {FIRST[0]}
+    assert asked(stage, "verify")[1]["is_complete"]
