@@ -48,6 +48,7 @@ class Setting(msgspec.Struct, frozen=True):
     most: float = 2**40
     prompt: str = ""  # the question of `turnspan install`; empty: it does not ask
     proposal: str | None = ""  # what Enter answers; None: an answer is required
+    places: tuple[tuple[str, str], ...] = ()  # well-known values, each with a short name that can be typed instead
 
 
 SETTINGS: Final = (
@@ -109,6 +110,12 @@ TRANSPORT: Final = (
     Setting("compression", str, "gzip", "`gzip` or `none`", ("TURNSPAN_OTLP_COMPRESSION",), COMPRESSIONS),
 )  # fmt: skip
 _LANGFUSE_CLOUD: Final = "https://cloud.langfuse.com"
+LANGFUSE_REGIONS: Final = (  # https://langfuse.com/security/data-regions
+    ("eu", _LANGFUSE_CLOUD),
+    ("us", "https://us.cloud.langfuse.com"),
+    ("jp", "https://jp.cloud.langfuse.com"),
+    ("hipaa", "https://hipaa.cloud.langfuse.com"),
+)
 OPTIONS: Final[dict[str, tuple[Setting, ...]]] = {
     "otlp": (
         Setting(
@@ -124,8 +131,7 @@ OPTIONS: Final[dict[str, tuple[Setting, ...]]] = {
         Setting(
             "base_url", str, _LANGFUSE_CLOUD, "the server, or the region of the cloud",
             ("LANGFUSE_BASE_URL", "LANGFUSE_HOST"),
-            prompt="Langfuse URL (EU: cloud.langfuse.com, US: us.cloud.langfuse.com, or your own server)",
-            proposal=_LANGFUSE_CLOUD,
+            prompt="Langfuse URL: a region, or your own server", proposal=_LANGFUSE_CLOUD, places=LANGFUSE_REGIONS,
         ),
         Setting(
             "public_key", str, "", "public key of the Langfuse project", ("LANGFUSE_PUBLIC_KEY",),
