@@ -48,13 +48,14 @@ MAY_IMPORT = {
         "terminal", "trace", "unsent", "worker",
     },
     "view": {"delivery", "errors", "secrets", "settings", "source", "terminal", "trace"},
+    "demo": set(),
     "health": {
         "backends", "bulk", "claude", "delivery", "errors", "hook", "log", "private_files", "settings", "source",
         "terminal", "trace", "transcript", "unsent",
     },
     "commands": {
-        "backends", "bulk", "claude", "delivery", "errors", "health", "hook", "private_files", "settings", "source",
-        "terminal", "trace", "view",
+        "backends", "bulk", "claude", "delivery", "demo", "errors", "health", "hook", "private_files", "settings",
+        "source", "terminal", "trace", "view",
     },
     "cli": {"commands", "errors"},
     # For scripts, notebooks and third-party backends.
@@ -69,9 +70,11 @@ ONLY_IN = {
     "grpc": ("backends",),
     "langfuse": ("backends", "langfuse"),
     "genai_prices": (),
+    "markdown_it": ("view.content",),
+    "pygments": ("view.content",),
 }
 # Slow to import: a worker that handles one event does not load them.
-HEAVY = {"click", "rich", "opentelemetry", "grpc", "langfuse", "requests", "httpx", "asyncio"}
+HEAVY = {"click", "rich", "opentelemetry", "grpc", "langfuse", "requests", "httpx", "asyncio", "markdown_it", "pygments"}
 
 
 @cache

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 import browser
 import pytest
 from browser import Browser
-from test_view import SECRET, SESSION, made, viewing
+from test_view import SECRET, SESSION, made, records_of, viewing
 
 pytestmark = [
     pytest.mark.slow,
@@ -15,6 +15,11 @@ pytestmark = [
 
 NASTY = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script> </pre><b>bold</b>'
 MANY = "document.querySelectorAll('%s').length"
+
+
+def trace_of(viewer, at):
+    """The id of a trace, by its place in the session."""
+    return [one["trace"] for one in records_of(viewer, f"session/{SESSION}") if one["is"] == "turn"][at]
 
 
 @pytest.fixture
@@ -36,14 +41,14 @@ def test_a_turn_can_be_found_and_read(tmp_path, page):
         page.wait(MANY % "tbody tr" + " === 2")
         page.wait("location.pathname.length > 10 && !location.pathname.includes('open')")
         assert page.value("document.querySelector('tbody').innerText").count("$") == 2
-        page.value(f"document.querySelector('a[href=\"#s/{SESSION}\"]').focus()")
+        page.value(f"document.querySelector('a[href=\"#/s/{SESSION}\"]').focus()")
         page.press("Enter")
         page.wait(MANY % ".turn" + " === 3")
         page.press("j")
         page.press("j")
         page.press("Enter")
         page.wait(MANY % ".waterfall .span" + " === 2")
-        assert page.value("location.hash") == f"#s/{SESSION}/1"
+        assert page.value("location.hash") == f"#/s/{SESSION}/t/{trace_of(viewer, 1)}"
         assert SECRET not in page.value("document.body.innerText")
         assert page.value("document.querySelector('.waterfall mark').textContent").startswith("[redacted:")
         page.press("j")
@@ -63,7 +68,7 @@ def test_transcripts_are_shown_as_text_only(tmp_path, page):
         page.visit(viewer.url)
         page.wait(MANY % "tbody tr" + " === 1")
         assert "<img" in page.value("document.querySelector('tbody').innerText")
-        page.visit(f"{viewer.url}#s/{SESSION}/0")
+        page.visit(f"{viewer.url}#/s/{SESSION}/t/{trace_of(viewer, 0)}")
         page.wait(MANY % ".waterfall .span" + " === 2")
         page.value("document.querySelectorAll('.span')[0].click()")
         page.wait("document.querySelector('#details pre') !== null")
@@ -76,7 +81,7 @@ def test_the_filter_shows_matching_turns(tmp_path, page):
     """The filter shows only turns that contain the text; emptying it shows all of them."""
     made(tmp_path, "hello", "the parser fails", "third")
     with viewing(tmp_path) as viewer:
-        page.visit(f"{viewer.url}#s/{SESSION}")
+        page.visit(f"{viewer.url}#/s/{SESSION}")
         page.wait(MANY % ".sum" + " > 0")
         page.press("/")
         assert page.value("document.activeElement.id") == "filter"
@@ -84,7 +89,9 @@ def test_the_filter_shows_matching_turns(tmp_path, page):
             page.press(letter)
         page.wait(MANY % ".turn:not([hidden])" + " === 1")
         assert "the parser fails" in page.value("document.querySelector('.turn:not([hidden])').innerText")
-        page.value("filter.value = ''; filter.dispatchEvent(new Event('input'))")
+        page.value(
+            "const filter = document.getElementById('filter'); filter.value = ''; filter.dispatchEvent(new Event('input'))"
+        )
         page.wait(MANY % ".turn:not([hidden])" + " === 3")
 
 
@@ -92,7 +99,7 @@ def test_escape_clears_the_filter(tmp_path, page):
     """Esc in the filter empties the box and shows all turns again; the title of the page names the session."""
     made(tmp_path, "hello", "the parser fails", "third")
     with viewing(tmp_path) as viewer:
-        page.visit(f"{viewer.url}#s/{SESSION}")
+        page.visit(f"{viewer.url}#/s/{SESSION}")
         page.wait(MANY % ".sum" + " > 0")
         assert page.value("document.title").endswith(" - turnspan")
         page.press("/")
@@ -108,7 +115,7 @@ def test_bars_match_the_times_of_spans(tmp_path, page):
     """A bar has the position and the width of its span within the turn."""
     made(tmp_path, "hello")
     with viewing(tmp_path) as viewer:
-        page.visit(f"{viewer.url}#s/{SESSION}/0")
+        page.visit(f"{viewer.url}#/s/{SESSION}/t/{trace_of(viewer, 0)}")
         page.wait(MANY % ".waterfall .span" + " === 2")
         boxes = json.loads(
             page.value(

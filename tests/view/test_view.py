@@ -116,7 +116,7 @@ def test_a_ticket_opens_the_page_once(tmp_path):
 def test_the_page_loads_nothing_from_other_servers(tmp_path):
     """Its content security policy allows only its own files and no frames; it is not cached and sends no referrer."""
     with viewing(tmp_path) as viewer:
-        for name in ("", "page.css", "page.js"):
+        for name in ("", "main.js", "session.js", "css/base.css"):
             status, headers, body = ask(viewer, f"/{viewer.key}/{name}")
             assert status == 200
             assert headers["Content-Security-Policy"].startswith(
@@ -150,7 +150,8 @@ def test_only_session_ids_are_accepted(tmp_path, name):
         for what in (f"session/{name}", f"trace/{name}?at=0"):
             assert records_of(viewer, what) == [{"is": "error", "text": "that is not a session id", "hint": ""}]
         assert ask(viewer, f"/{viewer.key}/../../etc/passwd")[0] == 404
-        assert ask(viewer, f"/{viewer.key}/server.py")[0] == 404
+        for file in ("server.py", "../server.py", "css", "css/", "css/../main.js", "css%2Fbase.css", "./main.js"):
+            assert ask(viewer, f"/{viewer.key}/{file}")[0] == 404
 
 
 # ---- records
@@ -256,9 +257,9 @@ def test_a_file_with_any_name_can_be_viewed(tmp_path):
     path.unlink()
     with viewing(tmp_path) as viewer:
         where = viewer.put(session_of(odd))
-        assert where == "#s/my%20copy%20%281%29"
-        assert [one["is"] for one in records_of(viewer, f"session/{where[3:]}")] == ["head", "turn", "foot"]
-        assert records_of(viewer, f"trace/{where[3:]}?at=0")[0]["spans"][0]["gist"] == "hello"
+        assert where == "#/s/my%20copy%20%281%29"
+        assert [one["is"] for one in records_of(viewer, f"session/{where[4:]}")] == ["head", "turn", "foot"]
+        assert records_of(viewer, f"trace/{where[4:]}?at=0")[0]["spans"][0]["gist"] == "hello"
 
 
 def test_a_port_in_use_is_an_error(tmp_path, command, monkeypatch):
@@ -285,8 +286,8 @@ def test_view_prints_the_url(tmp_path, command, monkeypatch):
     code, out, err = command("view", "5e55")
     assert code == 0
     assert out.startswith("http://127.0.0.1:")
-    assert out.endswith(f"/#s/{SESSION}\n")
-    assert opened[0].endswith(f"#s/{SESSION}")
+    assert out.endswith(f"/#/s/{SESSION}\n")
+    assert opened[0].endswith(f"#/s/{SESSION}")
     assert "/open/" in opened[0]
     assert "Ctrl-C" in err
     assert command("view", "nobody")[0] == 1

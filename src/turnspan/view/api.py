@@ -133,6 +133,7 @@ def _turn_record(previewed: PreviewedTrace) -> Record:
     top = trace.spans[0]
     is_later = top.parent_id is not None
     return {
+        "trace": trace.trace_id.hex(),
         "name": plain(numbered(trace.name)),
         "when": time_of_day(top, _LAYOUT),
         "start_ms": top.start_ns / 1e6,

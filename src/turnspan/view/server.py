@@ -17,12 +17,13 @@ import re
 import secrets
 import sys
 import threading
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingTCPServer
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 from turnspan.errors import ConfigError, TranscriptError, TurnspanError
 from turnspan.source.sessions import all_sessions, each_once, is_safe_id, projects_dir
@@ -35,10 +36,11 @@ if TYPE_CHECKING:
     from turnspan.source.sessions import SessionFile
     from turnspan.view.api import Record
 
-_FILES: Final = {
-    "": ("page.html", "text/html; charset=utf-8"),
-    "page.css": ("page.css", "text/css; charset=utf-8"),
-    "page.js": ("page.js", "text/javascript; charset=utf-8"),
+_PAGE: Final = Path(__file__).with_name("page")
+_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
 }
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -52,6 +54,29 @@ _HEADERS: Final = {
 _OURSELVES: Final = ("127.0.0.1", "localhost")
 _SILENCE_S: Final = 30.0  # timeout of an idle connection
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
+
+Query = Mapping[str, str]  # the parameters after "?", the first of each name
+
+
+def _sessions(server: Viewer, _name: str, _query: Query) -> Iterable[Record]:
+    return session_records(server.config, limit=server.limit, project=server.project)
+
+
+def _session(server: Viewer, name: str, _query: Query) -> Iterable[Record]:
+    return server.session(name).records()
+
+
+def _trace(server: Viewer, name: str, query: Query) -> Iterable[Record] | None:
+    at = query.get("at", "")
+    return [server.session(name).trace_record(int(at))] if _NUMBER.fullmatch(at) else None
+
+
+# The records of a path: its first part is the name of the route, the rest is passed to it. None is "not found".
+_ROUTES: Final[Mapping[str, Callable[[Viewer, str, Query], Iterable[Record] | None]]] = {
+    "sessions": _sessions,
+    "session": _session,
+    "trace": _trace,
+}
 
 
 class Viewer(ThreadingTCPServer):
@@ -77,6 +102,9 @@ class Viewer(ThreadingTCPServer):
         self._ticket: str | None = None
         self._lock = threading.Lock()
         self._sessions: dict[str, OpenSession] = {}
+        self.files = {
+            path.relative_to(_PAGE).as_posix(): path for path in _PAGE.rglob("*") if path.suffix in _TYPES
+        }  # only these are served
 
     @property
     def url(self) -> str:
@@ -98,7 +126,7 @@ class Viewer(ThreadingTCPServer):
     def put(self, session: SessionFile) -> str:
         """Register a session, wherever its file is; return the fragment of its URL."""
         self._sessions[session.session_id] = OpenSession(session, self.config, self.destination)
-        return f"#s/{quote(session.session_id, safe='')}"
+        return f"#/s/{quote(session.session_id, safe='')}"
 
     def session(self, session_id: str) -> OpenSession:
         """The session with this id. Raises TranscriptError; only an id is accepted, never a path."""
@@ -131,28 +159,22 @@ class _Request(BaseHTTPRequestHandler):
             self._begin(HTTPStatus.SEE_OTHER, Location=f"/{self.server.key}/")
         elif not hmac.compare_digest(key.encode(), self.server.key.encode()):
             self._refuse(HTTPStatus.NOT_FOUND)
-        elif rest in _FILES:
-            name, kind = _FILES[rest]
-            self._begin(HTTPStatus.OK, **{"Content-Type": kind})
-            self.wfile.write(Path(__file__).with_name(name).read_bytes())
+        elif (file := self.server.files.get(rest or "page.html")) is not None:
+            self._begin(HTTPStatus.OK, **{"Content-Type": _TYPES[file.suffix]})
+            self.wfile.write(file.read_bytes())
         else:
-            self._answer(unquote(rest), query.removeprefix("at="))
+            self._answer(unquote(rest), dict(parse_qsl(query)))
 
-    def _answer(self, what: str, at: str) -> None:
-        server = self.server
-        if what == "sessions":
-            self._stream(session_records(server.config, limit=server.limit, project=server.project))
-            return
-        kind, _, name = what.partition("/")
+    def _answer(self, what: str, query: Query) -> None:
+        route, _, name = what.partition("/")
         try:
-            if kind == "session":
-                self._stream(server.session(name).records())
-            elif kind == "trace" and _NUMBER.fullmatch(at):
-                self._stream([server.session(name).trace_record(int(at))])
-            else:
-                self._refuse(HTTPStatus.NOT_FOUND)
-        except TranscriptError as error:
-            self._stream([_error_record(error)])
+            records = _ROUTES[route](self.server, name, query) if route in _ROUTES else None
+        except TurnspanError as error:
+            records = [_error_record(error)]
+        if records is None:
+            self._refuse(HTTPStatus.NOT_FOUND)
+        else:
+            self._stream(records)
 
     def _stream(self, records: Iterable[Record]) -> None:
         """Send each record as one line, as soon as it is ready."""
