@@ -45,6 +45,7 @@ from turnspan.errors import ConfigError, StateError, TurnspanError
 from turnspan.hook import HOOK_CODE
 from turnspan.settings.config import load_config
 from turnspan.settings.config_file import with_destination, write_destination
+from turnspan.settings.options import LANGFUSE_REGIONS
 
 RUNTIME = Runtime(Path("/opt/my python/bin/python3"), Path("/opt/lib"), Path("/opt/lib/turnspan-hook"), "linux")
 FOREIGN = {"type": "command", "command": "notify"}
@@ -865,9 +866,9 @@ def test_the_recorded_runtime_is_replaced(place):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def talk(place, dialogue):
-    """Run `install` in a terminal and answer its questions; return the screen and the exit code."""
-    code = "from turnspan.cli import main; main(['install'])"
+def talk(place, dialogue, *command):
+    """Run `install`, or another command, in a terminal and answer its questions; return the screen and the exit code."""
+    code = f"from turnspan.cli import main; main({list(command or ['install'])})"
     env = {**place.env, "PATH": "/usr/bin:/bin", "TERM": "dumb", "LANG": "C.UTF-8"}
     pid, terminal = pty.fork()
     if pid == 0:
@@ -911,6 +912,7 @@ def test_a_terminal_is_asked_and_secrets_are_not_shown(place, server):
             ("Langfuse URL", server.url),
             ("Public key", "pk-lf-1"),
             ("Secret key", "sk-lf-wrong"),
+            ("Try again", ""),
             ("Secret key", "right"),
             ("Apply these changes?", "y"),
         ],
@@ -934,7 +936,9 @@ def test_a_second_refusal_asks_for_everything_and_proposes_what_was_typed(place,
             ("Langfuse URL", server.url),
             ("Public key", "pk-lf-1"),
             ("Secret key", "wrong"),
+            ("Try again", "r"),
             ("Secret key", "wrong again"),
+            ("Try again", "r"),
             (f"[{server.url}]", ""),
             ("[pk-lf-1]", ""),
             ("Secret key", "right"),
@@ -959,6 +963,7 @@ def test_a_server_that_is_down_keeps_the_answers_too(place, server):
             ("Send traces to", "otlp"),
             ("OTLP endpoint", "http://127.0.0.1:1"),
             ("Headers", "x-team=right"),
+            ("Try again", ""),
             ("OTLP endpoint [http://127.0.0.1:1]", server.url),
             ("Headers", "x-team=right"),
             ("Apply these changes?", "y"),
@@ -967,6 +972,59 @@ def test_a_server_that_is_down_keeps_the_answers_too(place, server):
     assert code == 0, screen
     assert stored(place)["endpoint"] == server.url
     assert "x-team=right" not in screen
+
+
+def test_a_server_that_is_down_can_be_saved_anyway(place):
+    """A server that is not running yet is saved without a test, with what was typed."""
+    screen, code = talk(
+        place,
+        [
+            ("Send traces to", "langfuse"),
+            ("Langfuse URL", "http://127.0.0.1:1"),
+            ("Public key", "pk-lf-1"),
+            ("Secret key", "later"),
+            ("Try again", "s"),
+            ("Apply these changes?", "y"),
+        ],
+    )
+    assert code == 0, screen
+    assert stored(place) == {
+        "type": "langfuse",
+        "base_url": "http://127.0.0.1:1",
+        "public_key": "pk-lf-1",
+        "secret_key": "later",
+    }
+    assert "later" not in screen.replace("Retry later", "")
+
+
+def test_the_regions_of_langfuse_are_listed_and_can_be_named(place, monkeypatch):
+    """The dialog lists the regions; a short name is enough, there and for --endpoint."""
+    screen, code = talk(place, [("Send traces to", "langfuse"), ("Langfuse URL", "\x03")])
+    assert code == 130
+    assert all(url in screen for _, url in LANGFUSE_REGIONS)
+    said = run(
+        place, monkeypatch, "install", "--to", "langfuse", "--endpoint", "jp", "--public-key", "pk", "--no-check",
+        LANGFUSE_SECRET_KEY="sk",
+    )  # fmt: skip
+    assert said.exit_code == 0, said.output
+    assert stored(place)["base_url"] == "https://jp.cloud.langfuse.com"
+    assert "destination: langfuse (https://jp.cloud.langfuse.com" in said.output
+
+
+def test_a_script_prints_which_server_gets_the_keys(place, monkeypatch, server):
+    """Without a terminal the server is named before it is contacted, and the destination at the end."""
+    said = run(
+        place, monkeypatch, "install", "--to", "langfuse", "--endpoint", server.url, "--public-key", "pk",
+        LANGFUSE_SECRET_KEY="right",
+    )  # fmt: skip
+    assert said.stdout.startswith(f"testing {server.url}\n")
+    assert f"destination: langfuse ({server.url}, from " in said.stdout
+
+
+def test_install_says_what_to_do_next(place, monkeypatch):
+    """The last lines name the commands that show something."""
+    said = run(place, monkeypatch, "install")
+    assert [line.split()[1] for line in said.stdout.splitlines()[-3:]] == ["demo", "status", "backfill"]
 
 
 def test_the_change_is_summarised_and_d_shows_it(place):
@@ -994,3 +1052,94 @@ def test_uninstall_does_not_claim_to_know_a_malformed_file(place, monkeypatch):
     assert said.exit_code == 1
     assert "is not registered" not in said.output
     assert "unknown" in said.output
+
+
+# ---- purge
+
+
+def used_home(place, monkeypatch):
+    """Install with a key, in the user's settings and in two projects, and leave state, traces and a log behind."""
+    original = place.write({"a": 1})
+    run(
+        place, monkeypatch, "install", "--to", "langfuse", "--public-key", "pk", "--no-check", LANGFUSE_SECRET_KEY="sk"
+    )  # fmt: skip
+    run(place, monkeypatch, "install", "--scope", "local")
+    other = place.project.parent / "another"
+    other.mkdir()
+    here, place.project = place.project, other
+    run(place, monkeypatch, "install", "--scope", "project")
+    place.project = here
+    for name in ("state/s.json", "state/.hold-x", "traces/traces-000001.jsonl", "turnspan.log", "index.sqlite3"):
+        path = place.claude / "turnspan" / name
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.write_text("x")
+    return original
+
+
+def test_purge_removes_everything_that_was_written(place, monkeypatch):
+    """Hooks of all projects, keys, state and traces; the settings are as before, and transcripts are kept."""
+    original = used_home(place, monkeypatch)
+    transcript = place.claude / "projects" / "-p" / "s.jsonl"
+    transcript.parent.mkdir(parents=True)
+    transcript.write_text("{}")
+    before = place.files()
+    said = run(place, monkeypatch, "uninstall", "--purge", "--dry-run")
+    assert "config.toml: settings and keys" in said.stdout
+    assert "sk" not in said.stdout.replace("disk", "")
+    assert place.files() == before
+    said = run(place, monkeypatch, "uninstall", "--purge", "--yes")
+    assert said.exit_code == 0, said.output
+    assert place.files() == {place.path(): original, transcript: b"{}"}
+    assert not (place.project.parent / "another" / ".claude").exists()
+    assert "uv tool uninstall turnspan" in said.stdout
+    said = run(place, monkeypatch, "uninstall", "--purge", "--yes")
+    assert (said.exit_code, "nothing to delete" in said.stdout) == (0, True)
+
+
+def test_purge_asks_and_without_a_terminal_needs_yes(place, monkeypatch):
+    """Nothing is deleted and no hook is removed unless the user agrees."""
+    used_home(place, monkeypatch)
+    before = place.files()
+    said = run(place, monkeypatch, "uninstall", "--purge")
+    assert said.exception.hint == "use --yes"
+    assert place.files() == before
+    assert run(place, monkeypatch, "uninstall", "--purge", "--scope", "user").exit_code == 2
+    screen, code = talk(place, [("delete these files?", "n")], "uninstall", "--purge")
+    assert (code, place.files() == before) == (1, True), screen
+    screen, code = talk(place, [("delete these files?", "y")], "uninstall", "--purge")
+    assert code == 0, screen
+    assert not (place.claude / "turnspan").exists()
+
+
+def test_purge_deletes_a_link_and_not_its_target(place, monkeypatch, tmp_path):
+    """A config.toml that is a link into a dotfiles repository is the user's own file."""
+    own = tmp_path / "dotfiles.toml"
+    own.write_text('[destinations.local]\ndirectory = "~/elsewhere"\n')
+    elsewhere = Path(place.env["HOME"]) / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("traces-000001.jsonl", "traces-000001.index", ".lock", "notes.txt"):
+        (elsewhere / name).write_text("x")
+    (place.claude / "turnspan").mkdir(mode=0o700)
+    (place.claude / "turnspan" / "config.toml").symlink_to(own)
+    said = run(place, monkeypatch, "uninstall", "--purge", "--yes")
+    assert said.exit_code == 0, said.output
+    assert "settings and keys (only the link)" in said.stdout
+    assert own.exists()
+    assert [path.name for path in elsewhere.iterdir()] == ["notes.txt"]
+
+
+def test_purge_keeps_the_backups_if_a_settings_file_cannot_be_read(place, monkeypatch):
+    """A malformed file may still have our hooks, and its backup is in turnspan's directory."""
+    used_home(place, monkeypatch)
+    place.write(b"{,}")
+    said = run(place, monkeypatch, "uninstall", "--purge", "--yes")
+    assert said.exit_code == 1
+    assert "nothing was deleted" in said.output
+    assert (place.claude / "turnspan" / "config.toml").exists()
+
+
+def test_uninstall_says_how_to_remove_the_plugin(place, monkeypatch):
+    """The plugin is Claude Code's to remove."""
+    add_plugin(place, "turnspan@turnspan", stop("find-turnspan"))
+    said = run(place, monkeypatch, "uninstall", "--purge", "--yes")
+    assert "run `claude plugin uninstall turnspan@turnspan` to remove it" in said.output

@@ -62,6 +62,8 @@ MAY_IMPORT = {
         "source", "terminal", "trace", "view",
     },
     "cli": {"commands", "errors"},
+    # For scripts, notebooks and third-party backends.
+    "api": {"backends", "delivery", "errors", "secrets", "settings", "source", "trace"},
     "__main__": {"cli", "hook"},
 }  # fmt: skip
 # Libraries that only these modules may import.

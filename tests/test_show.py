@@ -283,6 +283,17 @@ def test_full_shows_all_content():
     assert "".join(line.removeprefix("│ ").strip() for line in wrapped).count("x" * 100) >= 1
 
 
+def test_full_shows_tokens_by_kind():
+    """With `--full` a response shows its cached tokens by kind, and a turn the sum; other kinds are omitted."""
+    used = Usage(input=10, output=40, cache_read=300, cache_write_5m=20, cache_write_1h=7, is_incomplete=True)
+    shown = trace(
+        span(1, None, Kind.TURN, "Turn 1", input=asks("hi"), totals=USED), span(2, 1, Kind.GENERATION, "m", usage=used)
+    )
+    lines = tree(shown, Layout(200, zone=UTC, is_full=True))
+    assert any(line.endswith("input=10 cache_read=300 cache_write_5m=20 output=40") for line in lines)
+    assert any("input=10 cache_read=300 cache_write_5m=20 cache_write_1h=7 output=≥40" in line for line in lines)
+
+
 def test_a_session_is_shown_while_it_is_read():
     """The first turn is printed before the second is read."""
     asked = []

@@ -252,9 +252,9 @@ def test_destinations_of_before_are_named(turnspan):
 def test_the_last_error_and_what_was_masked_come_from_the_log(turnspan):
     """Counts by rule, and the last line that was not fine."""
     home = turnspan.place.home
-    log.log_line(home, "INFO", "sent", session=SESSION, masked="aws-access-key=2,jwt=1")
-    log.log_line(home, "WARN", "backoff: later", session=SESSION, reason='said "no"')
-    log.log_line(home, "INFO", "sent", session=SESSION, masked="jwt=4")
+    log.log_line(home, "INFO", "sent", session=SESSION, destination="local", masked="aws-access-key=2,jwt=1")
+    log.log_line(home, "WARN", "backoff: later", session=SESSION, destination="otlp", reason='said "no"')
+    log.log_line(home, "INFO", "sent", session=SESSION, destination="local", masked="jwt=4")
     found = status(turnspan)
     assert found["masked"] == {"aws-access-key": 2, "jwt": 5}
     assert found["masked_since"] == found["last_error"]["at"][:10] + found["masked_since"][10:]
@@ -262,6 +262,29 @@ def test_the_last_error_and_what_was_masked_come_from_the_log(turnspan):
     _, out, _ = turnspan("status")
     assert "aws-access-key 2, jwt 5" in out
     assert re.search(r'error     .*, backoff: later: session=.* reason=said "no"', out)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_over"),
+    [
+        ({"event": "backoff: later", "session": "another", "destination": "otlp"}, True),
+        ({"event": "backoff: credentials", "session": SESSION, "destination": "other"}, False),
+        ({"event": "not recovered", "session": SESSION}, True),
+        ({"event": "not recovered", "session": "another"}, False),
+        ({"event": "failed"}, True),
+        ({"event": "bug", "type": "KeyError"}, False),
+        ({"event": "quarantined", "destination": "otlp"}, False),
+    ],
+    ids=["same destination", "another destination", "same session", "another session", "an event", "bug", "refused"],
+)
+def test_an_error_that_is_over_is_not_shown(turnspan, error, is_over):
+    """After an outage something was sent to the same destination: `status` has no error any more."""
+    home = turnspan.place.home
+    log.log_line(home, "ERROR", error.pop("event"), **error)
+    assert status(turnspan)["last_error"] is not None
+    log.log_line(home, "INFO", "sent", session=SESSION, destination="otlp")
+    log.log_line(home, "INFO", "nothing new", session=SESSION, destination="otlp")
+    assert (status(turnspan)["last_error"] is None) is is_over
 
 
 def test_ctrl_c_during_a_backfill_is_not_an_error(turnspan):

@@ -14,7 +14,8 @@ import importlib
 import io
 import os
 import sys
-from typing import TYPE_CHECKING, Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -23,7 +24,7 @@ from turnspan.commands.declare import Command, write_help
 from turnspan.errors import TurnspanError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
 
 # The order and the headings of `turnspan --help`.
@@ -37,10 +38,36 @@ COMMANDS: Final = ("hook", *(name for names in SECTIONS.values() for name in nam
 _INTERRUPTED: Final = 130
 
 
+class _PipeClosedError(Exception):
+    """The reader of our output closed the pipe. Not an OSError: click would exit with 1."""
+
+
+@contextmanager
+def _closed_pipes() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _PipeClosedError from error
+
+
 class _Frame(click.Group):
     """A group that loads its commands by name, and lists them in sections."""
 
     command_class = Command
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,  # noqa: ANN401
+    ) -> click.Context:
+        with _closed_pipes():  # `--help` prints here
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> object:
+        with _closed_pipes():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*super().list_commands(ctx), *COMMANDS})
@@ -107,7 +134,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except BrokenPipeError:
+    except (_PipeClosedError, BrokenPipeError):
         _drop_output()
         return 0
     except TurnspanError as error:

@@ -27,7 +27,15 @@ import msgspec
 
 from turnspan import private_files
 from turnspan.claude.hooks import read_sources, sentences
-from turnspan.claude.settings_file import Record, SettingsFile, change, digest, look_at, read_record
+from turnspan.claude.settings_file import (
+    Record,
+    SettingsFile,
+    change,
+    digest,
+    look_at,
+    read_record,
+    recorded_files,
+)
 from turnspan.claude.settings_json import (
     containers,
     guarded,
@@ -43,7 +51,7 @@ from turnspan.hook import HOOK_CODE, HOOK_OPTIONS, PACKAGE_ROOT
 from turnspan.transcript.turns import version_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from turnspan.claude.settings_json import Hook
 
@@ -94,6 +102,7 @@ class Plan:
     after: bytes | None  # None: the file is removed
     record: Record | None  # of this installation; None: it is an uninstallation
     notices: tuple[str, ...] = ()
+    made_directory: Path | None = None  # the directory of the file, if the installation created it
 
     @property
     def is_change(self) -> bool:
@@ -185,7 +194,18 @@ def plan_install(
 
 def plan_uninstall(scope: Scope, *, env: Mapping[str, str], project: Path) -> Plan:
     """Plan the removal of our hooks: restore the file, or remove only our entries if it has changed since."""
-    file = look_at(settings_path(scope, env, project), private_files.turnspan_home(env))
+    return _plan_removal(scope, settings_path(scope, env, project), env)
+
+
+def plan_recorded(env: Mapping[str, str], known: Collection[Path]) -> Iterator[Plan]:
+    """Plan the removal from all files in which `install` was run, other projects' too, except those already known."""
+    for path in recorded_files(private_files.turnspan_home(env)):
+        if path not in known:
+            yield _plan_removal(Scope.LOCAL if path.name == "settings.local.json" else Scope.PROJECT, path, env)
+
+
+def _plan_removal(scope: Scope, path: Path, env: Mapping[str, str]) -> Plan:
+    file = look_at(path, private_files.turnspan_home(env))
     record = read_record(file)
     after = file.content
     if file.content is not None and record is not None and digest(file.content) == record.written_sha256:
@@ -195,7 +215,8 @@ def plan_uninstall(scope: Scope, *, env: Mapping[str, str], project: Path) -> Pl
         after = _encoded(file.path, _edited(file.path, _text(file), lambda text: without_hooks(text, kept)))
         if record is not None and record.original is None and not parse_settings(after.decode()):
             after = None  # there was no file before, and nothing was added since
-    return Plan(scope, file, after, None)
+    made = file.target.parent if record is not None and record.made_directory else None
+    return Plan(scope, file, after, None, made_directory=made)
 
 
 def apply(plan: Plan) -> None:

@@ -79,6 +79,16 @@ def read_record(file: SettingsFile) -> Record | None:
         return None
 
 
+def recorded_files(our_home: Path) -> tuple[Path, ...]:
+    """The settings files that have a record, in any project."""
+    found = []
+    for path in sorted(our_home.glob("installed/*/record.json")):
+        with suppress(StateError, ValueError):  # every error of msgspec's is a ValueError
+            raw = private_files.read_private(path, 8 * MAX_BYTES)
+            found += [] if raw is None else [Path(msgspec.json.decode(raw, type=Record).settings)]
+    return tuple(found)
+
+
 def digest(content: bytes) -> str:
     """A fingerprint of some bytes."""
     return hashlib.sha256(content).hexdigest()

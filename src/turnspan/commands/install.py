@@ -3,9 +3,7 @@
 Rules:
 
 - Everything is read before anything is asked, and asked and tested before anything is written.
-- A secret comes from the environment or is typed without echo. It is never an argument, and never shown.
-- A secret is sent only to the server it was entered for: a retry keeps the URL, and proposes no other.
-- A destination is stored only if its server accepts the credentials, unless the user says otherwise.
+- `choose` asks for the destination and tests it.
 """
 
 # ruff: noqa: PLC0415 - a command imports what it needs when it runs
@@ -19,32 +17,26 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from turnspan.commands.choose import DESTINATIONS
 from turnspan.commands.declare import command
-from turnspan.errors import ConfigError, TurnspanError
-from turnspan.settings.options import CAPTURES, OPTIONS
+from turnspan.errors import ConfigError
+from turnspan.settings.options import CAPTURES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from turnspan.claude.install import Plan, Runtime
     from turnspan.settings.config import Config, Destination
-    from turnspan.settings.options import Setting
 
 SCOPES: Final = ("user", "project", "local")
-_DESTINATIONS: Final = ("local", *(kind for kind in reversed(OPTIONS) if any(one.prompt for one in OPTIONS[kind])))
-_LOCATING: Final = ("HOME", "USERPROFILE", "CLAUDE_CONFIG_DIR")  # the variables by which settings are found
-
-
-class _CredentialsError(ConfigError):
-    """The server does not accept the credentials."""
 
 
 @command()
 @click.option(
     "--scope", type=click.Choice(SCOPES), default="user", show_default=True, help="Which sessions are traced."
 )
-@click.option("--to", type=click.Choice(_DESTINATIONS), help="Send traces to. Asked on a terminal.")
-@click.option("--endpoint", metavar="URL", help="Base URL of the server.")
+@click.option("--to", type=click.Choice(DESTINATIONS), help="Send traces to. Asked on a terminal.")
+@click.option("--endpoint", metavar="URL", help="URL of the server, or a Langfuse region.")
 @click.option("--public-key", metavar="KEY", help="Public key of a Langfuse project.")
 @click.option("--capture", type=click.Choice(CAPTURES), help="What is exported to this destination.")
 @click.option("--no-check", "is_unchecked", is_flag=True, help="Save without testing the connection.")
@@ -85,10 +77,9 @@ def install(
       LANGFUSE_SECRET_KEY, TURNSPAN_OTLP_HEADERS (name=value,name=value)
     """
     from turnspan.claude.install import Scope, apply, client_version, plan_install, remember_runtime, this_runtime
+    from turnspan.commands.choose import ask_where, choose
     from turnspan.commands.printing import print_line
-    from turnspan.private_files import turnspan_home
-    from turnspan.settings.config import CONFIG_NAME, load_config
-    from turnspan.settings.config_file import write_destination
+    from turnspan.settings.config import load_config
 
     env, runtime = dict(os.environ), this_runtime()
     if is_plugin:
@@ -97,7 +88,7 @@ def install(
     plan = plan_install(Scope(scope), env=env, project=Path.cwd(), runtime=runtime, client=client_version(env))
     is_asking = not is_sure and not is_dry_run and sys.stdin.isatty() and sys.stdout.isatty()
     if to is None and is_asking and all(known.source == "default" for known in load_config(env).destinations):
-        to = click.prompt("Send traces to", type=click.Choice(_DESTINATIONS), default="local")
+        to = ask_where()
     flags = {"public_key": public_key, "base_url": endpoint, "endpoint": endpoint}
     is_checked = not is_unchecked and not is_dry_run
     chosen = None if to is None else choose(to, env, flags, is_asking=is_asking, is_checked=is_checked)
@@ -106,107 +97,22 @@ def install(
         print_line("nothing was written")
         return
     if plan.is_change and is_asking:
-        if chosen is not None:
-            print_line(f"It also saves the destination {chosen.name} in {turnspan_home(env) / CONFIG_NAME}.")
-        _confirm(plan)
+        _confirm(plan, chosen, env)
     if chosen is not None:
-        policy = {"capture": capture} if capture else {}
-        path = write_destination(env, chosen.name, {"type": chosen.type, **chosen.options, **policy})
-        print_line(f"saved destination {chosen.name} in {path}")
+        _save(chosen, capture, env)
     apply(plan)
     remember_runtime(env, runtime)
     _conclude(plan, load_config(env))
 
 
-# ---- destinations
+def _save(chosen: Destination, capture: str | None, env: Mapping[str, str]) -> None:
+    """Store a destination in config.toml."""
+    from turnspan.commands.printing import print_line
+    from turnspan.settings.config_file import write_destination
 
-
-def choose(
-    to: str, env: Mapping[str, str], flags: Mapping[str, str | None], *, is_asking: bool, is_checked: bool
-) -> Destination:
-    """A destination from what is given and typed, tested at its server. Raises ConfigError if it cannot be used.
-
-    After a failed test the dialog keeps every answer but the secrets. If the server refused the credentials, it asks
-    for the secret alone; if it refuses again, for everything, with the previous answers as proposals.
-    """
-    from turnspan.commands.printing import remark
-
-    options = [option for option in OPTIONS[to] if option.prompt]
-    known = {option.name for option in options}
-    answers = _given(options, env) | {name: value for name, value in flags.items() if value and name in known}
-    questions = [option for option in options if option.name not in answers]
-    refusals = 0
-    while True:
-        answers |= {option.name: _answer(to, option, answers, is_asking=is_asking) for option in questions}
-        try:
-            config, destination = _described(to, env, options, answers)
-            if is_checked:
-                _test(destination, config)
-        except TurnspanError as error:
-            if not is_asking:
-                raise
-            remark(str(error))
-            refusals = refusals + 1 if isinstance(error, _CredentialsError) else 0
-            questions = [option for option in options if option.is_secret or refusals != 1]
-        else:
-            return destination
-
-
-def _given(options: Sequence[Setting], env: Mapping[str, str]) -> dict[str, str]:
-    """The answers in the environment, by option: both Langfuse keys from one place, as `load_config` takes them."""
-    places: list[dict[str, str]] = []
-    for prefix in ("CC_", ""):
-        found = {option.name: next(filter(None, (env.get(prefix + v) for v in option.env)), "") for option in options}
-        places.append({name: value for name, value in found.items() if value})
-    required = {option.name for option in options if option.proposal is None}
-    keys = next((place for place in places if required & place.keys()), places[1])
-    others = {name: value for place in reversed(places) for name, value in place.items() if name not in required}
-    return others | keys
-
-
-def _answer(to: str, option: Setting, answers: Mapping[str, str], *, is_asking: bool) -> str:
-    proposal = option.proposal if option.is_secret else answers.get(option.name) or option.proposal
-    if is_asking:
-        return str(
-            click.prompt(
-                option.prompt, default=proposal, hide_input=option.is_secret, show_default=not option.is_secret
-            )
-        )
-    if proposal is None:
-        raise ConfigError(f"{to} needs {option.env[0]}", hint="set it in the environment, or run this on a terminal")
-    return proposal
-
-
-def _described(
-    to: str, env: Mapping[str, str], options: Sequence[Setting], answers: Mapping[str, str]
-) -> tuple[Config, Destination]:
-    from turnspan.settings.config import Destination, load_config
-    from turnspan.settings.options import POLICY, from_text, of_kind
-
-    config = load_config({name: env[name] for name in _LOCATING if name in env})
-    values = {
-        option.name: of_kind(option, from_text(option, answers[option.name]))
-        for option in options
-        if answers[option.name]
-    }
-    return config, Destination(to, to, values, {name: config.values[name] for name in POLICY}, "")
-
-
-def _test(destination: Destination, config: Config) -> None:
-    """Probe a destination. Raises ConfigError if it cannot be used."""
-    from turnspan.backends import Answer, Outcome, probe
-    from turnspan.delivery.destinations import Target
-
-    backend = Target(destination, config).backend
-    try:
-        found = probe(backend)
-    finally:
-        backend.close()
-    hint = "correct it and try again, or save it untested with --no-check"
-    if found.answer is Answer.CREDENTIALS:
-        raise _CredentialsError(f"{destination.name} does not accept these credentials: {found.says}", hint=hint)
-    if found.outcome is not Outcome.GOOD:
-        raise ConfigError(f"{destination.name} cannot be used: {found.says}", hint=hint)
+    policy = {"capture": capture} if capture else {}
+    path = write_destination(env, chosen.name, {"type": chosen.type, **chosen.options, **policy})
+    print_line(f"saved destination {chosen.name} in {path}")
 
 
 # ---- texts
@@ -234,10 +140,14 @@ def show_diff(plan: Plan) -> None:
         print_line(click.style(line, fg={"+": "green", "-": "red", "@": "cyan"}.get(line[:1])))
 
 
-def _confirm(plan: Plan) -> None:
+def _confirm(plan: Plan, chosen: Destination | None, env: Mapping[str, str]) -> None:
     """Ask whether to apply the change; `d` shows it first. Declining ends the command with exit code 1."""
     from turnspan.commands.printing import print_line
+    from turnspan.private_files import turnspan_home
+    from turnspan.settings.config import CONFIG_NAME
 
+    if chosen is not None:
+        print_line(f"It also saves the destination {chosen.name} in {turnspan_home(env) / CONFIG_NAME}.")
     choices = click.Choice(("y", "yes", "n", "no", "d"), case_sensitive=False)
     while True:
         answer = click.prompt(
@@ -275,7 +185,10 @@ def _conclude(plan: Plan, config: Config) -> None:
             )
     for sentence in config.ignored:
         remark(f"note: {sentence}")
-    print_line("Sessions that you start from now on are traced. `turnspan status` shows what was sent.")
+    print_line("Sessions that you start from now on are traced. Next:")
+    print_line("  turnspan demo      look at an example session, in a temporary directory")
+    print_line("  turnspan status    after your first turn: what was sent, and what was not")
+    print_line("  turnspan backfill  export the sessions from before (--dry-run counts them first)")
 
 
 def _explain_plugin(env: Mapping[str, str], runtime: Runtime, *, is_dry_run: bool) -> None:

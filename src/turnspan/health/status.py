@@ -4,6 +4,7 @@ Rules:
 
 - Nothing is written, and no network request is made unless `is_asking`.
 - A figure is counted, never estimated: if there was no time to count everything, it says "at least".
+- An error that is over is not shown: a later line of the log says that the same destination received something.
 - Pending is what could be sent now. Sessions last written before a destination was first used are history: they wait
   for `backfill`.
 """
@@ -331,4 +332,15 @@ def _from_log(lines: Iterable[Line]) -> tuple[dict[str, int], str, Line | None]:
         masked.update(counts_in(line.facts.get("masked", "")))
         if line.level in {"WARN", "ERROR"}:
             last_error = line
+        elif last_error is not None and line.event == "sent" and _is_over(last_error, line):
+            last_error = None
     return dict(masked), since, last_error
+
+
+def _is_over(error: Line, sent: Line) -> bool:
+    """Whether an error is over because something was sent later: to its destination, or of its session."""
+    if error.event in {"bug", "quarantined"}:  # sending something else does not undo these
+        return False
+    if "destination" in error.facts:
+        return error.facts["destination"] == sent.facts.get("destination")
+    return "session" not in error.facts or error.facts["session"] == sent.facts.get("session")

@@ -2,8 +2,8 @@
 
 Rules:
 
-- This is the only table. `turnspan config --table` prints it, README.md and docs/configuration.md show it, `turnspan
-  install` asks by it, and the backends read names, defaults and ranges from it.
+- This is the only table. `turnspan config --table` prints it, docs/configuration.md shows it, `turnspan install` asks by
+  it, and the backends read names, defaults and ranges from it.
 - An invalid value is reported together with the allowed ones, and the most restrictive value is used until it is
   fixed: a mistyped privacy setting must not export more.
 - A value that may be a credential is never part of a message.
@@ -49,6 +49,7 @@ class Setting(msgspec.Struct, frozen=True):
     most: float = 2**40
     prompt: str = ""  # the question of `turnspan install`; empty: it does not ask
     proposal: str | None = ""  # what Enter answers; None: an answer is required
+    places: tuple[tuple[str, str], ...] = ()  # well-known values, each with a short name that can be typed instead
 
 
 SETTINGS: Final = (
@@ -118,6 +119,12 @@ TRANSPORT: Final = (
     Setting("compression", str, "gzip", "`gzip` or `none`", ("TURNSPAN_OTLP_COMPRESSION",), COMPRESSIONS),
 )  # fmt: skip
 _LANGFUSE_CLOUD: Final = "https://cloud.langfuse.com"
+LANGFUSE_REGIONS: Final = (  # https://langfuse.com/security/data-regions
+    ("eu", _LANGFUSE_CLOUD),
+    ("us", "https://us.cloud.langfuse.com"),
+    ("jp", "https://jp.cloud.langfuse.com"),
+    ("hipaa", "https://hipaa.cloud.langfuse.com"),
+)
 OPTIONS: Final[dict[str, tuple[Setting, ...]]] = {
     "otlp": (
         Setting(
@@ -133,8 +140,7 @@ OPTIONS: Final[dict[str, tuple[Setting, ...]]] = {
         Setting(
             "base_url", str, _LANGFUSE_CLOUD, "the server, or the region of the cloud",
             ("LANGFUSE_BASE_URL", "LANGFUSE_HOST"),
-            prompt="Langfuse URL (EU: cloud.langfuse.com, US: us.cloud.langfuse.com, or your own server)",
-            proposal=_LANGFUSE_CLOUD,
+            prompt="Langfuse URL: a region, or your own server", proposal=_LANGFUSE_CLOUD, places=LANGFUSE_REGIONS,
         ),
         Setting(
             "public_key", str, "", "public key of the Langfuse project", ("LANGFUSE_PUBLIC_KEY",),

@@ -200,7 +200,8 @@ def _span_lines(
         why = ": ".join(filter(None, (one_line(span.error), one_line(span.error_message))))
         yield guide + paint(fit(f"✗ {why}", room), fg="red")
     if layout.is_full:
-        yield from (guide + line for line in _wrapped(_pairs(details_of(span)), layout, room, fg=_FAINT))
+        details = details_of(span) | tokens_by_kind(span)
+        yield from (guide + line for line in _wrapped(_pairs(details), layout, room, fg=_FAINT))
         for line in _content_lines(span):
             yield from (guide + piece for piece in _wrapped(line, layout, room))
     yield from _branches(children, below, stem, layout)
@@ -265,6 +266,24 @@ def details_of(span: Span) -> dict[str, Scalar]:
     for link in span.links:
         facts[link.relation] = f"{link.trace_id.hex()}/{link.span_id.hex()}"
     return facts
+
+
+def tokens_by_kind(span: Span) -> dict[str, Scalar]:
+    """Return the tokens of a response, or the sum below a turn or an agent, by kind; kinds without any are omitted."""
+    used = span.usage or span.totals
+    if used is None:
+        return {}
+    kinds: dict[str, Scalar] = {
+        "input": used.input,
+        "cache_read": used.cache_read,
+        "cache_write_5m": used.cache_write_5m,
+        "cache_write_1h": used.cache_write_1h,
+        "output": used.output,
+        "web_searches": used.web_searches,
+    }
+    if used.is_incomplete:
+        kinds["output"] = f"≥{used.output}"
+    return {name: number for name, number in kinds.items() if number}
 
 
 def _pairs(facts: Mapping[str, object]) -> str:

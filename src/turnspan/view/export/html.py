@@ -140,7 +140,7 @@ def _span(span: Span, below: Below) -> Iterator[str]:
             yield f'<div id="s{span.span_id.hex()}" class="e-event">{words}</div>'
         case _:
             children = below.get(span.span_id, ())
-            summary = tag("b", shown(name_of(span)), f"e-{span.kind.value}")
+            summary = tag("b", shown(name_of(span)), f"e-k-{span.kind.value}")
             summary += tag("span", shown(gist_of(span, is_parent=True)), "e-gist") + _badges(span) + _figures(span)
             css = "e-call e-failed" if span.error is not None else "e-call"
             yield f'<details id="s{span.span_id.hex()}" class="{css}"><summary>{summary}</summary>'
@@ -166,7 +166,7 @@ def _section(section: Section, *, is_first: bool) -> str:
 
 
 def _badges(span: Span) -> str:
-    error = tag("span", shown(span.error.replace("_", " ")), "c-option e-bad") if span.error is not None else ""
+    error = tag("span", shown(span.error.replace("_", " ")), "c-option e-k-bad") if span.error is not None else ""
     return error + "".join(tag("span", shown(badge), "c-option") for badge in badges_of(span))
 
 
@@ -193,7 +193,7 @@ def _rows(spans: Sequence[Span], below: Below, scale: tuple[int, int], depth: in
     for span in spans:
         width = max((span.end_ns - span.start_ns) * _WIDTH / length, 2)
         x = min((span.start_ns - began) * _WIDTH / length, _WIDTH - width)
-        css = "e-bad" if span.error is not None else f"e-{span.kind.value}"
+        css = f"e-k-{'bad' if span.error is not None else span.kind.value}"
         yield (
             f'<a href="#s{span.span_id.hex()}" class="e-row"><span class="e-d{min(depth, _DEEPEST)}">'
             f'<b class="{css}">{shown(name_of(span))}</b> {shown(gist_of(span, is_parent=True))}</span>'
