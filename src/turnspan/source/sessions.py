@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -134,23 +135,35 @@ def sessions_in(directory: Path) -> Iterator[SessionFile]:
 def session_names(directory: Path) -> tuple[str, ...]:
     """Return the file names of a project's sessions. If they cannot be listed, that is an error, not an empty list."""
     try:
-        return _listed(directory)[0]
+        return _listed(directory).sessions
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as error:
         raise TranscriptError(f"cannot list {str(directory)!r}: {error.strerror}") from error
 
 
-def _listed(directory: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of session and agent transcripts in a directory, cached until it changes."""
+class _Listing(msgspec.Struct, frozen=True):
+    """The names in a project's directory, ordered."""
+
+    sessions: tuple[str, ...]
+    agents: tuple[str, ...]  # subagents next to their sessions
+    others: frozenset[str]  # directories of sessions, among others
+
+
+def _listed(directory: Path) -> _Listing:
+    """Return the names in a directory, cached until it changes."""
     return _listing(str(directory), directory.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=1 << 9)  # a backfill asks for the same directories with every session
-def _listing(directory: str, _changed_ns: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    names = sorted(name for name in os.listdir(directory) if name.endswith(".jsonl"))  # noqa: PTH208
-    agents = tuple(name for name in names if name.startswith("agent-") and is_safe_id(name[6:-6]))
-    return tuple(name for name in names if not name.startswith("agent-") and is_safe_id(name[:-6])), agents
+def _listing(directory: str, _changed_ns: int) -> _Listing:
+    names = sorted(os.listdir(directory))  # noqa: PTH208
+    files = [name for name in names if name.endswith(".jsonl")]
+    return _Listing(
+        tuple(name for name in files if not name.startswith("agent-") and is_safe_id(name[:-6])),
+        tuple(name for name in files if name.startswith("agent-") and is_safe_id(name[6:-6])),
+        frozenset(names).difference(files),
+    )
 
 
 def all_sessions(projects: Path, unread: dict[str, str] | None = None) -> Iterator[SessionFile]:
@@ -224,6 +237,9 @@ def agent_files(session: SessionFile) -> dict[str, AgentFile]:
     Every event needs them, and there can be a thousand: so no `Path` objects, and no system call per file.
     """
     found: dict[str, AgentFile] = {}
+    with suppress(OSError):
+        if session.session_id not in _listed(session.path.parent).others:
+            return found  # most sessions have none
     own, projects = session.path.parent / session.session_id, session.path.parent.parent
     waiting = [str(own / "subagents")]
     if not _stays_in(own, projects) or not _stays_in(waiting[0], projects):
@@ -281,7 +297,7 @@ class _FlatAgents(msgspec.Struct, frozen=True):
 @lru_cache(maxsize=1 << 9)  # a backfill asks for the same directories with every session
 def _flat_agents(directory: str, changed_ns: int) -> _FlatAgents:
     found = _FlatAgents({}, [])
-    for name in _listing(directory, changed_ns)[1]:
+    for name in _listing(directory, changed_ns).agents:
         named = set(_SESSION.findall(ends(Path(directory, name), _HEAD_BYTES)))
         if not named:
             found.young.append(name)
