@@ -50,7 +50,7 @@ if number < processes - 1:
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Length: 0\r\n\r\n"
 
 
-# Python imports this file when it starts, in every process of a backfill.
+# Python imports this module when it starts, in every process of a backfill.
 SLOW_DISK = """
 import os, time
 def fsync(_descriptor, seconds=float(os.environ["BENCHMARK_SYNC_S"])):
