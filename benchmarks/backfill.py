@@ -10,6 +10,7 @@
   seconds; `wall x` is the speed-up over one job.
 - The server is a separate process that reads and acknowledges requests; its cost is not counted.
 - Peak memory is that of the largest process.
+- `--sync-ms 5` simulates a disk on which each sync takes so long, `--sync-ms 0` one on which it takes no time.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-GOAL = 0.5  # times as fast as json.loads, on one core, with everything captured
+GOAL = 0.3  # times as fast as json.loads, on one core, with everything captured
 GOAL_TWO = 1.8  # times that, on two
 START = "from turnspan.cli import main; main()"
 JSON_LOADS = """
@@ -47,6 +48,15 @@ if number < processes - 1:
     os.wait()
 """
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Length: 0\r\n\r\n"
+
+
+# Python imports this module when it starts, in every process of a backfill.
+SLOW_DISK = """
+import os, time
+def fsync(_descriptor, seconds=float(os.environ["BENCHMARK_SYNC_S"])):
+    time.sleep(seconds)
+os.fsync = fsync
+"""
 
 
 class Run(NamedTuple):
@@ -120,7 +130,7 @@ def server() -> Iterator[str]:
 # ---------------------------------------------------------------- measuring
 
 
-def measure(archive: Path, jobs: list[int], rounds: int, capture: str) -> dict[str, Any]:
+def measure(archive: Path, jobs: list[int], rounds: int, capture: str, sync_ms: float | None = None) -> dict[str, Any]:
     """Run every task on one archive, interleaved."""
     files = list((archive / "projects").rglob("*.jsonl"))
     size = sum(path.stat().st_size for path in files)
@@ -131,7 +141,8 @@ def measure(archive: Path, jobs: list[int], rounds: int, capture: str) -> dict[s
             for target in ("local", "otlp"):
                 for count in jobs:
                     name = f"{target}, {count} job{'s' if count > 1 else ''}"
-                    runs.setdefault(name, []).append(backfill(archive, count, capture, url if target == "otlp" else ""))
+                    there = url if target == "otlp" else ""
+                    runs.setdefault(name, []).append(backfill(archive, count, capture, there, sync_ms))
     base = min(run.cpu_s for run in runs["json.loads"])
     rows = []
     for name, done in runs.items():
@@ -169,15 +180,34 @@ def json_loads(archive: Path, processes: int = 1) -> Run:
     return timed([sys.executable, "-c", JSON_LOADS, str(archive), str(processes)], dict(os.environ))
 
 
-def backfill(archive: Path, jobs: int, capture: str, url: str) -> Run:
-    """Run one backfill with an empty state."""
+def backfill(archive: Path, jobs: int, capture: str, url: str = "", sync_ms: float | None = None) -> Run:
+    """Run one backfill with an empty state; `sync_ms` is how long a sync takes, if not what the disk needs."""
+    with tempfile.TemporaryDirectory() as home:
+        return command(Path(home), capture, "backfill", archive, "--jobs", jobs, url=url, sync_ms=sync_ms)
+
+
+def verify(archive: Path, capture: str) -> tuple[Run, Run, Run]:
+    """Run a dry run of everything, a check of everything, and a backfill with nothing to do, after a backfill."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        command(home, capture, "backfill", archive)
+        dry_run = command(home, capture, "backfill", archive, "--dry-run", "--resend", "--jobs", 1)
+        return dry_run, command(home, capture, "verify", archive), command(home, capture, "backfill", archive)
+
+
+def command(home: Path, capture: str, *arguments: object, url: str = "", sync_ms: float | None = None) -> Run:
+    """Run a command with a home of its own."""
     ours = ("TURNSPAN_", "LANGFUSE_", "CC_LANGFUSE_", "CLAUDE_")
     env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    with tempfile.TemporaryDirectory() as home:
-        env |= {"CLAUDE_CONFIG_DIR": home, "TURNSPAN_CAPTURE": capture}
-        env |= {"TURNSPAN_OTLP_ENDPOINT": url} if url else {}
-        command = [sys.executable, "-c", START, "backfill", str(archive), "--jobs", str(jobs), "--json"]
-        return timed(command, env)
+    env |= {"CLAUDE_CONFIG_DIR": str(home), "TURNSPAN_CAPTURE": capture}
+    env |= {"TURNSPAN_OTLP_ENDPOINT": url} if url else {}
+    line = [sys.executable, "-c", START, *map(str, arguments), "--json"]
+    if sync_ms is None:
+        return timed(line, env)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "sitecustomize.py").write_text(SLOW_DISK)
+        path = os.pathsep.join(filter(None, (folder, env.get("PYTHONPATH", ""))))
+        return timed(line, env | {"PYTHONPATH": path, "BENCHMARK_SYNC_S": str(sync_ms / 1000)})
 
 
 def table(result: dict[str, Any]) -> str:
@@ -237,6 +267,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--capture", default="full", choices=("full", "redacted", "metadata"))
+    parser.add_argument("--sync-ms", type=float, help="how long a sync takes, in milliseconds")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -249,7 +280,7 @@ def main() -> None:
         ]
         results = []
         for archive in archives:
-            results.append(measure(archive, options.jobs, options.rounds, options.capture))
+            results.append(measure(archive, options.jobs, options.rounds, options.capture, options.sync_ms))
             if not options.json:
                 print(table(results[-1]), end="\n\n", flush=True)
     finally:

@@ -136,7 +136,9 @@ def orders_for(claude, *, is_resend=False, rate=None, **more):
 def send_here(claude, *paths, orders=None, **selection):
     """Send the selected sessions in this process; return the outcome of each."""
     orders = orders or orders_for(claude)
-    plan = make_plan(orders.config, Selection(paths=paths, **selection), orders.destinations)
+    plan = make_plan(
+        orders.config, Selection(paths=paths, **selection), orders.destinations, is_resend=orders.is_resend
+    )
     (inbox, _stop), (_heard, outbox) = Pipe(duplex=False), Pipe(duplex=False)
     sender = Sender(orders)
     return {job.session.session_id: sender(Parent(inbox, outbox), Task((job,)))[0] for job in plan.jobs}
@@ -175,6 +177,43 @@ def test_everything_arrives_once_and_a_second_run_finds_nothing_to_do(claude):
     code, record, _ = backfill(claude)
     assert (code, record["turns"], record["spans"]) == (0, 0, 0)
     assert lines_on_disk(claude) == first
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_nothing_to_do_is_decided_without_reading(claude, tmp_path):
+    """A second backfill opens no transcript; one more row makes it read that session only."""
+    backfill(claude)
+    log = tmp_path / "calls"
+    trace = ["strace", "-f", "-o", str(log), "-e", "trace=openat"]
+    command = [*trace, *TURNSPAN, "backfill", "--json", "--jobs", "1"]
+    done = subprocess.run(command, env=environment(claude), check=True, capture_output=True)
+    assert json.loads(done.stdout)["sessions"] == 9
+    opened = [line for line in log.read_text().splitlines() if ".jsonl" in line and "/agent-" not in line]
+    assert opened == []  # the beginnings of subagents next to their sessions show whose they are
+    newest = max((claude / "projects").glob("*/*.jsonl"), key=lambda path: path.stat().st_mtime)
+    with newest.open("a") as file:
+        file.write(json.dumps({"type": "summary", "summary": "x"}) + "\n")
+    assert planned(claude) == [newest.stem]
+
+
+@pytest.mark.parametrize("is_flat", [True, False], ids=["next to it", "below it"])
+def test_a_subagent_that_no_event_looked_for_is_found(tmp_path, is_flat):
+    """A subagent that no call launched, which a Stop does not export, makes a backfill read the session again."""
+    claude = tmp_path / "claude"
+    project = claude / "projects" / "-home-ada-loom"
+    session = writer(1, version="2.0.76")
+    session.turn("hello", "done")
+    path = session.save(project)
+    orders = orders_for(claude)
+    target = Target(orders.destinations[0], orders.config)
+    assert ship(session_at(path), target, Ending(is_stopped=True), time.time).turns == 1
+    assert planned(claude) == []
+    agent = agent_writer(session, "a1")
+    agent.turn("look", "found")
+    save_agent(agent, project, "a1", flat=is_flat)
+    assert planned(claude) == [path.stem]
+    assert send_one(claude).spans == 2
+    assert planned(claude) == []
 
 
 def test_killed_at_random_moments_into_local_files(claude):
@@ -831,11 +870,11 @@ def test_a_session_that_is_renamed_after_it_was_sent_is_not_sent_again(tmp_path)
     session.turn("second", "done")
     path = session.save(old.parent)
     assert send_one(claude).turns == 2
-    assert send_one(claude).spans == 0
+    assert send_here(claude) == {}
     (there,) = json.loads(finish(start(claude, "status", "--json"))[1])["destinations"]
     assert (there["turns"], there["pending"]["sessions"], there["pending"]["history"]) == (2, 0, 0)
     path.rename(path.with_name("tuesday.jsonl"))
-    assert send_one(claude).spans == 0
+    assert send_here(claude) == {}
     (row,) = finish(start(claude, "sessions", "--json"))[1].splitlines()
     assert (json.loads(row)["session_id"], json.loads(row)["turns"]) == (session.session, 2)
 

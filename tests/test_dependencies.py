@@ -63,6 +63,13 @@ def test_everything_declared_is_imported():
     assert DECLARED.keys() <= used
 
 
+def test_an_extra_is_used_and_not_required():
+    """What an extra installs is imported by name if it is there; nothing else needs it."""
+    (line,) = PROJECT["optional-dependencies"]["fast"]
+    assert 'import_module("isal.isal_zlib")' in MODULES["backends.http_transport"].read_text(encoding="utf-8")
+    assert re.fullmatch(r"isal>=\d+(\.\d+)*,<\d+", line)
+
+
 def test_every_range_has_both_ends():
     """Each package has a lowest version, which CI tests, and an upper bound at the next major version."""
     for name, line in DECLARED.items():

@@ -5,11 +5,13 @@ import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from reads import outline, read, sent, spans
 from rows import Writer, agent_writer, save_agent
 
 from turnspan.errors import TranscriptError
-from turnspan.source import sessions
+from turnspan.source import scan, sessions
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
 from turnspan.source.sessions import SessionFile, find_session, session_at
@@ -508,3 +510,38 @@ def test_times_of_files_make_no_difference(project):
         os.utime(file, (moment, moment))
         assert sent(read(path)[0]) == before
     assert "      Explore" in outlined(path)
+
+
+@given(
+    ids=st.lists(st.text("abcdef0123-", min_size=1, max_size=8), min_size=1, max_size=30),
+    asked=st.lists(st.text("abcdef0123-", min_size=1, max_size=8), max_size=10),
+    spaces=st.sampled_from(["", " "]),
+)
+def test_a_file_that_is_searched_often_gives_the_same_answers(tmp_path_factory, ids, asked, spaces):
+    """After some searches an index of the ids in a file is used: it never hides one, at any offset, in any spelling."""
+    path = tmp_path_factory.mktemp("often", numbered=True) / "a.jsonl"
+    keys = ("uuid", "id", "requestId", "parentUuid", "messageUuid")
+    rows = [
+        f'{{"{keys[n % 5]}"{spaces}:{spaces}"{each}", "text": "\\"uuid\\":\\"zz\\""}}\n' for n, each in enumerate(ids)
+    ]
+    path.write_text("".join(rows))
+    size = path.stat().st_size
+    questions = [
+        (each, key, before) for each in (*ids, *asked, "zz") for key in keys for before in (None, size // 2, 0)
+    ]
+
+    def answers():
+        return [scan.contains_id(path, each, key=key, before=before) for each, key, before in questions]
+
+    def times():
+        return [scan.first_row_time_ns(path, ("id", b'"%b"' % each.encode())) for each in (*ids, *asked)]
+
+    scan._ids_of.cache_clear()
+    found = answers()
+    before_index = times()
+    assert (answers(), times()) == (found, before_index)
+    text = path.read_text()
+    for (each, key, before), is_there in zip(questions, found, strict=True):
+        at = text.find(f'"{key}"{spaces}:{spaces}"{each}"')
+        end = at + len(f'"{key}"{spaces}:{spaces}"{each}"')
+        assert is_there == (at >= 0 and (before is None or end <= before)), (each, key, before)

@@ -124,6 +124,19 @@ def is_unchanged(session: SessionFile, cursor: state.Cursor) -> bool:
     return True
 
 
+def has_nothing_left(session: SessionFile, cursor: state.Cursor) -> bool:
+    """Return whether a destination has everything of a session, whatever time has passed since, without reading it.
+
+    Everything was sent when it was last read, nothing was open then, and no file has grown or appeared since. A False
+    only means that it must be read.
+    """
+    if cursor.arrived or cursor.is_unsure or cursor.reported != state.Reported() or not is_unchanged(session, cursor):
+        return False
+    read = cursor.progress.agents
+    # An event does not look for subagents next to the session that no call has claimed.
+    return all(file.size <= read.get(file.agent_id, Position()).offset for file in sessions.flat_agent_files(session))
+
+
 def is_outdated_copy(session: SessionFile, checkpoint: state.Checkpoint, identity: str) -> bool:
     """Return whether a file is only the beginning of a transcript that was acknowledged beyond the file's end."""
     cursor = checkpoint.destinations.get(identity)

@@ -2,6 +2,7 @@
 
 import contextlib
 import email.utils
+import gzip
 import re
 import signal
 import socket
@@ -14,6 +15,7 @@ from backends.samples import TRACE, small_trace
 from backends.servers import OK, HttpServer, partial_success, reply, reset
 from turnspan.backends import Answer, Verdict, connect
 from turnspan.backends.connect import Watchdog, open_socket
+from turnspan.backends.http_transport import packed
 from turnspan.backends.otlp import open_backend
 
 SECRET = "tOp-SeCrEt-token-1234567890"
@@ -664,3 +666,10 @@ def test_a_backend_shows_no_credential():
     )
 
     assert SECRET not in repr(backend) + repr(vars(backend)) + repr(backend._transport._proxy)
+
+
+def test_a_large_request_is_compressed_by_whatever_is_installed():
+    """Small and large bodies are valid gzip, with ISA-L (`turnspan[fast]`) or without it; the content is the same."""
+    for size in (0, 100, 70_000, 3_000_000):
+        body = bytes(range(256)) * (size // 256 + 1)
+        assert gzip.decompress(packed(body)) == body

@@ -349,3 +349,14 @@ def test_settings(tmp_path):
         with pytest.raises(ConfigError, match="destination local: "):
             open_in(tmp_path, **settings_)
     assert open_in(tmp_path).send(b"x" * 4_000_000).answer is Answer.TOO_LARGE
+
+
+def test_several_requests_are_stored_together(tmp_path):
+    """They are stored with one sync, each trace on its line; one that is stored already is not written again."""
+    backend = open_in(tmp_path)
+    bodies = [backend.encode([small_trace(number)]) for number in range(1, 4)]
+    send(backend, small_trace(2))
+    assert backend.send_all(bodies) == ACKNOWLEDGED
+    assert backend.send_all([]) == ACKNOWLEDGED
+    found = raw_spans(tmp_path / "traces")
+    assert len(found) == len(set(found)) == sum(len(small_trace(number).spans) for number in range(1, 4))

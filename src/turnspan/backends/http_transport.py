@@ -19,7 +19,9 @@ import http.client
 import io
 import time
 import zlib
-from typing import TYPE_CHECKING
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from turnspan import __version__
 from turnspan.backends import Answer, Verdict
@@ -35,7 +37,25 @@ if TYPE_CHECKING:
 MAX_BODY_BYTES = 4 * 1024 * 1024
 # Level 1 is more than twice as fast as level 6 on traces, for a quarter more bytes.
 _GZIP_LEVEL, _GZIP_FORMAT = 1, 31
+_FAST_FROM_BYTES = 64 * 1024  # an event sends less, and does not import another library for it
 _WAITING = "waiting for its answer"
+
+
+def packed(body: bytes) -> bytes:
+    """Return a body compressed with gzip: if it is large and `turnspan[fast]` is installed, by ISA-L."""
+    library = _fast_zlib() if len(body) > _FAST_FROM_BYTES else zlib
+    packer = library.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_FORMAT)
+    packed: bytes = packer.compress(body) + packer.flush()
+    return packed
+
+
+@cache
+def _fast_zlib() -> Any:  # noqa: ANN401  a module with the functions of zlib
+    """Return ISA-L's zlib, which takes a quarter of the time for about the same size; else the standard library's."""
+    try:
+        return import_module("isal.isal_zlib")
+    except ImportError:
+        return zlib
 
 
 class NoAnswerError(Exception):
@@ -77,8 +97,7 @@ class HttpTransport:
         """Post one OTLP request and return the verdict on the response."""
         headers = {"Content-Type": "application/x-protobuf"}
         if self._is_gzip:
-            packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_FORMAT)
-            body = packer.compress(body) + packer.flush()
+            body = packed(body)
             headers["Content-Encoding"] = "gzip"
         try:
             response = self.exchange("POST", self._endpoint.path, headers, body)

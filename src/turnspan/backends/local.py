@@ -44,7 +44,7 @@ from turnspan.errors import StateError
 from turnspan.private_files import Busy, can_write, kernel_lock, nearest_existing
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from turnspan.backends.settings import Capture
@@ -97,7 +97,7 @@ class LocalBackend:
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             with kernel_lock(self._directory / ".lock", self._lock_wait_s):
-                self._append([line for body in bodies for line in body.splitlines(keepends=True)])
+                self._append([line for body in bodies for line in _lines_of(body)])
         except Busy:
             return Verdict(Answer.LATER, f"another process is writing to {self._directory}")
         except OSError as error:
@@ -201,6 +201,14 @@ def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> Lo
 def _answer_for(cause: BaseException | None) -> Answer:
     """Return LATER for what is transient, like a full disk, and CONFIGURATION for what the user must change."""
     return Answer.LATER if isinstance(cause, OSError) and cause.errno in _TRANSIENT else Answer.CONFIGURATION
+
+
+def _lines_of(body: bytes) -> Iterator[bytes]:
+    """Yield the lines of a request with their ends. JSON escapes all other line ends; `splitlines` looks for them."""
+    start = 0
+    while end := body.find(b"\n", start) + 1:
+        yield body[start:end]
+        start = end
 
 
 def _ends_a_line(file: int, size: int) -> bool:

@@ -24,7 +24,7 @@ from turnspan.delivery.destinations import Target
 from turnspan.errors import StateError, TranscriptError
 from turnspan.source import sessions, tail
 from turnspan.source.scan import first_time_ns, last_time_ns, modified_ns
-from turnspan.unsent import file_sizes, has_unsent, unread_bytes
+from turnspan.unsent import file_sizes, has_nothing_left, has_unsent, unread_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -70,6 +70,7 @@ class Plan(msgspec.Struct, frozen=True):
     """The sessions to send, oldest first."""
 
     jobs: list[Job]
+    complete: int = 0  # further sessions that were selected: every destination has everything
     copies: int = 0  # files that were skipped: another one of the same session is at least as long
     unread: dict[str, str] = {}  # project → why it cannot be listed
     since_ns: int = 0  # as the user selected
@@ -89,13 +90,15 @@ def make_plan(
     found = {session.path: session for session in named if _is_selected(session, selection)}
     wanted = sessions.each_once(found.values())
     targets = [Target(destination, config) for destination in destinations]
-    jobs = [_job(session, targets, is_resend=is_resend) for session in wanted]
+    known = set() if is_resend or not targets else state.known_sessions(config.home)
+    jobs = [job for session in wanted if (job := _job(session, targets, is_known=session.session_id in known))]
+    complete = len(wanted) - len(jobs)
     jobs.sort(key=lambda job: (job.began_ns, job.session.session_id))
     if selection.limit is not None:
         now_ns = time.time_ns()
         ready = (job for job in jobs if _has_unsent(job, targets, now_ns, is_resend=is_resend))
         jobs = list(islice(ready, selection.limit))
-    return Plan(jobs, len(found) - len(wanted), unread, selection.since_ns or 0)
+    return Plan(jobs, complete, len(found) - len(wanted), unread, selection.since_ns or 0)
 
 
 def _named(projects: Path, paths: Sequence[Path], unread: dict[str, str]) -> Iterator[SessionFile]:
@@ -118,8 +121,13 @@ def _named(projects: Path, paths: Sequence[Path], unread: dict[str, str]) -> Ite
 
 
 def _below(root: Path, found: Iterable[SessionFile]) -> Iterator[SessionFile]:
+    directories: dict[Path, bool] = {}
     for session in found:
-        if sessions.is_below(session.path, root):
+        directory = session.path.parent
+        if directory not in directories:
+            directories[directory] = sessions.is_below(directory, root)
+        is_link = session.path.is_symlink()
+        if sessions.is_below(session.path, root) if is_link else directories[directory]:
             yield sessions.session_of(session.path.absolute())
 
 
@@ -146,14 +154,21 @@ def began_ns(path: Path) -> int:
     return first_time_ns(path) or modified_ns(path)
 
 
-def _job(session: SessionFile, targets: Sequence[Target], *, is_resend: bool) -> Job:
+def _job(session: SessionFile, targets: Sequence[Target], *, is_known: bool) -> Job | None:
+    """Return the job of a session, or None if all of it was acknowledged; `is_known`: there is a checkpoint of it."""
     cursors: dict[str, state.Cursor] = {}
-    with suppress(StateError):  # `ship` will say so
-        if targets and not is_resend:
+    with suppress(StateError, TranscriptError):  # `ship` will say so
+        if is_known:
             cursors = state.known(targets[0].home, session.session_id).destinations
+        if cursors and all(_has_everything(target, session, cursors) for target in targets):
+            return None
     sizes = file_sizes(session)
     left = max((unread_bytes(sizes, cursors.get(target.identity)) for target in targets), default=0)
     return Job(session, began_ns(session.path), sum(sizes), left)
+
+
+def _has_everything(target: Target, session: SessionFile, cursors: dict[str, state.Cursor]) -> bool:
+    return target.identity in cursors and has_nothing_left(session, cursors[target.identity])
 
 
 def _has_unsent(job: Job, targets: Sequence[Target], now_ns: int, *, is_resend: bool) -> bool:

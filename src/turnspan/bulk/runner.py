@@ -159,6 +159,8 @@ class Runner:
             self._finish_totals()
             watch(self.totals)
         self.totals.left.update(self._plan.unread)
+        self.totals.sessions += self._plan.complete
+        self.totals.tried += self._plan.complete
         return self.totals
 
     def _work(self, pool: Pool[Task], watch: Callable[[Totals], None], should_stop: Callable[[], bool]) -> None:

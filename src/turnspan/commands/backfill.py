@@ -90,7 +90,7 @@ def backfill(
     destinations = destinations_named(config, to)
     plan = make_plan(config, selection, destinations, is_resend=is_resend)
     orders = Orders(config=config, destinations=destinations, rate=rate, is_resend=is_resend)
-    if not plan.jobs:
+    if not plan.jobs and not plan.complete:
         remark("no sessions to send" if selection.limit is None else "no session has anything left to send")
     if plan.copies:
         remark(f"{count(plan.copies, 'file')} skipped: another file of the same session is as long or longer")

@@ -187,6 +187,18 @@ def checkpoints(home: Path) -> Iterator[tuple[str, Checkpoint | None]]:
             yield session_id, None
 
 
+def known_sessions(home: Path) -> set[str]:
+    """Return the sessions that have a checkpoint, usable or not. Raises StateError if they cannot be listed."""
+    directory = home / "state"
+    try:
+        names = os.listdir(directory)  # noqa: PTH208
+    except FileNotFoundError:
+        return set()
+    except OSError as error:
+        raise disk_error(error, directory) from error
+    return {name.removesuffix(".json") for name in names if name.endswith(".json")}
+
+
 def _has_valid_positions(checkpoint: Checkpoint) -> bool:
     """Return whether every position could be one in a file."""
     return all(

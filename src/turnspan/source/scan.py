@@ -148,7 +148,7 @@ def ends(path: Path, count: int, *, from_end: bool = False) -> bytes:
 
 def contains_id(path: Path, needle: str, *, key: str = "uuid", before: int | None = None) -> bool:
     """Whether a transcript contains this uuid, or another id, before an offset."""
-    if not _may_contain(path, needle, before):
+    if b'"%b"' % key.encode() in _ID_KEYS and not _may_contain(path, needle, before):
         return False
     with _mapped(path) as data:
         end = len(data) if before is None else min(before, len(data))

@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -146,25 +147,35 @@ def sessions_in(directory: Path) -> Iterator[SessionFile]:
 def session_names(directory: Path) -> tuple[str, ...]:
     """Return the file names of a project's sessions. If they cannot be listed, that is an error, not an empty list."""
     try:
-        return _listed(directory)[0]
+        return _listed(directory).sessions
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as error:
         raise TranscriptError(f"cannot list {str(directory)!r}: {error.strerror}") from error
 
 
-def _listed(directory: Path) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the names of session and agent transcripts, and of sessions' folders, cached until they change."""
+class _Listing(msgspec.Struct, frozen=True):
+    """The names in a project's directory, ordered."""
+
+    sessions: tuple[str, ...]
+    agents: tuple[str, ...]  # subagents next to their sessions
+    others: frozenset[str]  # directories of sessions, among others
+
+
+def _listed(directory: Path) -> _Listing:
+    """Return the names in a directory, cached until it changes."""
     return _listing(str(directory), directory.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=1 << 9)  # a backfill asks for the same directories with every session
-def _listing(directory: str, _changed_ns: int) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    listed = sorted(os.listdir(directory))  # noqa: PTH208
-    names = [name for name in listed if name.endswith(".jsonl")]
-    agents = tuple(name for name in names if name.startswith("agent-") and is_safe_id(name[6:-6]))
-    sessions = tuple(name for name in names if not name.startswith("agent-") and is_safe_id(name[:-6]))
-    return sessions, agents, tuple(name for name in listed if len(name) == 36 and _UUID.fullmatch(name))
+def _listing(directory: str, _changed_ns: int) -> _Listing:
+    names = sorted(os.listdir(directory))  # noqa: PTH208
+    files = [name for name in names if name.endswith(".jsonl")]
+    return _Listing(
+        tuple(name for name in files if not name.startswith("agent-") and is_safe_id(name[:-6])),
+        tuple(name for name in files if name.startswith("agent-") and is_safe_id(name[6:-6])),
+        frozenset(names).difference(files),
+    )
 
 
 def all_sessions(projects: Path, unread: dict[str, str] | None = None) -> Iterator[SessionFile]:
@@ -189,11 +200,12 @@ def all_sessions(projects: Path, unread: dict[str, str] | None = None) -> Iterat
 def _lost_sessions(directory: Path, known: set[str]) -> Iterator[SessionFile]:
     """Yield the sessions of a project of which only the files of subagents are left."""
     try:
-        folders, flat = _listed(directory)[2], _flat_agents(str(directory), directory.stat().st_mtime_ns).by_session
+        others = _listed(directory).others
+        flat = _flat_agents(str(directory), directory.stat().st_mtime_ns).by_session
     except OSError:
         return
     found: dict[str, SessionFile] = {}
-    for folder in folders:
+    for folder in sorted(name for name in others if len(name) == 36 and _UUID.fullmatch(name)):
         if folder not in known:
             files = agent_files(SessionFile(folder, directory / f"{folder}.jsonl"))
             if files:
@@ -270,6 +282,9 @@ def agent_files(session: SessionFile) -> dict[str, AgentFile]:
     Every event needs them, and there can be a thousand: so no `Path` objects, and no system call per file.
     """
     found: dict[str, AgentFile] = {}
+    with suppress(OSError):
+        if session.session_id not in _listed(session.directory).others:
+            return found  # most sessions have none
     own, projects = session.directory / session.session_id, session.directory.parent
     waiting = [str(own / "subagents")]
     if not _stays_in(own, projects) or not _stays_in(waiting[0], projects):
@@ -327,7 +342,7 @@ class _FlatAgents(msgspec.Struct, frozen=True):
 @lru_cache(maxsize=1 << 9)  # a backfill asks for the same directories with every session
 def _flat_agents(directory: str, changed_ns: int) -> _FlatAgents:
     found = _FlatAgents({}, [])
-    for name in _listing(directory, changed_ns)[1]:
+    for name in _listing(directory, changed_ns).agents:
         named = set(_SESSION.findall(ends(Path(directory, name), _HEAD_BYTES)))
         if not named:
             found.young.append(name)

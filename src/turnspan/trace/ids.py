@@ -6,6 +6,7 @@ the same transcript must give other traces than before.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import sha256
 from typing import Final
 
@@ -19,7 +20,12 @@ def trace_id(session_id: str, key: str) -> bytes:
 
 def span_id(trace: bytes, kind: str, key: str) -> bytes:
     """8 bytes for one span of a trace; `key` is its message id, tool use id, agent id or line uuid."""
-    return _digest(_counted(trace) + _counted(kind.encode()), key)[:8]
+    return _digest(_before_span(trace, kind), key)[:8]
+
+
+@lru_cache(maxsize=16)  # the spans of a trace follow each other
+def _before_span(trace: bytes, kind: str) -> bytes:
+    return _counted(trace) + _counted(kind.encode())
 
 
 def _counted(part: bytes) -> bytes:
