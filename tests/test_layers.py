@@ -49,10 +49,10 @@ MAY_IMPORT = {
         "backends", "claude", "delivery", "errors", "hook_event", "log", "private_files", "settings", "ship", "source",
         "terminal", "trace", "unsent", "worker",
     },
-    "view": {"delivery", "errors", "secrets", "settings", "source", "terminal", "trace"},
+    "view": {"delivery", "errors", "index", "settings", "source", "terminal", "trace"},
     "health": {
-        "backends", "bulk", "claude", "delivery", "errors", "hook", "log", "private_files", "settings", "source",
-        "terminal", "trace", "transcript", "unsent",
+        "backends", "bulk", "claude", "delivery", "errors", "hook", "index", "log", "private_files", "settings",
+        "source", "terminal", "trace", "transcript", "unsent",
     },
     "commands": {
         "backends", "bulk", "claude", "delivery", "errors", "health", "hook", "private_files", "settings", "source",
