@@ -84,6 +84,8 @@ class Updater:
             self._store_checkpoints(changes)
             self._store_titles(changes)
             self._store_flat(changes)
+            if changes.signature:
+                self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('signature', ?)", (changes.signature,))
 
     def _grouped(
         self, results: Iterator[tuple[str, Iterable[Part | Finish]]], jobs: Mapping[str, Plan]
