@@ -50,12 +50,12 @@ MAY_IMPORT = {
         "terminal", "trace", "unsent", "worker",
     },
     "view": {
-        "delivery", "errors", "index", "private_files", "secrets", "settings", "source", "terminal", "trace", "unsent",
+        "delivery", "errors", "index", "private_files", "settings", "source", "terminal", "trace", "unsent",
     },
     "demo": set(),
     "health": {
-        "backends", "bulk", "claude", "delivery", "errors", "hook", "log", "private_files", "settings", "source",
-        "terminal", "trace", "transcript", "unsent",
+        "backends", "bulk", "claude", "delivery", "errors", "hook", "index", "log", "private_files", "settings",
+        "source", "terminal", "trace", "transcript", "unsent",
     },
     "commands": {
         "backends", "bulk", "claude", "delivery", "demo", "errors", "health", "hook", "index", "private_files", "settings",

@@ -11,16 +11,16 @@ Rules:
 from __future__ import annotations
 
 from enum import IntEnum
-from hashlib import blake2b
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from turnspan.delivery.destinations import prices_of
 from turnspan.delivery.policy import ExportPolicy, rules_of
 from turnspan.errors import TranscriptError
+from turnspan.index.changes import narrowing_digest
 from turnspan.index.masked import masked_together
 from turnspan.index.places import difference
 from turnspan.index.rows import TraceRows, cut_spans, reduced, rows_of
@@ -28,7 +28,7 @@ from turnspan.secrets.replace import mask
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
 from turnspan.source.scan import last_time_ns, modified_ns
-from turnspan.source.sessions import SessionFile
+from turnspan.source.sessions import SessionFile, cwd_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,6 +69,7 @@ class Finish(msgspec.Struct, frozen=True):
     """What is known when a session was read to its end."""
 
     last_row_ns: int
+    cwd: str  # where the session began
     narrowings: dict[str, str]  # by working directory
     is_off: bool
     capture: str
@@ -83,6 +84,7 @@ class SessionReader:
         self._prices = prices_of(config)
         self._rules = rules_of(config)
         self._policy = ExportPolicy(destination, config)
+        self._paths: dict[str, str] = {}
         self._by_prompt = destination.policy["turn_names"] == "prompt"
         least = {**destination.policy, "capture": "metadata"}
         self._least = ExportPolicy(msgspec.structs.replace(destination, policy=least), config)
@@ -98,8 +100,7 @@ class SessionReader:
                 is_anew = is_first and reading.is_rewritten
                 before = Progress() if is_anew else before
                 for trace in piece.traces:
-                    if trace.cwd not in narrowings:
-                        narrowings[trace.cwd] = narrowing_digest(self._config, trace.cwd)
+                    self._note_narrowing(trace.cwd, narrowings)
                     is_off = job.is_disabled or self._policy.is_off(trace.cwd)
                     capture = "metadata" if is_off else str(self._policy.capture(trace.cwd))
                 rows = list(self._rows(piece.traces, is_disabled=job.is_disabled))
@@ -110,7 +111,8 @@ class SessionReader:
             problem = str(error)
         if is_first and reading.is_rewritten:
             yield Part(Progress(), [], is_anew=True)
-        yield Finish(self._last_row_ns(session.path), narrowings, is_off, capture, problem)
+        began_in = self._without_secrets(cwd_of(session.path))
+        yield Finish(self._last_row_ns(session.path), began_in, narrowings, is_off, capture, problem)
 
     def _rows(self, traces: Sequence[Trace], *, is_disabled: bool) -> Iterator[TraceRows]:
         """Yield the rows of the traces of a piece; those that have no span are not exported."""
@@ -118,22 +120,26 @@ class SessionReader:
             found = list(group)
             policy = self._least if is_disabled or self._policy.is_off(cwd) else self._policy
             masked = masked_together([reduced(trace) for trace in found], policy, by_prompt=self._by_prompt)
-            project = mask(cwd, rules=self._rules).text
+            project = self._without_secrets(cwd)
             for trace, original in zip(masked, found, strict=True):
                 yield rows_of(trace, trace.cwd or project, cut_spans(original))
+
+    def _note_narrowing(self, cwd: str, narrowings: dict[str, str]) -> None:
+        """Add what a directory restricts. It is stored without secrets; with one, later changes are not noticed."""
+        stored = self._without_secrets(cwd)
+        if stored not in narrowings:
+            narrowings[stored] = narrowing_digest(self._config, stored)
+
+    def _without_secrets(self, path: str) -> str:
+        if path not in self._paths:
+            self._paths[path] = mask(path, rules=self._rules).text if path else ""
+        return self._paths[path]
 
     def _last_row_ns(self, path: Path) -> int:
         try:
             return last_time_ns(path) or modified_ns(path)
         except TranscriptError:
             return modified_ns(path)
-
-
-def narrowing_digest(config: Config, cwd: str) -> str:
-    """Return a digest of what the user's settings and the project's files restrict in a working directory."""
-    found = config.narrowing(cwd)
-    what: Any = (found.is_off, found.capture, found.withheld)
-    return blake2b(repr(what).encode(), digest_size=8).hexdigest()
 
 
 # ---- in another process

@@ -59,8 +59,8 @@ _TABLES: Final = (
     "CREATE TABLE late(session INTEGER, piece INTEGER, progress BLOB, PRIMARY KEY(session, piece))",
     """CREATE TABLE file(
         session INTEGER PRIMARY KEY, size INTEGER, modified_ns INTEGER, agent_digest TEXT, last_row_ns INTEGER,
-        progress BLOB, since_piece BLOB, position INTEGER, piece INTEGER, in_piece INTEGER, spans INTEGER,
-        copied INTEGER, is_disabled INTEGER, title_text INTEGER, problem TEXT)""",
+        cwd TEXT, problem TEXT, copied INTEGER, is_disabled INTEGER, title_text INTEGER,
+        position INTEGER, piece INTEGER, in_piece INTEGER, spans INTEGER, since_piece BLOB, progress BLOB)""",
     """CREATE TABLE agent_file(
         session INTEGER, agent_id TEXT, size INTEGER, modified_ns INTEGER,
         PRIMARY KEY(session, agent_id)) WITHOUT ROWID""",
