@@ -17,6 +17,7 @@ import re
 import secrets
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -55,6 +56,7 @@ _HEADERS: Final = {
 }
 _OURSELVES: Final = ("127.0.0.1", "localhost")
 _SILENCE_S: Final = 30.0  # timeout of an idle connection
+_TOGETHER_S: Final = 0.05  # a browser that gets ten thousand records one by one takes three times as long
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 Query = Mapping[str, str]  # the parameters after "?", the first of each name
@@ -220,13 +222,20 @@ class _Request(BaseHTTPRequestHandler):
             self._stream(records)
 
     def _stream(self, records: Iterable[Record]) -> None:
-        """Send each record as one line, as soon as it is ready."""
+        """Send each record as one line: the first at once, later ones together with those that soon follow."""
         self._begin(HTTPStatus.OK, **{"Content-Type": "application/x-ndjson; charset=utf-8"})
+        lines: list[bytes] = []
+        due_s = 0.0
         try:
             for record in records:
-                self.wfile.write(json.dumps(record, separators=(",", ":")).encode() + b"\n")
+                lines.append(json.dumps(record, separators=(",", ":")).encode())
+                if time.monotonic() >= due_s:
+                    self.wfile.write(b"\n".join((*lines, b"")))
+                    lines.clear()
+                    due_s = time.monotonic() + _TOGETHER_S
         except TurnspanError as error:
-            self.wfile.write(json.dumps(_error_record(error)).encode() + b"\n")
+            lines.append(json.dumps(_error_record(error)).encode())
+        self.wfile.write(b"\n".join((*lines, b"")) if lines else b"")
 
     def _refuse(self, status: HTTPStatus) -> None:
         self._begin(status, **{"Content-Type": "text/plain; charset=utf-8"})
