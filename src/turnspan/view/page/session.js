@@ -342,7 +342,8 @@ class SessionView {
     const isFirst = !chosenSpan();
     const waterfall = this.waterfalls.get(turn.at);
     for (const one of this.waterfalls.values()) one.mark(one === waterfall ? span : null);
-    showSpan({ path: this.path, at: turn.at, trace: turn.trace, id: span, signal: this.signal, waterfall });
+    const shown = showSpan({ path: this.path, at: turn.at, trace: turn.trace, id: span, signal: this.signal, waterfall });
+    shown.then(() => waterfall?.rows.get(span)?.scrollIntoView({ block: "nearest" }));
     const address = this.address(turn, span);
     if (isFirst && location.hash !== address) history.pushState({ isDetails: true, scroll: history.state?.scroll }, "", address);
     else history.replaceState(history.state, "", address);
