@@ -48,13 +48,14 @@ MAY_IMPORT = {
         "terminal", "trace", "unsent", "worker",
     },
     "view": {"delivery", "errors", "private_files", "secrets", "settings", "source", "terminal", "trace", "unsent"},
+    "demo": set(),
     "health": {
         "backends", "bulk", "claude", "delivery", "errors", "hook", "log", "private_files", "settings", "source",
         "terminal", "trace", "transcript", "unsent",
     },
     "commands": {
-        "backends", "bulk", "claude", "delivery", "errors", "health", "hook", "private_files", "settings", "source",
-        "terminal", "trace", "view",
+        "backends", "bulk", "claude", "delivery", "demo", "errors", "health", "hook", "private_files", "settings",
+        "source", "terminal", "trace", "view",
     },
     "cli": {"commands", "errors"},
     "__main__": {"cli", "hook"},

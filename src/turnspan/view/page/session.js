@@ -152,7 +152,8 @@ class SessionView {
   }
 
   exportLinks() {
-    return [];
+    const link = (form, label) => make("a", { href: `export/${this.path}.${form}`, download: "", title: `Save this session as one file, secrets masked` }, label);
+    return [link("html", "Export HTML"), link("md", "Markdown")];
   }
 
   showFoot({ lines, title }) {
