@@ -28,6 +28,7 @@ export class Waterfall {
     this.element = make("div", { className: "waterfall" }, make("p", { className: "note loading" }, "…"));
     this.element.addEventListener("pointerover", (event) => this.hover(event));
     this.element.addEventListener("pointerleave", () => (hint.hidden = true));
+    this.element.addEventListener("focusin", (event) => this.reach(event.target));
   }
 
   show(trace) {
@@ -51,7 +52,16 @@ export class Waterfall {
     this.fold();
     this.layout();
     this.mark(this.marked);
+    if (rows[0]) this.reach(this.rows.get(this.marked) ?? rows[0]);
     if (focused) this.rows.get(focused)?.focus({ preventScroll: true });
+  }
+
+  // The tab key stops at one row: the last one that had the focus.
+  reach(row) {
+    if (row.role !== "treeitem") return;
+    if (this.reached) this.reached.tabIndex = -1;
+    this.reached = row;
+    row.tabIndex = 0;
   }
 
   // ---- the axis
@@ -132,7 +142,7 @@ export class Waterfall {
     const lane = make("span", { className: `lane kind-${span.kind}${span.error ? " failed" : ""}` }, bar);
     const row = make("div", {
       className: `row span row-grid${span.is_critical ? " critical" : ""}`,
-      role: "treeitem", tabIndex: 0, data: { span: span.id },
+      role: "treeitem", tabIndex: -1, data: { span: span.id },
       attributes: { "aria-level": span.depth || 1, "aria-selected": "false", "aria-label": this.labelOf(span) },
       on: {
         click: () => this.chooseSpan(span.id),
