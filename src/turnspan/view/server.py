@@ -17,9 +17,11 @@ import re
 import secrets
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
+from itertools import chain
 from pathlib import Path
 from socketserver import ThreadingTCPServer
 from typing import TYPE_CHECKING, Final
@@ -44,6 +46,7 @@ _TYPES: Final = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
 }
+_DOWNLOADS: Final = {"html": "text/html; charset=utf-8", "md": "text/markdown; charset=utf-8"}
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -56,6 +59,7 @@ _HEADERS: Final = {
 }
 _OURSELVES: Final = ("127.0.0.1", "localhost")
 _SILENCE_S: Final = 30.0  # timeout of an idle connection
+_TOGETHER_S: Final = 0.05  # a browser that gets ten thousand records one by one takes three times as long
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 Query = Mapping[str, str]  # the parameters after "?", the first of each name
@@ -207,6 +211,9 @@ class _Request(BaseHTTPRequestHandler):
 
     def _answer(self, what: str, query: Query) -> None:
         route, _, name = what.partition("/")
+        if route == "export":
+            self._download(name)
+            return
         try:
             records = _ROUTES[route](self.server, name, query) if route in _ROUTES else None
         except TurnspanError as error:
@@ -216,14 +223,38 @@ class _Request(BaseHTTPRequestHandler):
         else:
             self._stream(records)
 
+    def _download(self, name: str) -> None:
+        """Send a session as one file."""
+        session, _, form = name.rpartition(".")
+        if form not in _DOWNLOADS:
+            self._refuse(HTTPStatus.NOT_FOUND)
+            return
+        try:
+            pieces = self.server.session(session).exported(form)
+            first = next(pieces)
+        except TurnspanError:
+            self._refuse(HTTPStatus.NOT_FOUND)
+            return
+        saved_as = f'attachment; filename="{quote(session[:8], safe="")}.{form}"'
+        self._begin(HTTPStatus.OK, **{"Content-Type": _DOWNLOADS[form], "Content-Disposition": saved_as})
+        for piece in chain((first,), pieces):
+            self.wfile.write(piece.encode("utf-8", "replace"))
+
     def _stream(self, records: Iterable[Record]) -> None:
-        """Send each record as one line, as soon as it is ready."""
+        """Send each record as one line: the first at once, later ones together with those that soon follow."""
         self._begin(HTTPStatus.OK, **{"Content-Type": "application/x-ndjson; charset=utf-8"})
+        lines: list[bytes] = []
+        due_s = 0.0
         try:
             for record in records:
-                self.wfile.write(json.dumps(record, separators=(",", ":")).encode() + b"\n")
+                lines.append(json.dumps(record, separators=(",", ":")).encode())
+                if time.monotonic() >= due_s:
+                    self.wfile.write(b"\n".join((*lines, b"")))
+                    lines.clear()
+                    due_s = time.monotonic() + _TOGETHER_S
         except TurnspanError as error:
-            self.wfile.write(json.dumps(_error_record(error)).encode() + b"\n")
+            lines.append(json.dumps(_error_record(error)).encode())
+        self.wfile.write(b"\n".join((*lines, b"")) if lines else b"")
 
     def _refuse(self, status: HTTPStatus) -> None:
         self._begin(status, **{"Content-Type": "text/plain; charset=utf-8"})

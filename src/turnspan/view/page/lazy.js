@@ -27,6 +27,7 @@ export class LazyList {
       if (!chunk || chunk.items.length >= this.size) {
         chunk = { items: [], element: document.createElement("div"), isBuilt: false };
         chunk.element.className = "chunk";
+        chunk.element.role = "none";
         this.chunks.push(chunk);
         this.place.append(chunk.element);
         this.observer.observe(chunk.element);
@@ -44,7 +45,7 @@ export class LazyList {
         chunk.items.pop();
         if (chunk.isBuilt) chunk.element.lastElementChild.remove();
       }
-      if (chunk.items.length) return;
+      if (chunk.items.length || chunk.isBuilt) return; // one on the screen is filled again at once
       this.observer.unobserve(chunk.element);
       chunk.element.remove();
       this.chunks.pop();

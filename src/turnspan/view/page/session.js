@@ -30,6 +30,7 @@ class SessionView {
     this.waterfalls = new Map(); // the opened ones, by place
     this.end = null; // how to ask for what is new
     this.wanted = ""; // the text of the filter
+    this.named = null;
     visit.move = (words, query) => this.move(words, query);
     visit.filter = (text) => this.applyFilter(text);
     visit.keys = { c: () => this.setView("chat"), t: () => this.setView("trace"), ...this.keys() };
@@ -45,7 +46,7 @@ class SessionView {
   // ---- the frame
 
   async load() {
-    setTitle(this.session, ["Sessions", "#/sessions"]);
+    this.retitle();
     this.head = make("div", { className: "session-head" });
     this.strip = make("div", { className: "strip-place" });
     this.list = make("div", { className: `turns ${this.view}`, role: "list", attributes: { "aria-label": "Turns" } });
@@ -135,7 +136,8 @@ class SessionView {
 
   showHead({ session, facts }) {
     const { Title, ...others } = facts;
-    this.title = make("h1", {}, ...marked(Title || "Untitled session"));
+    this.name = Title;
+    this.title = make("h1", {}, ...marked(Title || "Session without a title"));
     this.facts = make("dl", { className: "about" },
       ...Object.entries(others).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", { title: value }, ...marked(value)))));
     this.totals = make("p", { className: "totals" });
@@ -147,11 +149,12 @@ class SessionView {
         copyButton(session, session.slice(0, 8), "Copy the session id"),
         ...this.exportLinks()),
     );
-    setTitle(Title || session, ["Sessions", "#/sessions"]);
+    if (Title) this.retitle();
   }
 
   exportLinks() {
-    return [];
+    const link = (form, label) => make("a", { href: `export/${this.path}.${form}`, download: "", title: `Save this session as one file, secrets masked` }, label);
+    return [link("html", "Export HTML"), link("md", "Markdown")];
   }
 
   showFoot({ lines, title }) {
@@ -159,10 +162,11 @@ class SessionView {
     const words = [...lines[0].split(" · "), ...(active ? [`~${briefly(active)} active`] : []), ...(lines[1]?.split(" · ") ?? [])];
     this.totals.replaceChildren(...words.map((text) => make("span", { className: / errors?$/.test(text) ? "error" : "" }, text)));
     this.foot.replaceChildren(...[...this.foot.children].filter((one) => !one.matches(".sum")), ...lines.slice(2).map((line) => make("p", { className: "sum" }, line)));
-    if (title) {
-      this.title.replaceChildren(...marked(title));
-      setTitle(title, ["Sessions", "#/sessions"]);
-    }
+    const name = title || this.turns.find((turn) => turn.gist)?.gist.slice(0, 160);
+    if (!name || name === this.name) return;
+    this.name = name;
+    this.title.replaceChildren(...marked(name));
+    this.retitle();
   }
 
   add(one) {
@@ -187,12 +191,18 @@ class SessionView {
   // ---- live
 
   async look() {
+    if (!this.end) {
+      await this.reload();
+      if (!this.end) throw new Error("the session cannot be read");
+      return;
+    }
     const { since, trace, stamp } = this.end;
     const found = [];
     for await (const record of records(`session/${this.path}?since=${since}&trace=${trace}&stamp=${stamp}`, this.signal)) found.push(record);
     if (!found.length || this.signal.aborted) return;
     if (found.some((one) => one.is === "again" || one.is === "error")) {
-      this.reload();
+      this.end = null;
+      await this.look();
       return;
     }
     const isAtEnd = innerHeight + scrollY > document.documentElement.scrollHeight - 100;
@@ -222,7 +232,7 @@ class SessionView {
     }
   }
 
-  reload() {
+  async reload() {
     this.turns = [];
     this.shown = [];
     this.entries.clear();
@@ -230,7 +240,8 @@ class SessionView {
     this.end = null;
     this.foot.replaceChildren();
     this.lazy.set([]);
-    return fill(`session/${this.path}`, this.signal, (one) => this.take(one), this.foot);
+    await fill(`session/${this.path}`, this.signal, (one) => this.take(one), this.foot);
+    if (!this.signal.aborted) this.drawStrip();
   }
 
   // ---- turns
@@ -340,11 +351,12 @@ class SessionView {
     const isFirst = !chosenSpan();
     const waterfall = this.waterfalls.get(turn.at);
     for (const one of this.waterfalls.values()) one.mark(one === waterfall ? span : null);
-    showSpan({ path: this.path, at: turn.at, trace: turn.trace, id: span, signal: this.signal, waterfall });
+    const shown = showSpan({ path: this.path, at: turn.at, trace: turn.trace, id: span, signal: this.signal, waterfall });
+    shown.then(() => waterfall?.rows.get(span)?.scrollIntoView({ block: "nearest" }));
     const address = this.address(turn, span);
-    if (isFirst) history.pushState({ isDetails: true }, "", address);
+    if (isFirst && location.hash !== address) history.pushState({ isDetails: true, scroll: history.state?.scroll }, "", address);
     else history.replaceState(history.state, "", address);
-    document.title = `${turn.name} - ${document.title.replace(/^Turn \d+ - /, "")}`;
+    this.retitle(turn);
   }
 
   openedTurn() {
@@ -353,12 +365,18 @@ class SessionView {
     return this.turns[at] ?? null;
   }
 
+  retitle(turn = this.named) {
+    this.named = turn; // the turn in the title
+    setTitle(this.name || this.session, ["Sessions", "#/sessions"]);
+    if (turn) document.title = `${turn.name} - ${document.title}`;
+  }
+
   // Name a turn in the URL and the title.
   say(turn) {
     const address = this.address(turn);
     if (history.state?.isDetails) history.back();
     else if (location.hash !== address) history.replaceState(history.state, "", address);
-    document.title = `${turn ? `${turn.name} - ` : ""}${document.title.replace(/^Turn \d+ - /, "")}`;
+    this.retitle(turn);
   }
 
   address(turn = null, span = null) {

@@ -23,7 +23,7 @@ export function strip(turns, go) {
   const cursor = draw("rect", { class: "cursor", x: 0, y: 0, width: 1, height, visibility: "hidden" });
   chart.append(cursor);
 
-  const readout = make("output", { className: "readout" }, summary(turns, slots, peak));
+  const readout = make("p", { className: "readout" }, summary(turns, slots, peak));
   let at = -1;
   const point = (n) => {
     at = Math.min(Math.max(n, 0), slots.length - 1);
