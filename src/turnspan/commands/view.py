@@ -35,7 +35,7 @@ def view(*, session: str | None, port: int, project: str | None, limit: int, to:
                                          ssh -L 8100:127.0.0.1:8100 HOST
 
     Listens on localhost only; the URL contains an access key that is new each time.
-    Nothing is written and nothing is sent.
+    Nothing is sent, and nothing but the index of sessions is written.
 
     Keys: j and k or the arrows move between rows, Enter opens one, Esc goes back,
     / filters, r reloads.

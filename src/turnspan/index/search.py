@@ -99,8 +99,8 @@ def search(connection: sqlite3.Connection, query: Query, chosen: Scope, *, limit
     of_text, text_values = _text_conditions(query)
     rows = connection.execute(
         # A title is often a part of the prompt: it is the place only if no other text of the turn matches.
-        "WITH place AS MATERIALIZED (SELECT text.rowid + (text.kind = 'title') * ? AS number, text.turn AS turn FROM text"
-        f" WHERE {of_text})"
+        "WITH place AS MATERIALIZED (SELECT text.rowid + (text.kind = 'title') * ? AS number, text.turn AS turn"
+        f" FROM text WHERE {of_text})"
         " SELECT MIN(place.number), COUNT(*), COUNT(*) OVER (), turn.id, session.session_id, session.title,"
         " turn.project, turn.branch, turn.trace_id, turn.number, turn.start_ns"
         " FROM place JOIN turn ON turn.id = place.turn JOIN session ON session.id = turn.session"
