@@ -49,7 +49,9 @@ MAY_IMPORT = {
         "backends", "claude", "delivery", "errors", "hook_event", "log", "private_files", "settings", "ship", "source",
         "terminal", "trace", "unsent", "worker",
     },
-    "view": {"delivery", "errors", "index", "secrets", "settings", "source", "terminal", "trace", "unsent"},
+    "view": {
+        "delivery", "errors", "index", "private_files", "secrets", "settings", "source", "terminal", "trace", "unsent",
+    },
     "health": {
         "backends", "bulk", "claude", "delivery", "errors", "hook", "log", "private_files", "settings", "source",
         "terminal", "trace", "transcript", "unsent",
@@ -73,7 +75,18 @@ ONLY_IN = {
     "pygments": ("view.content",),
 }
 # Slow to import: a worker that handles one event does not load them.
-HEAVY = {"click", "rich", "opentelemetry", "grpc", "langfuse", "requests", "httpx", "asyncio", "markdown_it", "pygments"}
+HEAVY = {
+    "click",
+    "rich",
+    "opentelemetry",
+    "grpc",
+    "langfuse",
+    "requests",
+    "httpx",
+    "asyncio",
+    "markdown_it",
+    "pygments",
+}
 
 
 @cache

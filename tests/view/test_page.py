@@ -71,9 +71,9 @@ def test_transcripts_are_shown_as_text_only(tmp_path, page):
         page.visit(f"{viewer.url}#/s/{SESSION}/t/{trace_of(viewer, 0)}")
         page.wait(MANY % ".waterfall .span" + " === 2")
         page.value("document.querySelectorAll('.span')[0].click()")
-        page.wait("document.querySelector('#details pre') !== null")
-        assert page.value("document.querySelector('#details pre').textContent") == NASTY
-        assert page.value(MANY % "main img, main script, main b, aside img, aside script, aside pre b") == 0
+        page.wait("!document.getElementById('details').hidden")
+        assert NASTY in page.value("document.querySelector('#details .said').textContent")
+        assert page.value(MANY % "main img, main script, main b, aside img, aside script, .said b") == 0
         assert page.value("window.hacked") is None
 
 

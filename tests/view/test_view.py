@@ -43,10 +43,10 @@ def settings(home):
 
 
 @contextmanager
-def viewing(home):
+def viewing(home, **options):
     """A page that is being served."""
     config = settings(home)
-    with Viewer(config, config.destinations[0]) as viewer:
+    with Viewer(config, config.destinations[0], **options) as viewer:
         thread = threading.Thread(target=viewer.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:

@@ -30,9 +30,9 @@ from turnspan.terminal import plain, unstyled
 from turnspan.trace.tally import Tally, tally_of
 from turnspan.unsent import known_ending
 from turnspan.view.chat import chat_record
+from turnspan.view.content import sections
 from turnspan.view.overview import overview
 from turnspan.view.preview import Preview
-from turnspan.view.sections import sections
 from turnspan.view.sessions_table import columns_of
 from turnspan.view.spans import span_record, trace_record
 from turnspan.view.tree import Layout, foot_lines, head_of
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from turnspan.settings.config import Config, Destination
     from turnspan.source.sessions import SessionFile
-    from turnspan.trace.model import Span, Trace
+    from turnspan.trace.model import Trace
     from turnspan.view.preview import PreviewedTrace
     from turnspan.view.turns import Record
 
@@ -61,6 +61,7 @@ class Position(msgspec.Struct, frozen=True):
     trace_id: bytes
     tally: Tally
     masked: dict[str, int]
+    record: Record
     title: str = ""
 
 
@@ -104,6 +105,8 @@ class OpenSession:
         self._ended: list[Position] = []
         self._open: list[Position] = []
         self._end: Progress | None = None  # behind the last of `_ended`; None if they are still being read
+        self._head: Record = {}
+        self._notes: tuple[str, ...] = ()
         self._opened: OrderedDict[tuple[str, bytes, int], Trace] = OrderedDict()
 
     # ---- the turns
@@ -112,15 +115,28 @@ class OpenSession:
         """The head of the session, a record for each turn, the totals, and how to ask for what is new."""
         require_transcript(self._session.path)
         stamp = self.stamp()
-        ended: list[Position] = []
         with self._lock:
-            if not self._ended:
-                self._ended = ended  # a turn can be opened while the others are still being read
-        preview = Preview(self._session, self._config, self._destination, None, self._ending())
-        yield from self._turns(preview, ended)
+            ended, place = self._ended[:], self._end
+        first = None
+        if place is not None:
+            preview, new = self._read_on(ended, place)
+            first = next(new, None)
+        if place is None or preview.is_rewritten:
+            ended, self._notes = [], ()
+            with self._lock:
+                self._ended, self._end = ended, None  # a turn can be opened while the others are still being read
+            preview, new = self._read_on(ended, Progress())
+            first = None
+        known = ended[:-1] if first is not None else ended
+        if known:
+            yield self._head
+            yield from (position.record for position in known)
+        yield from (first,) if first is not None else ()
+        yield from new
         yield from self._rest(ended, preview.place)
-        for note in preview.notes():
-            yield {"is": "note", "text": plain(note)}
+        self._notes = (*self._notes, *map(plain, preview.notes()))
+        for note in dict.fromkeys(self._notes):
+            yield {"is": "note", "text": note}
         yield _end(ended, stamp)
 
     def records_since(self, since: int, trace_id: str, stamp: str) -> Iterator[Record]:
@@ -129,54 +145,51 @@ class OpenSession:
         if stamp == now:
             return
         with self._lock:
-            known, place = self._ended[:], self._end
-        if len(known) < since or (since and known[since - 1].trace_id.hex() != trace_id):
+            ended, place = self._ended[:], self._end
+        is_known = since <= len(ended) and (not since or ended[since - 1].trace_id.hex() == trace_id)
+        if place is None or not is_known:
             yield {"is": "again"}  # the page must load the session from its start
             return
-        skipped = 0
-        if since < len(known) or place is None:
-            nearest = known[min(since, len(known) - 1)] if known else None
-            place = nearest.place if nearest is not None else Progress()
-            skipped = sum(1 for one in known[:since] if one.place is place)
-        preview = Preview(self._session, self._config, self._destination, place, self._ending())
-        ended = known[:since]
-        for record in self._turns(preview, ended, skipped):
-            if preview.is_rewritten:
-                break
-            yield record
+        earlier = ended[since:]
+        preview, new = self._read_on(ended, place)
+        found = list(new)
         if preview.is_rewritten:
             yield {"is": "again"}
             return
+        if not since and ended:
+            yield self._head
+        yield from (position.record for position in earlier)
+        yield from (record for record in found if record["is"] == "turn")
         yield from self._rest(ended, preview.place)
         yield _end(ended, now)
 
-    def _turns(self, preview: Preview, ended: list[Position], skipped: int = 0) -> Iterator[Record]:
+    def _read_on(self, ended: list[Position], place: Progress) -> tuple[Preview, Iterator[Record]]:
+        preview = Preview(self._session, self._config, self._destination, place, self._ending())
+        return preview, self._turns(preview, ended)
+
+    def _turns(self, preview: Preview, ended: list[Position]) -> Iterator[Record]:
         """Add the turns that have ended to `ended`, and yield a record for each."""
         for previewed in preview.traces():
             if not previewed.trace.spans:
                 continue
-            if skipped:
-                skipped -= 1
-                continue
             if not ended:
-                yield self._head(previewed)
+                yield self._headed(previewed)
             ended.append(_position(previewed, preview.place, ended))
-            yield {"is": "turn", "at": len(ended) - 1, **turn_record(previewed)}
+            yield ended[-1].record
 
     def _rest(self, ended: list[Position], end: Progress) -> Iterator[Record]:
         """Yield what is still running, and the totals."""
         preview = Preview(self._session, self._config, self._destination, end)
         running: list[Position] = []
+        with self._lock:
+            self._ended, self._end, self._open = ended, end, running
         for previewed in preview.traces():
             if not previewed.trace.spans:
                 continue
             if not ended and not running:
-                yield self._head(previewed)
-            running.append(_position(previewed, preview.place, running))
-            at = len(ended) + len(running) - 1
-            yield {"is": "turn", "at": at, **turn_record(previewed, is_open=True)}
-        with self._lock:
-            self._ended, self._end, self._open = ended, end, running
+                yield self._headed(previewed)
+            running.append(_position(previewed, preview.place, running, len(ended)))
+            yield running[-1].record
         if not ended and not running:
             yield {"is": "note", "text": "this session has no turns yet"}
             return
@@ -188,9 +201,10 @@ class OpenSession:
         title = next((one.title for one in reversed((*ended, *running)) if one.title), "")
         yield {"is": "foot", "lines": lines, "title": title}
 
-    def _head(self, previewed: PreviewedTrace) -> Record:
+    def _headed(self, previewed: PreviewedTrace) -> Record:
         facts = head_of(previewed, str(self._session.path), _LAYOUT)
-        return {"is": "head", "session": previewed.trace.session_id, "facts": facts}
+        self._head = {"is": "head", "session": previewed.trace.session_id, "facts": facts}
+        return self._head
 
     def _ending(self) -> Ending:
         """Return what is known about the end of the session, as an export on request would take it."""
@@ -232,7 +246,7 @@ class OpenSession:
             raise TranscriptError("this turn does not have that span", hint="reload the session")
         return {
             **span_record(span, trace),
-            "sections": msgspec.to_builtins(sections(_told_once(span), is_full=is_full)),
+            "sections": msgspec.to_builtins(sections(span, is_full=is_full)),
             "links": self._links(trace.trace_id),
         }
 
@@ -285,23 +299,22 @@ def _changed() -> TranscriptError:
     return TranscriptError("the transcript has changed", hint="reload the session")
 
 
-def _position(previewed: PreviewedTrace, place: Progress, earlier: list[Position]) -> Position:
+def _position(
+    previewed: PreviewedTrace, place: Progress, earlier: list[Position], ended: int | None = None
+) -> Position:
+    """Return the position of a trace after earlier ones; with `ended` it is open, and follows so many ended ones."""
     trace = previewed.trace
     number = 0
     for other in reversed(earlier):
         if other.place is not place:
             break
         number += other.trace_id == trace.trace_id
+    at = len(earlier) + (ended or 0)
+    record = {"is": "turn", "at": at, **turn_record(previewed, is_open=ended is not None)}
     title = plain(str(trace.facts.get("title") or ""))
-    return Position(place, number, trace.trace_id, tally_of(trace), previewed.masked, title)
+    return Position(place, number, trace.trace_id, tally_of(trace), previewed.masked, record, title)
 
 
 def _end(ended: list[Position], stamp: str) -> Record:
     """Return the last record: what the page sends to get what is new."""
     return {"is": "end", "since": len(ended), "trace": ended[-1].trace_id.hex() if ended else "", "stamp": stamp}
-
-
-def _told_once(span: Span) -> Span:
-    """Return a span without an error message that its output repeats."""
-    is_repeated = isinstance(span.output, str) and span.output.startswith(span.error_message)
-    return msgspec.structs.replace(span, error_message="") if is_repeated else span

@@ -13,7 +13,7 @@ import msgspec
 from turnspan.terminal import plain
 from turnspan.trace.model import Kind, Reasoning, Text
 from turnspan.trace.one_liner import gist_of
-from turnspan.view.sections import sections
+from turnspan.view.content import sections
 from turnspan.view.tree import badges_of, by_parent, figures_of, name_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def chat_record(trace: Trace) -> Record:
 
 def _blocks(span: Span, below: Below) -> Iterator[Record]:
     """Yield a span and what is below it as blocks."""
-    children = below.get(span.span_id, ())
+    children = _as_said(below.get(span.span_id, ()))
     match span.kind:
         case Kind.TURN:
             yield _said(msgspec.structs.replace(span, output=None, error=None, error_message=""), "prompt")
@@ -55,6 +55,15 @@ def _blocks(span: Span, below: Below) -> Iterator[Record]:
             }
         case Kind.EVENT:
             yield _named(span, "event", is_parent=False)
+
+
+def _as_said(spans: Sequence[Span]) -> list[Span]:
+    """Return spans in the order of reading: an event before the response that ended after it."""
+    ordered = [span for span in spans if span.kind is not Kind.EVENT]
+    for event in (span for span in spans if span.kind is Kind.EVENT):
+        at = next((n for n, span in enumerate(ordered) if span.end_ns > event.start_ns), len(ordered))
+        ordered.insert(at, event)
+    return ordered
 
 
 def _said(span: Span, what: str) -> Record:

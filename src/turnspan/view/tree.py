@@ -40,7 +40,7 @@ _COLOURS: Final = {
     Kind.TURN: "yellow", Kind.GENERATION: "blue", Kind.TOOL: "cyan", Kind.AGENT: "magenta", Kind.EVENT: "yellow",
 }  # fmt: skip
 _FAINT: Final = "bright_black"
-MASK: Final = re.compile(r"(\[redacted:[^\]\s]{1,60}\]|\[withheld: [^\]]{1,60}\])")
+_MASK: Final = re.compile(r"(\[redacted:[^\]\s]{1,60}\]|\[withheld: [^\]]{1,60}\])")
 _MODEL_DATE: Final = re.compile(r"-20\d{6}$")
 # The duration is last: a span without tokens uses their columns for its content.
 _COLUMNS: Final = (("in", 6), ("out", 6), ("cost", 9), ("time", 7))
@@ -228,7 +228,7 @@ def _line(span: Span, branch: str, layout: Layout, *, is_parent: bool) -> str:
 
 def _highlighted(text: str, fg: str | None) -> str:
     """Return the text with masked parts in a colour of their own."""
-    pieces = MASK.split(text)
+    pieces = _MASK.split(text)
     return "".join(paint(piece, fg="magenta" if n % 2 else fg) for n, piece in enumerate(pieces) if piece)
 
 

@@ -44,7 +44,7 @@ export class LazyList {
         chunk.items.pop();
         if (chunk.isBuilt) chunk.element.lastElementChild.remove();
       }
-      if (chunk.items.length) return;
+      if (chunk.items.length || chunk.isBuilt) return; // one on the screen is filled again at once
       this.observer.unobserve(chunk.element);
       chunk.element.remove();
       this.chunks.pop();

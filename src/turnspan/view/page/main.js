@@ -5,12 +5,12 @@
 // It may set on the visit: `move(words, query)`, which goes to another place of the same view and returns whether it
 // could; `filter(text)`, instead of hiding rows by their data-text; `keys`, which come before those below.
 
-import { applyFilter, details, filter, main } from "./dom.js";
+import { applyFilter, filter, main } from "./dom.js";
 import { showOverview } from "./overview.js";
 import { showSearch } from "./search.js";
 import { showSession } from "./session.js";
 import { showSessions } from "./sessions.js";
-import { closeDetails } from "./span.js";
+import { chosenSpan, closeDetails } from "./span.js";
 
 const ROUTES = [
   [/^\/s\/([^/]+)(?:\/t\/([0-9a-f]+)(?:\/([0-9a-f]+))?)?$/, showSession],
@@ -45,7 +45,7 @@ function go() {
 
 function load(route) {
   visit?.abort();
-  closeDetails();
+  closeDetails(true);
   filter.value = "";
   document.body.dataset.view = route.show.name;
   for (const link of document.querySelectorAll(".places a")) {
@@ -119,9 +119,9 @@ const KEYS = {
   r: reload,
   "/": () => (main.querySelector("input[type=search]") ?? filter).focus(),
   Escape: () => {
-    if (!details.hidden) closeDetails();
+    if (chosenSpan()) closeDetails();
     else if (filter.value) clearFilter();
-    else if (routeOf(location.hash)?.words[0] !== undefined) location.hash = "#/";
+    else if (routeOf(location.hash)?.words[0] !== undefined) location.hash = "#/sessions";
   },
 };
 

@@ -1,7 +1,7 @@
 // A session: what is known about it, its context window and cost, and its turns as a conversation or as traces.
 
 import { chatTurn } from "./chat.js";
-import { badges, copyButton, details, figures, fill, filter, main, make, marked, records, setTitle, showError } from "./dom.js";
+import { badges, copyButton, figures, fill, filter, main, make, marked, records, setTitle, showError } from "./dom.js";
 import { LazyList } from "./lazy.js";
 import { watch } from "./live.js";
 import { chosenSpan, closeDetails, onClose, showSpan } from "./span.js";
@@ -135,7 +135,8 @@ class SessionView {
 
   showHead({ session, facts }) {
     const { Title, ...others } = facts;
-    this.title = make("h1", {}, ...marked(Title || "Untitled session"));
+    this.name = Title;
+    this.title = make("h1", {}, ...marked(Title || "Session without a title"));
     this.facts = make("dl", { className: "about" },
       ...Object.entries(others).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", { title: value }, ...marked(value)))));
     this.totals = make("p", { className: "totals" });
@@ -147,7 +148,7 @@ class SessionView {
         copyButton(session, session.slice(0, 8), "Copy the session id"),
         ...this.exportLinks()),
     );
-    setTitle(Title || session, ["Sessions", "#/sessions"]);
+    if (Title) setTitle(Title, ["Sessions", "#/sessions"]);
   }
 
   exportLinks() {
@@ -159,10 +160,11 @@ class SessionView {
     const words = [...lines[0].split(" · "), ...(active ? [`~${briefly(active)} active`] : []), ...(lines[1]?.split(" · ") ?? [])];
     this.totals.replaceChildren(...words.map((text) => make("span", { className: / errors?$/.test(text) ? "error" : "" }, text)));
     this.foot.replaceChildren(...[...this.foot.children].filter((one) => !one.matches(".sum")), ...lines.slice(2).map((line) => make("p", { className: "sum" }, line)));
-    if (title) {
-      this.title.replaceChildren(...marked(title));
-      setTitle(title, ["Sessions", "#/sessions"]);
-    }
+    const name = title || this.turns.find((turn) => turn.gist)?.gist.slice(0, 160);
+    if (!name || name === this.name) return;
+    this.name = name;
+    this.title.replaceChildren(...marked(name));
+    setTitle(name, ["Sessions", "#/sessions"]);
   }
 
   add(one) {
@@ -333,17 +335,17 @@ class SessionView {
   }
 
   choose(turn, span) {
-    const isSame = chosenSpan()?.id === span && !details.hidden;
-    if (isSame) {
+    if (chosenSpan()?.id === span) {
       closeDetails();
       return;
     }
-    const isFirst = details.hidden;
+    const isFirst = !chosenSpan();
     const waterfall = this.waterfalls.get(turn.at);
     for (const one of this.waterfalls.values()) one.mark(one === waterfall ? span : null);
-    showSpan({ path: this.path, at: turn.at, trace: turn.trace, id: span, signal: this.signal, waterfall });
+    const shown = showSpan({ path: this.path, at: turn.at, trace: turn.trace, id: span, signal: this.signal, waterfall });
+    shown.then(() => waterfall?.rows.get(span)?.scrollIntoView({ block: "nearest" }));
     const address = this.address(turn, span);
-    if (isFirst) history.pushState({ isDetails: true }, "", address);
+    if (isFirst && location.hash !== address) history.pushState({ isDetails: true, scroll: history.state?.scroll }, "", address);
     else history.replaceState(history.state, "", address);
     document.title = `${turn.name} - ${document.title.replace(/^Turn \d+ - /, "")}`;
   }
@@ -372,7 +374,7 @@ class SessionView {
     if (session !== this.session) return false;
     const view = query.get("view") in VIEWS ? query.get("view") : "trace";
     if (view !== this.view) this.setView(view);
-    if (!span && !details.hidden) closeDetails(true);
+    if (!span) closeDetails(true);
     const turn = trace && this.turns.find((one) => one?.trace === trace);
     if (turn && !this.waterfalls.has(turn.at)) this.reveal(turn, span);
     else if (turn && span && chosenSpan()?.id !== span) this.choose(turn, span);

@@ -17,17 +17,17 @@ export function onClose(act) {
 export async function showSpan(wanted) {
   chosen = wanted;
   const { path, at, trace, id, signal } = wanted;
+  const place = make("div", { className: "details-body" });
+  await fill(`span/${path}?at=${at}&trace=${trace}&span=${id}`, signal, (span) => showRecord(span, place, wanted), place);
+  if (chosen !== wanted || signal.aborted) return;
   details.hidden = false;
   document.body.classList.add("has-details");
-  const place = make("div", { className: "details-body" });
-  await fill(`span/${path}?at=${at}&trace=${trace}&span=${id}`, signal, (span) => showRecord(span, place), place);
-  if (chosen !== wanted) return;
   details.replaceChildren(sizer(), closeButton(), place);
   details.scrollTop = 0;
 }
 
 export function closeDetails(isMoved = false) {
-  if (details.hidden) return;
+  if (!chosen) return;
   chosen = null;
   details.hidden = true;
   details.replaceChildren();
@@ -39,8 +39,7 @@ function closeButton() {
   return make("button", { className: "close", type: "button", title: "Close (Esc)", attributes: { "aria-label": "Close" }, on: { click: () => closeDetails() } }, "×");
 }
 
-function showRecord(span, place) {
-  const { path, at, trace, id, signal, waterfall } = chosen;
+function showRecord(span, place, { path, at, trace, id, signal, waterfall }) {
   const zoom = waterfall ? [make("button", { type: "button", className: "small", title: "Zoom the time axis to this span (z)", on: { click: () => waterfall.zoomTo(id) } }, "Zoom")] : [];
   const said = make("div", { className: "said" });
   const all = async () => {
