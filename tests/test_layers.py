@@ -53,8 +53,8 @@ MAY_IMPORT = {
         "delivery", "errors", "index", "private_files", "secrets", "settings", "source", "terminal", "trace", "unsent",
     },
     "health": {
-        "backends", "bulk", "claude", "delivery", "errors", "hook", "log", "private_files", "settings", "source",
-        "terminal", "trace", "transcript", "unsent",
+        "backends", "bulk", "claude", "delivery", "errors", "hook", "index", "log", "private_files", "settings",
+        "source", "terminal", "trace", "transcript", "unsent",
     },
     "commands": {
         "backends", "bulk", "claude", "delivery", "errors", "health", "hook", "index", "private_files", "settings",

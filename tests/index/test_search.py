@@ -10,7 +10,7 @@ from rows import Writer, agent_writer, save_agent, tool_id
 from turnspan.errors import ConfigError
 from turnspan.index import opened
 from turnspan.index.search import parsed, search
-from turnspan.index.stats import Scope
+from turnspan.index.stats import Slice
 from turnspan.settings.config import load_config
 from turnspan.terminal import cells
 
@@ -198,7 +198,7 @@ def test_random_input_is_never_an_error(home):
                 query = parsed(words)
             except ConfigError:
                 return
-            search(index.connection, query, Scope())
+            search(index.connection, query, Slice())
 
         check()
 

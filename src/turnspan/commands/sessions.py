@@ -37,6 +37,7 @@ def sessions(ctx: click.Context, *, project: str | None, limit: int, is_json: bo
       usage cost_usd is_cost_partial sent
     """
     from turnspan.commands.printing import print_line, print_record, remark, settings_in_force, width
+    from turnspan.commands.progress import progress
     from turnspan.commands.records import summary_record
     from turnspan.view.overview import overview
     from turnspan.view.sessions_table import table_head, table_row
@@ -44,8 +45,10 @@ def sessions(ctx: click.Context, *, project: str | None, limit: int, is_json: bo
     config = settings_in_force()
     now_ns, columns = time.time_ns(), width()
     unreadable: dict[str, str] = {}
+    remarks: list[str] = []
     is_anything = False
-    for summary, sent in overview(config, limit=limit, project=project, unread=unreadable):
+    found = overview(config, limit=limit, project=project, unread=unreadable, remarks=remarks, show=progress)
+    for summary, sent in found:
         if is_json:
             print_record(summary_record(summary, sent))
         else:
@@ -56,6 +59,8 @@ def sessions(ctx: click.Context, *, project: str | None, limit: int, is_json: bo
     if not is_anything and not unreadable:
         whose = f" of {project!r}" if project is not None else ""
         remark(f"no sessions{whose} found in {config.claude_home / 'projects'}")
+    for sentence in remarks:
+        remark(sentence)
     for why in unreadable.values():
         remark(f"skipped: {why}")
     ctx.exit(1 if unreadable else 0)

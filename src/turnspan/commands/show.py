@@ -60,11 +60,12 @@ def show(*, session: str | None, turn: int | None, is_full: bool, is_json: bool,
         width,
         working_directory,
     )
+    from turnspan.commands.progress import progress
     from turnspan.commands.records import trace_record
     from turnspan.delivery.destinations import destination_named
     from turnspan.source.sessions import find_session, projects_dir
     from turnspan.source.validate import require_transcript
-    from turnspan.view.preview import Preview
+    from turnspan.view.preview import Preview, TurnPreview
     from turnspan.view.tree import Layout, session_lines
 
     config = settings_in_force()
@@ -75,8 +76,14 @@ def show(*, session: str | None, turn: int | None, is_full: bool, is_json: bool,
         for why in unreadable.values():
             remark(f"skipped: {why}")
     require_transcript(found.path)
-    preview = Preview(found, config, destination_named(config, to))
-    shown = preview.traces(turn)
+    destination = destination_named(config, to)
+    preview: Preview | TurnPreview
+    if turn is None:
+        preview = Preview(found, config, destination)
+        shown = preview.traces()
+    else:
+        preview = TurnPreview(found, config, destination, turn)
+        shown = preview.traces(progress)
     is_anything = False
     if is_json:
         for previewed in shown:

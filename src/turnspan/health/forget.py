@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan import log
+from turnspan import index, log
 from turnspan.backends import Erasable
 from turnspan.delivery import state
 from turnspan.delivery.destinations import Target, identity_of
@@ -79,6 +79,7 @@ def forget(subject: Subject, config: Config) -> Iterator[Outcome]:
     before = state.peek(config.home, subject.session_id)
     _forget_state(subject, config.home, before)
     yield Outcome("turnspan's state of the session: deleted")
+    yield from _forget_in_index(subject, config)
     for destination in config.destinations:
         yield _forget_at(destination, config, subject.session_id, trace_ids)
     known = {identity_of(destination) for destination in config.destinations}
@@ -115,6 +116,15 @@ def _forget_state(subject: Subject, home: Path, before: state.Checkpoint | None)
                     leftover.unlink(missing_ok=True)
     except Busy:
         raise StateError("another turnspan process is sending this session", hint="try again when it is done") from None
+
+
+def _forget_in_index(subject: Subject, config: Config) -> Iterator[Outcome]:
+    """Delete its rows from the index, and their text from the file. Later updates keep figures only: it is disabled."""
+    try:
+        if index.forget(config, subject.session_id):
+            yield Outcome("the index: deleted")
+    except StateError as error:
+        yield Outcome(f"the index: deleting failed: {error}", is_done=False)
 
 
 def _forget_at(destination: Destination, config: Config, session_id: str, trace_ids: frozenset[bytes]) -> Outcome:

@@ -6,7 +6,11 @@
 It is derived from transcripts, brought up to date when a command opens it, and never written by a hook.
 """
 
+from turnspan.index.changes import Scope
 from turnspan.index.listing import Filter, SessionRow, count_sessions, list_sessions
-from turnspan.index.store import NAME, Index, opened
+from turnspan.index.store import NAME, Index, forget, is_stored, opened
 
-__all__ = ["NAME", "Filter", "Index", "SessionRow", "count_sessions", "list_sessions", "opened"]
+__all__ = [
+    "NAME", "Filter", "Index", "Scope", "SessionRow", "count_sessions", "forget", "is_stored", "list_sessions",
+    "opened",
+]  # fmt: skip

@@ -186,3 +186,8 @@ def _each_once(found: list[Transcript]) -> Iterator[Transcript]:
         if each.session_id not in once or once[each.session_id][0] < rank:
             once[each.session_id] = rank, each
     return (each for _, each in once.values())
+
+
+def as_text(path: str) -> str:
+    """Return a path as text that SQLite can store, also if it is not UTF-8."""
+    return path if path.isascii() else path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from turnspan.errors import ConfigError
+from turnspan.index.disk import as_text
 from turnspan.index.schema import USAGE
-from turnspan.index.stats import Scope, sessions_with
-from turnspan.index.write import as_text
+from turnspan.index.stats import Slice, sessions_with
 from turnspan.source.sessions import path_named
 from turnspan.trace.model import Usage
 from turnspan.trace.tally import Tally
@@ -29,11 +30,18 @@ SORTS: Final = {
     "active": "active_ns", "title": "title COLLATE NOCASE", "project": "project COLLATE NOCASE",
     "branch": "branch COLLATE NOCASE", "sent": "(SELECT min(turns) FROM sent WHERE session = session.id)",
 }  # fmt: skip
-_COLUMNS: Final = (
-    "session.id, session_id, path, directory, project, branch, title, client, first_ns, last_ns, active_ns, turns, "
-    "generations, tools, agents, errors, interruptions, compactions, input, output, cache_read, cache_write_5m, "
-    "cache_write_1h, web_searches, cost_usd, cut_off, incomplete, unpriced, is_off, capture, last_row_ns"
-)
+_FROM: Final = "FROM session JOIN file ON file.session = session.id LEFT JOIN checkpoint USING (session_id)"
+_NAMES: Final = (
+    "id", "session_id", "path", "directory", "project", "branch", "title", "client", "first_ns", "last_ns", "active_ns",
+    "turns", "generations", "tools", "agents", "errors", "interruptions", "compactions", *USAGE, "cost_usd", "cut_off",
+    "incomplete", "unpriced", "is_off", "capture", "last_row_ns", "why_unknown",
+)  # fmt: skip
+_COLUMNS: Final = ", ".join(
+    {
+        "id": "session.id", "is_off": "session.is_off", "why_unknown": "coalesce(checkpoint.problem, '')"
+    }.get(name, name) for name in _NAMES
+)  # fmt: skip
+_TALLY: Final = ("turns", "generations", "tools", "agents", "errors", "cost_usd", "cut_off", "incomplete")
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +55,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     has_errors: bool = False
     words: str = ""  # in the title, the project or the id
     has_agents: bool = False
-    turns: Scope | None = None  # with a turn that it selects
+    turns: Slice | None = None  # with a turn that it selects
 
 
 class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +77,8 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     tally: Tally
     is_off: bool
     capture: str
-    last_row_ns: int
+    last_row_ns: int  # the last time in its file, or when that was written
+    why_unknown: str  # why it is not known how much was sent
     sent: dict[str, int]  # turns by the identity of the destination
 
 
@@ -95,7 +104,7 @@ def list_sessions(
 
 
 def _where(wanted: Filter) -> tuple[str, list[object]]:
-    conditions, values = ["problem = ''"], list[object]()
+    conditions, values = ["file.problem = ''"], list[object]()
     if wanted.project is not None:
         condition, more = _of_project(wanted.project)
         conditions.append(condition)
@@ -123,18 +132,18 @@ def _where(wanted: Filter) -> tuple[str, list[object]]:
         condition, more = sessions_with(wanted.turns)
         conditions.append(condition)
         values += more
-    return f"FROM session JOIN file ON file.session = session.id WHERE {' AND '.join(conditions)}", values
+    return f"{_FROM} WHERE {' AND '.join(conditions)}", values
 
 
 def _of_project(project: str) -> tuple[str, list[object]]:
     """Return the condition that a session belongs to a project, given as a directory or as part of its path."""
     directory = path_named(project)
-    began = "coalesce((SELECT project FROM turn WHERE session = session.id ORDER BY position LIMIT 1), project)"
     if directory.is_dir():
         path = as_text(str(directory.resolve()))
-        return f"({began} = ? OR substr({began}, 1, ?) = ?)", [path, len(path) + 1, path.rstrip("/\\") + "/"]
+        below = path.rstrip(os.sep) + os.sep
+        return "(cwd = ? OR substr(cwd, 1, ?) = ?)", [path, len(below), below]
     part = project.rstrip("/\\").lower()  # shell completion adds a slash to directories
-    return f"(instr(lower({began}), ?) OR instr(lower(directory), ?))", [part, part]
+    return "(instr(lower(cwd), ?) OR instr(lower(directory), ?))", [part, part]
 
 
 def _sent(index: Index, session: int) -> dict[str, int]:
@@ -155,7 +164,3 @@ def _session(row: Sequence[object], sent: dict[str, int]) -> SessionRow:
     named["path"] = Path(str(named["path"]))
     named["is_off"] = bool(named["is_off"])
     return SessionRow(**named, tally=tally, sent=sent)
-
-
-_TALLY: Final = ("turns", "generations", "tools", "agents", "errors", "cost_usd", "cut_off", "incomplete")
-_NAMES: Final = tuple(name.removeprefix("session.") for name in _COLUMNS.split(", "))

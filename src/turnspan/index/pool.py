@@ -9,9 +9,6 @@ from __future__ import annotations
 import os
 import signal
 from collections import deque
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
 from typing import TYPE_CHECKING, Final
 
 from turnspan.index.reading import SessionReader, prepare, read_all
@@ -50,6 +47,10 @@ def _in_processes(
     jobs: Sequence[Job], processes: int, config: Config, destination: Destination
 ) -> Generator[tuple[str, Iterable[Part | Finish]], None, list[Job]]:
     """Yield what was read, and return the sessions that were not because a process died."""
+    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415 - most updates need no other process
+    from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415
+    from multiprocessing import get_context  # noqa: PLC0415
+
     waiting = deque(sorted(jobs, key=lambda job: job.size, reverse=True))
     running: deque[tuple[Job, Future[list[Part | Finish]]]] = deque()
     pool = ProcessPoolExecutor(processes, get_context("spawn"), _prepare, (config, destination))

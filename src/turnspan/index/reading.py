@@ -11,16 +11,16 @@ Rules:
 from __future__ import annotations
 
 from enum import IntEnum
-from hashlib import blake2b
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from turnspan.delivery.destinations import prices_of
 from turnspan.delivery.policy import ExportPolicy, rules_of
 from turnspan.errors import TranscriptError
+from turnspan.index.changes import narrowing_digest
 from turnspan.index.masked import masked_together
 from turnspan.index.places import difference
 from turnspan.index.rows import TraceRows, cut_spans, reduced, rows_of
@@ -28,7 +28,7 @@ from turnspan.secrets.replace import mask
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
 from turnspan.source.scan import last_time_ns, modified_ns
-from turnspan.source.sessions import SessionFile
+from turnspan.source.sessions import SessionFile, cwd_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,6 +69,7 @@ class Finish(msgspec.Struct, frozen=True):
     """What is known when a session was read to its end."""
 
     last_row_ns: int
+    cwd: str  # where the session began
     narrowings: dict[str, str]  # by working directory
     is_off: bool
     capture: str
@@ -110,7 +111,7 @@ class SessionReader:
             problem = str(error)
         if is_first and reading.is_rewritten:
             yield Part(Progress(), [], is_anew=True)
-        yield Finish(self._last_row_ns(session.path), narrowings, is_off, capture, problem)
+        yield Finish(self._last_row_ns(session.path), cwd_of(session.path), narrowings, is_off, capture, problem)
 
     def _rows(self, traces: Sequence[Trace], *, is_disabled: bool) -> Iterator[TraceRows]:
         """Yield the rows of the traces of a piece; those that have no span are not exported."""
@@ -127,13 +128,6 @@ class SessionReader:
             return last_time_ns(path) or modified_ns(path)
         except TranscriptError:
             return modified_ns(path)
-
-
-def narrowing_digest(config: Config, cwd: str) -> str:
-    """Return a digest of what the user's settings and the project's files restrict in a working directory."""
-    found = config.narrowing(cwd)
-    what: Any = (found.is_off, found.capture, found.withheld)
-    return blake2b(repr(what).encode(), digest_size=8).hexdigest()
 
 
 # ---- in another process

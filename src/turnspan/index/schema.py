@@ -59,6 +59,7 @@ _TABLES: Final = (
     "CREATE TABLE late(session INTEGER, piece INTEGER, progress BLOB, PRIMARY KEY(session, piece))",
     """CREATE TABLE file(
         session INTEGER PRIMARY KEY, size INTEGER, modified_ns INTEGER, agent_digest TEXT, last_row_ns INTEGER,
+        cwd TEXT,
         progress BLOB, since_piece BLOB, position INTEGER, piece INTEGER, in_piece INTEGER, spans INTEGER,
         copied INTEGER, is_disabled INTEGER, title_text INTEGER, problem TEXT)""",
     """CREATE TABLE agent_file(

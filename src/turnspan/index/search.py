@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator
 
-    from turnspan.index.stats import Scope
+    from turnspan.index.stats import Slice
 
 _TERM: Final = re.compile(r'(-?)(?:"([^"]*)"?|([^\s"]+))')
 _WORD: Final = re.compile(r"\w")
@@ -93,7 +93,7 @@ def parsed(words: str) -> Query:
     return Query(" AND ".join(wanted), " OR ".join(unwanted), tuple(parts), tuple(missing))
 
 
-def search(connection: sqlite3.Connection, query: Query, chosen: Scope, *, limit: int = 20, offset: int = 0) -> Found:
+def search(connection: sqlite3.Connection, query: Query, chosen: Slice, *, limit: int = 20, offset: int = 0) -> Found:
     """Return the turns that match, newest first."""
     where, values = conditions("turn", chosen)
     of_text, text_values = _text_conditions(query)

@@ -15,21 +15,25 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 import turnspan
 from turnspan.errors import StateError
 from turnspan.index import schema
-from turnspan.index.update import Updater, find_changes
+from turnspan.index.changes import Scope, find_changes
 from turnspan.private_files import Busy, kernel_lock, open_private, private_directory, read_regular
+from turnspan.terminal import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from turnspan.index.update import Changes, ShowProgress
+    from turnspan.index.changes import Changes
+    from turnspan.index.update import ShowProgress
     from turnspan.settings.config import Config, Destination
 
 NAME: Final = "index.sqlite3"
@@ -50,21 +54,53 @@ class Index:
         self.unreadable: dict[str, str] = {}  # sessions and projects that could not be read, with the reason
 
 
+class _Work(msgspec.Struct, frozen=True):
+    """What an index is opened for."""
+
+    config: Config
+    destination: Destination
+    scope: Scope
+    show: ShowProgress | None
+
+    @property
+    def path(self) -> Path:
+        return self.config.home / NAME
+
+    def update(self, connection: sqlite3.Connection, *, is_in_memory: bool) -> Changes:
+        """Bring an index up to date."""
+        from turnspan.index.update import Updater  # noqa: PLC0415 - most commands find the index up to date
+
+        changes = self.changes(connection, is_in_memory=is_in_memory)
+        if not changes.is_empty:
+            Updater(connection, self.config, self.destination, self.show).apply(changes)
+        return changes
+
+    def changes(self, connection: sqlite3.Connection, *, is_in_memory: bool = False) -> Changes:
+        """Return what is to be updated."""
+        changes = find_changes(connection, self.config)
+        self.scope.restrict(changes, is_in_memory=is_in_memory)
+        return changes
+
+
 @contextmanager
 def opened(
-    config: Config, destination: Destination | None = None, *, show: ShowProgress | None = None
+    config: Config,
+    destination: Destination | None = None,
+    *,
+    scope: Scope = Scope(),  # noqa: B008 - a frozen value
+    show: ShowProgress | None = None,
 ) -> Iterator[Index]:
-    """Open the index and bring it up to date; `show` shows progress if that takes a while."""
-    wanted = destination or config.destinations[0]
+    """Open the index and bring it up to date: what `scope` needs. `show` shows progress if that takes a while."""
+    work = _Work(config, destination or config.destinations[0], scope, show)
     index = None
     remark = ""
-    if is_stored(config, wanted):
+    if is_stored(config, work.destination):
         try:
-            index = _open_file(config, wanted, show)
+            index = _open_file(work)
         except StateError as error:
             remark = f"the index cannot be used: {error}"
     if index is None:
-        index = _open_in_memory(config, wanted, show)
+        index = _open_in_memory(work)
     if remark:
         index.remarks.append(remark)
     try:
@@ -107,22 +143,21 @@ def fingerprint(config: Config, destination: Destination) -> str:
 # ---- the file
 
 
-def _open_file(config: Config, destination: Destination, show: ShowProgress | None) -> Index:
+def _open_file(work: _Work) -> Index:
     """Open the file and bring it up to date. Raises StateError if it cannot be used."""
-    path = config.home / NAME
-    private_directory(config.home)
-    os.close(open_private(path, os.O_RDWR | os.O_CREAT))
+    private_directory(work.config.home)
+    os.close(open_private(work.path, os.O_RDWR | os.O_CREAT))
     try:
-        connection = _connect(path)
+        connection = _connect(work.path)
         try:
-            return _updated(connection, config, destination, show)
+            return _updated(connection, work)
         except BaseException:
             connection.close()
             raise
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError) and not str(error).startswith("no such "):
-            raise _unusable(path, error) from error
-        return _rebuilt(config, destination, show, error)
+            raise _unusable(work.path, error) from error
+        return _rebuilt(work, error)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -131,24 +166,23 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _updated(
-    connection: sqlite3.Connection, config: Config, destination: Destination, show: ShowProgress | None
-) -> Index:
-    path = config.home / NAME
+def _updated(connection: sqlite3.Connection, work: _Work) -> Index:
     index = Index(connection, is_in_memory=False)
-    wanted = fingerprint(config, destination)
+    wanted = fingerprint(work.config, work.destination)
     changes = None
-    if _check(connection, path) and _meta(connection, "fingerprint") == wanted:
-        changes = find_changes(connection, config)
+    if _check(connection, work.path) and _meta(connection, "fingerprint") == wanted:
+        changes = work.changes(connection)
     if changes is None or not changes.is_empty:
         try:
-            with kernel_lock(config.home / _LOCK, _WAIT_S):
-                changes = _write(connection, config, destination, show, wanted)
+            with kernel_lock(work.config.home / _LOCK, _WAIT_S):
+                changes = _write(connection, work, wanted)
         except Busy:
             if changes is None:
                 raise StateError("another command is building it", hint="try again when it is done") from None
             number = len(changes.read) + len(changes.delete)
-            index.remarks.append(f"the index is being updated by another command: {number} sessions are not current")
+            index.remarks.append(
+                f"another command is updating the index: {count(number, 'session')} may be missing or incomplete"
+            )
     _note_unreadable(index, changes)
     return index
 
@@ -167,17 +201,13 @@ def _check(connection: sqlite3.Connection, path: Path) -> bool:
     return False
 
 
-def _write(
-    connection: sqlite3.Connection, config: Config, destination: Destination, show: ShowProgress | None, wanted: str
-) -> Changes:
+def _write(connection: sqlite3.Connection, work: _Work, wanted: str) -> Changes:
     """Bring the file up to date. The caller holds the lock."""
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
-    if not _check(connection, config.home / NAME) or _meta(connection, "fingerprint") != wanted:
+    if not _check(connection, work.path) or _meta(connection, "fingerprint") != wanted:
         _empty(connection, wanted)
-    changes = find_changes(connection, config)
-    Updater(connection, config, destination, show).apply(changes)
-    return changes
+    return work.update(connection, is_in_memory=False)
 
 
 def _empty(connection: sqlite3.Connection, wanted: str) -> None:
@@ -197,23 +227,20 @@ def _meta(connection: sqlite3.Connection, key: str) -> str | None:
     return str(row[0]) if row is not None else None
 
 
-def _rebuilt(
-    config: Config, destination: Destination, show: ShowProgress | None, error: sqlite3.DatabaseError
-) -> Index:
+def _rebuilt(work: _Work, error: sqlite3.DatabaseError) -> Index:
     """Delete a damaged file and build it again."""
-    path = config.home / NAME
     try:
-        with kernel_lock(config.home / _LOCK, _WAIT_S):
+        with kernel_lock(work.config.home / _LOCK, _WAIT_S):
             for suffix in ("", "-wal", "-shm"):
-                path.with_name(path.name + suffix).unlink(missing_ok=True)
-            os.close(open_private(path, os.O_RDWR | os.O_CREAT))
-            connection = _connect(path)
+                work.path.with_name(work.path.name + suffix).unlink(missing_ok=True)
+            os.close(open_private(work.path, os.O_RDWR | os.O_CREAT))
+            connection = _connect(work.path)
             index = Index(connection, is_in_memory=False)
-            changes = _write(connection, config, destination, show, fingerprint(config, destination))
+            changes = _write(connection, work, fingerprint(work.config, work.destination))
     except Busy:
         raise StateError("another command is building it", hint="try again when it is done") from None
     except (OSError, sqlite3.Error) as again:
-        raise _unusable(path, again) from again
+        raise _unusable(work.path, again) from again
     index.remarks.append(f"the index was damaged ({error}): it was rebuilt")
     _note_unreadable(index, changes)
     return index
@@ -238,13 +265,51 @@ def _note_unreadable(index: Index, changes: Changes) -> None:
 # ---- in memory
 
 
-def _open_in_memory(config: Config, destination: Destination, show: ShowProgress | None) -> Index:
+def _open_in_memory(work: _Work) -> Index:
     connection = sqlite3.connect(":memory:", isolation_level=None)
     index = Index(connection, is_in_memory=True)
     connection.execute("BEGIN")
     schema.create(connection)
     connection.execute("COMMIT")
-    changes = find_changes(connection, config)
-    Updater(connection, config, destination, show).apply(changes)
-    _note_unreadable(index, changes)
+    _note_unreadable(index, work.update(connection, is_in_memory=True))
     return index
+
+
+# ---- forgetting
+
+
+def forget(config: Config, session_id: str) -> bool:
+    """Delete the rows of a session from the file, and their text from its bytes; return whether there were any.
+
+    Raises StateError if that is not possible now.
+    """
+    path = config.home / NAME
+    try:
+        os.close(open_private(path, os.O_RDWR))
+    except FileNotFoundError:
+        return False
+    try:
+        with kernel_lock(config.home / _LOCK, _WAIT_S), closing(_connect(path)) as connection:
+            return _check(connection, path) and _forget(connection, session_id)
+    except Busy:
+        raise StateError("another command is updating the index", hint="try again when it is done") from None
+    except sqlite3.Error as error:
+        raise _unusable(path, error) from error
+
+
+def _forget(connection: sqlite3.Connection, session_id: str) -> bool:
+    from turnspan.index.write import Writer  # noqa: PLC0415 - for `forget` only
+
+    found = connection.execute("SELECT id FROM session WHERE session_id = ?", (session_id,)).fetchall()
+    if not found:
+        return False
+    connection.execute("BEGIN IMMEDIATE")
+    writer = Writer(connection)
+    for (session,) in found:
+        writer.delete(session)
+    connection.execute("INSERT INTO text(text) VALUES ('optimize')")  # else deleted words stay until segments merge
+    connection.execute("COMMIT")
+    connection.execute("VACUUM")
+    if connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+        raise StateError("the index is in use: deleted text may still be in it", hint="close it and repeat this")
+    return True

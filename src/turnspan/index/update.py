@@ -1,49 +1,38 @@
-"""Brings the index up to date with the transcripts.
+"""Brings the index up to date with the transcripts: reads what has changed, and writes it in transactions.
 
-What is read again, decided from one listing of sizes and times:
-
-| what changed since the session was read | what is read |
-|---|---|
-| nothing | nothing |
-| the transcript has grown | from the last turn that was sealed |
-| a subagent's file has grown, or is new | from the piece before it was first read with a turn, or could have been |
-| the transcript is shorter, was written without growing, or its beginning has changed | all of it |
-| a subagent's file was deleted | all of it |
-| what its project allows, or whether the user disabled it | all of it |
-| the transcript was deleted | nothing: its rows are deleted |
-| a transcript of the same project was deleted, and turns were copied from another session | all of it |
+A transaction holds some small sessions or one large one. If the process is killed, the last of them is lost, and read
+again by the next command.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from turnspan.delivery import state
 from turnspan.delivery.policy import rules_of
-from turnspan.errors import StateError
-from turnspan.index.disk import Listing, Stamp, Transcript, listed
+from turnspan.index.changes import Change, Changes, checkpoint_of
+from turnspan.index.disk import as_text
 from turnspan.index.places import Place, can_stay, continues, with_late
 from turnspan.index.pool import read_jobs
-from turnspan.index.reading import Finish, Job, Part, Stage, narrowing_digest
+from turnspan.index.reading import Finish, Job, Part, Stage
 from turnspan.index.rows import label
-from turnspan.index.write import Writer, as_text
+from turnspan.index.write import Writer
 from turnspan.secrets.replace import mask
 from turnspan.source.progress import Progress
 from turnspan.source.scan import first_time_ns
-from turnspan.source.sessions import SessionFile, agent_files, flat_agent_file, indexed_titles, projects_dir
+from turnspan.source.sessions import SessionFile, agent_files, flat_agent_file, indexed_titles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
     from sqlite3 import Connection
 
+    from turnspan.index.disk import Transcript
     from turnspan.secrets.replace import RuleSet
     from turnspan.settings.config import Config, Destination
 
@@ -51,29 +40,8 @@ if TYPE_CHECKING:
     ShowProgress = Callable[[int, int], AbstractContextManager[Watch]]
 
 _SHOWN_AFTER_S: Final = 1.0
-
-
-class Known(msgspec.Struct, frozen=True):
-    """What the index has of a session."""
-
-    session: int
-    session_id: str
-    path: str
-    directory: str
-    stamp: Stamp
-    agents: str
-    is_disabled: bool
-    copied: int
-    problem: str
-
-
-class Change(msgspec.Struct, frozen=True):
-    """A session to read."""
-
-    transcript: Transcript
-    is_disabled: bool
-    session: int | None = None
-    is_anew: bool = True
+_GROUP_BYTES: Final = 8 << 20  # read and committed together
+_GROUP: Final = 64
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -87,117 +55,6 @@ class Plan(msgspec.Struct, frozen=True):
 
 class _Continued(Exception):  # noqa: N818 - a result, not an error
     """A later turn continued a subagent of a late group, whose rows therefore do not stay."""
-
-
-class Changes(msgspec.Struct):
-    """How the transcripts differ from the index."""
-
-    listing: Listing
-    read: list[Change] = []
-    delete: list[int] = []
-    checkpoints: dict[str, Stamp | None] = {}
-    titles: dict[str, Stamp] = {}  # by project directory
-    flat: bool = False
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the index is up to date."""
-        return not (self.read or self.delete or self.checkpoints or self.titles or self.flat)
-
-
-def find_changes(connection: Connection, config: Config) -> Changes:
-    """Compare the index with a listing of the transcripts; nothing is written."""
-    rows = connection.execute(
-        "SELECT id, session_id, path, directory, size, modified_ns, agent_digest, is_disabled, copied, problem "
-        "FROM session JOIN file ON file.session = session.id"
-    )
-    known = {
-        row[2]: Known(row[0], row[1], row[2], row[3], (row[4], row[5]), row[6], bool(row[7]), row[8] or 0, row[9] or "")
-        for row in rows
-    }
-    flat = {
-        path: ((size, when), session_id)
-        for path, size, when, session_id in connection.execute("SELECT * FROM flat_file")
-    }
-    ids = {each.path: (each.session_id, each.stamp) for each in known.values()}
-    listing = listed(projects_dir(config.claude_home), ids, flat)
-    changes = Changes(listing)
-    changes.flat = {as_text(path): found for path, found in listing.flat.items()} != flat
-    _find_checkpoints(connection, config, changes)
-    disabled = _disabled(connection, config, changes)
-    found = {as_text(path): transcript for path, transcript in listing.transcripts.items()}
-    gone = {path: each for path, each in known.items() if path not in found and each.directory not in listing.unlisted}
-    changes.delete = [each.session for each in gone.values()]
-    emptied = {each.directory for each in gone.values()}
-    restricted = _restricted(connection, config)
-    for path, transcript in found.items():
-        each = known.get(path)
-        is_disabled = transcript.session_id in disabled
-        if each is None or each.session_id != transcript.session_id:
-            changes.read.append(Change(transcript, is_disabled, each.session if each is not None else None))
-            continue
-        is_anew = (
-            each.is_disabled != is_disabled or each.session in restricted or bool(each.problem)
-            or transcript.stamp[0] < each.stamp[0]
-            or (transcript.stamp[0] == each.stamp[0] and transcript.stamp[1] != each.stamp[1])
-            or (each.copied > 0 and each.directory in emptied)
-        )  # fmt: skip
-        if is_anew or transcript.stamp != each.stamp or transcript.digest != each.agents:
-            changes.read.append(Change(transcript, is_disabled, each.session, is_anew))
-    stamps = {row[0]: row[1:] for row in connection.execute("SELECT * FROM title_file")}
-    changes.titles = {name: stamp for name, stamp in listing.titles.items() if stamps.get(as_text(name)) != stamp}
-    return changes
-
-
-def _find_checkpoints(connection: Connection, config: Config, changes: Changes) -> None:
-    """Find the sessions whose checkpoint has changed, from one listing."""
-    stamps: dict[str, Stamp] = {}
-    try:
-        with os.scandir(config.home / "state") as entries:
-            for entry in entries:
-                if entry.name.endswith(".json") and not entry.name.startswith("."):
-                    found = entry.stat()
-                    stamps[entry.name.removesuffix(".json")] = found.st_size, found.st_mtime_ns
-    except OSError:  # nothing was sent yet
-        pass
-    known = {row[0]: row[1:] for row in connection.execute("SELECT session_id, size, modified_ns FROM checkpoint")}
-    for transcript in changes.listing.transcripts.values():
-        stamp = stamps.get(transcript.session_id)
-        if known.get(transcript.session_id) != stamp:
-            changes.checkpoints[transcript.session_id] = stamp
-
-
-def _disabled(connection: Connection, config: Config, changes: Changes) -> set[str]:
-    """Return the sessions that the user disabled."""
-    found = {row[0] for row in connection.execute("SELECT session_id FROM checkpoint WHERE is_off")}
-    for session_id, stamp in changes.checkpoints.items():
-        found.discard(session_id)
-        if stamp is not None and _checkpoint(config, session_id)[0].is_off:
-            found.add(session_id)
-    return found
-
-
-def _checkpoint(config: Config, session_id: str) -> tuple[state.Checkpoint, str]:
-    """Return a session's checkpoint, and why it cannot be read."""
-    try:
-        return state.known(config.home, session_id), ""
-    except StateError as error:
-        return state.Checkpoint(session_id=session_id), str(error)
-
-
-def _restricted(connection: Connection, config: Config) -> set[int]:
-    """Return the sessions of directories in which something else is allowed than when they were read."""
-    stored = connection.execute("SELECT DISTINCT cwd, narrowing FROM policy").fetchall()
-    digests = {cwd: narrowing_digest(config, cwd) for cwd in {cwd for cwd, _ in stored}}
-    changed = [(cwd, digest) for cwd, digest in stored if digests[cwd] != digest]
-    found: set[int] = set()
-    for pair in changed:
-        rows = connection.execute("SELECT session FROM policy WHERE cwd = ? AND narrowing = ?", pair)
-        found |= {row[0] for row in rows}
-    return found
-
-
-# ---- applying
 
 
 class Updater:
@@ -219,27 +76,50 @@ class Updater:
                 self._writer.delete(session)
         jobs = {change.transcript.path: self._planned(change) for change in changes.read}
         results = read_jobs([plan.job for plan in jobs.values()], self._config, self._destination)
-        for path, parts in self._watched(results, jobs):
-            self._write(jobs[path], parts)
+        for group in self._grouped(self._watched(results, jobs), jobs):
+            with self._transaction():
+                for path, parts in group:
+                    self._write(jobs[path], parts)
         with self._transaction():
             self._store_checkpoints(changes)
             self._store_titles(changes)
             self._store_flat(changes)
 
+    def _grouped(
+        self, results: Iterator[tuple[str, Iterable[Part | Finish]]], jobs: Mapping[str, Plan]
+    ) -> Iterator[Iterator[tuple[str, Iterable[Part | Finish]]]]:
+        """Yield the sessions that are committed together: some that are small, or one that is large."""
+        for first in results:
+            sizes = [jobs[first[0]].job.size]
+
+            def group(first: tuple[str, Iterable[Part | Finish]] = first, sizes: list[int] = sizes) -> Any:  # noqa: ANN401
+                yield first
+                while sum(sizes) < _GROUP_BYTES and len(sizes) < _GROUP and (result := next(results, None)) is not None:
+                    sizes.append(jobs[result[0]].job.size)
+                    yield result
+
+            yield group()
+
     def _write(self, plan: Plan, parts: Iterable[Part | Finish]) -> None:
+        execute = self._connection.execute
+        if not plan.groups:
+            self._write_parts(plan, parts)
+            return
+        execute("SAVEPOINT session")  # not for every session: it makes FTS5 write out what it has collected
         try:
-            with self._transaction():
-                self._write_parts(plan, parts)
+            self._write_parts(plan, parts)
         except _Continued:
+            execute("ROLLBACK TO session")
             again = self._planned(plan.change, can_late_stay=False)
             for _, read_again in read_jobs([again.job], self._config, self._destination):
-                with self._transaction():
-                    self._write_parts(again, read_again)
+                self._write_parts(again, read_again)
+        execute("RELEASE session")
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
+            self._writer.begin()
             yield
         except BaseException:
             self._connection.execute("ROLLBACK")
@@ -329,16 +209,13 @@ class Updater:
     def _write_parts(self, plan: Plan, parts: Iterable[Part | Finish]) -> None:
         writer, change, place = self._writer, plan.change, plan.place
         session = writer.start(change.transcript)
-        writer.cut(session, place, plan.groups)
-        if not place.position:
-            self._connection.execute("DELETE FROM policy WHERE session = ?", (session,))
+        if change.session is not None:
+            writer.cut(session, place, plan.groups)
+            if not place.position:
+                self._connection.execute("DELETE FROM policy WHERE session = ?", (session,))
         for part in parts:
             if isinstance(part, Finish):
-                if part.problem:
-                    place = Place()
-                    writer.cut(session, place)
-                writer.settle(session, place)
-                writer.finish(session, change.transcript, part, is_disabled=change.is_disabled)
+                self._finish(session, change, place, part)
                 continue
             if part.is_anew:
                 place = Place()
@@ -352,6 +229,13 @@ class Updater:
                     writer.add_end(session, place, part)
                 case Stage.LATE:
                     writer.add_late(session, part)
+
+    def _finish(self, session: int, change: Change, place: Place, finish: Finish) -> None:
+        if finish.problem:
+            place = Place()
+            self._writer.cut(session, place)
+        self._writer.settle(session, place)
+        self._writer.finish(session, change.transcript, finish, is_disabled=change.is_disabled)
         self._title(session, change.transcript)
 
     # ---- titles, checkpoints, subagents next to their session
@@ -385,7 +269,8 @@ class Updater:
                 row = self._connection.execute(
                     "SELECT id FROM session WHERE path = ?", (as_text(transcript.path),)
                 ).fetchone()
-                self._title(row[0], transcript)
+                if row is not None:  # else it is not read yet
+                    self._title(row[0], transcript)
         rows = [(as_text(name), *stamp) for name, stamp in changes.titles.items()]
         self._connection.executemany("INSERT OR REPLACE INTO title_file VALUES (?, ?, ?)", rows)
 
@@ -399,7 +284,7 @@ class Updater:
             execute("DELETE FROM checkpoint WHERE session_id = ?", (session_id,))
             if stamp is None:
                 continue
-            checkpoint, problem = _checkpoint(self._config, session_id)
+            checkpoint, problem = checkpoint_of(self._config, session_id)
             values = (session_id, *stamp, checkpoint.is_off, problem)
             execute("INSERT INTO checkpoint VALUES (?, ?, ?, ?, ?)", values)
             sent = [(row[0], identity, cursor.sent_turns) for identity, cursor in checkpoint.destinations.items()]

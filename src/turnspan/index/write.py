@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from turnspan.index.disk import as_text
 from turnspan.index.places import Place, decode, encode, merged
 from turnspan.index.rows import clean
 from turnspan.index.schema import COUNTED, USAGE
@@ -34,11 +35,16 @@ class Writer:
         self._connection = connection
         self._next_turn = self._next_text = 0
 
-    def start(self, transcript: Transcript) -> int:
-        """Return the row of a session, a new one if there is none; call this first in each transaction."""
+    def begin(self) -> None:
+        """Find the next free ids; call this when a transaction has begun."""
         execute = self._connection.execute
         self._next_turn = execute("SELECT coalesce(max(id), 0) + 1 FROM turn").fetchone()[0]
-        self._next_text = execute("SELECT coalesce(max(rowid), 0) + 1 FROM text").fetchone()[0]
+        last = execute("SELECT rowid FROM text ORDER BY rowid DESC LIMIT 1").fetchone()  # max() would read all rows
+        self._next_text = last[0] + 1 if last is not None else 1
+
+    def start(self, transcript: Transcript) -> int:
+        """Return the row of a session, a new one if there is none."""
+        execute = self._connection.execute
         path = as_text(transcript.path)
         found = execute("SELECT id FROM session WHERE path = ?", (path,)).fetchone()
         if found is not None:
@@ -205,9 +211,17 @@ class Writer:
         """Store what the rows depend on, and sum them up."""
         execute, many = self._connection.execute, self._connection.executemany
         execute(
-            "UPDATE file SET size = ?, modified_ns = ?, agent_digest = ?, last_row_ns = ?, is_disabled = ?, "
+            "UPDATE file SET size = ?, modified_ns = ?, agent_digest = ?, last_row_ns = ?, cwd = ?, is_disabled = ?, "
             "problem = ? WHERE session = ?",
-            (*transcript.stamp, transcript.digest, finish.last_row_ns, is_disabled, finish.problem, session),
+            (
+                *transcript.stamp,
+                transcript.digest,
+                finish.last_row_ns,
+                as_text(finish.cwd),
+                is_disabled,
+                finish.problem,
+                session,
+            ),
         )
         execute("DELETE FROM agent_file WHERE session = ?", (session,))
         agents = [(session, as_text(name), *stamp) for name, stamp in transcript.agents.items()]
@@ -263,11 +277,9 @@ class Writer:
             execute("DELETE FROM text WHERE rowid = ?", (text,))
         text = None
         if title and first is not None:
-            text = execute("SELECT coalesce(max(rowid), 0) + 1 FROM text").fetchone()[0]
-            execute(
-                "INSERT INTO text(rowid, turn, span_id, kind, body) VALUES (?, ?, '', 'title', ?)",
-                (text, first[0], title),
-            )
+            text = self._next_text
+            self._next_text += 1
+            execute(_INSERT_TEXT, (text, first[0], "", "title", title))
         execute("UPDATE file SET title_text = ? WHERE session = ?", (text, session))
 
 
@@ -280,11 +292,6 @@ def progress_of_piece(connection: Connection, session: int, piece: int) -> Progr
     for (change,) in rows:
         progress = merged(progress, decode(change))
     return progress
-
-
-def as_text(path: str) -> str:
-    """Return a path as text that SQLite can store, also if it is not UTF-8."""
-    return path if path.isascii() else path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _marks(number: int) -> str:

@@ -1,63 +1,62 @@
-"""The sessions on this machine, newest first, each with its totals and how much of it has arrived.
-
-A title is often the first words of a prompt, so it is masked like everything that is exported.
-"""
+"""The sessions on this machine, newest first, each with its totals and how much of it has arrived: from the index."""
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from turnspan.delivery import state
-from turnspan.delivery.destinations import identity_of, prices_of
-from turnspan.delivery.policy import is_switched_off, rules_of
-from turnspan.errors import StateError, TranscriptError
-from turnspan.secrets.replace import mask
-from turnspan.source.reader import all_traces
-from turnspan.source.scan import modified_ns
-from turnspan.source.sessions import indexed_titles, newest_sessions, projects_dir
-from turnspan.view.sessions_table import summarise
+from turnspan.delivery.destinations import identity_of
+from turnspan.index import Filter, Scope, list_sessions, opened
+from turnspan.view.sessions_table import Summary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from turnspan.index import SessionRow
+    from turnspan.index.update import ShowProgress
     from turnspan.settings.config import Config
-    from turnspan.view.sessions_table import Summary
 
 
 def overview(
-    config: Config, *, limit: int, project: str | None = None, unread: dict[str, str]
+    config: Config,
+    *,
+    limit: int,
+    project: str | None = None,
+    unread: dict[str, str],
+    remarks: list[str] | None = None,
+    show: ShowProgress | None = None,
 ) -> Iterator[tuple[Summary, str]]:
-    """Yield each session as soon as it was read, with how much of it has arrived: all, 3/5, no, off, or ? if unknown.
+    """Yield each session with how much of it has arrived: all, 3/5, no, off, or ? if unknown.
 
     Sessions that cannot be read, and projects that cannot be listed, are added to `unread`, each with the reason.
+    `remarks` gets sentences about the index, `show` shows the progress of its update.
     """
-    prices, rules = prices_of(config), rules_of(config)
+    with opened(config, scope=Scope(newest=limit, project=project), show=show) as index:
+        # The last written ones; then by the transcript's own times, because copied files have a new modification time.
+        rows = list_sessions(index, Filter(project=project), sort="-written", limit=limit)
+        unread |= index.unreadable
+        if remarks is not None:
+            remarks += index.remarks
     identities = [identity_of(destination) for destination in config.destinations]
-    titles = cache(indexed_titles)
-    for session in newest_sessions(projects_dir(config.claude_home), limit=limit, project=project, unread=unread):
-        title = titles(session.path.parent).get(session.session_id, "")
-        try:
-            summary = summarise(session, all_traces(session, prices), title=title, written_ns=modified_ns(session.path))
-        except TranscriptError as error:
-            unread[session.session_id] = str(error)
-            continue
-        try:
-            checkpoint = state.known(config.home, session.session_id)
-            is_off = checkpoint.is_off or is_switched_off(config, summary.project)
-            sent = "off" if is_off else _sent(checkpoint, identities, summary.tally.turns)
-        except StateError as error:
-            unread[session.session_id] = str(error)
-            sent = "?"
-        yield msgspec.structs.replace(summary, title=mask(summary.title, rules=rules).text), sent
+    for row in sorted(rows, key=lambda row: row.last_row_ns, reverse=True):
+        if row.why_unknown:
+            unread[row.session_id] = row.why_unknown
+        yield _summary(row), sent_of(row, identities, is_enabled=config.is_enabled)
 
 
-def _sent(checkpoint: state.Checkpoint, identities: Sequence[str], turns: int) -> str:
+def _summary(row: SessionRow) -> Summary:
+    return Summary(row.session_id, row.path, row.title, row.project, row.tally, row.last_ns, row.client)
+
+
+def sent_of(row: SessionRow, identities: Sequence[str], *, is_enabled: bool) -> str:
+    """Return how much of a session has arrived: all, 3/5, no, off, or ? if unknown."""
+    if row.why_unknown:
+        return "?"
+    return "off" if row.is_off or not is_enabled else _least(row.sent, identities, row.tally.turns)
+
+
+def _least(sent: Mapping[str, int], identities: Sequence[str], turns: int) -> str:
     """Return how much of a session the destination has that has the least of it: all, 3/5 or no."""
-    cursors = (checkpoint.destinations.get(each, state.Cursor()) for each in identities)
-    least = min((cursor.sent_turns for cursor in cursors), default=0)
+    least = min((sent.get(each, 0) for each in identities), default=0)
     if not least:
         return "no"
     return "all" if least >= turns else f"{least}/{turns}"

@@ -14,6 +14,8 @@ import msgspec
 
 from turnspan.delivery import state
 from turnspan.delivery.destinations import Target
+from turnspan.index import Scope, is_stored, opened
+from turnspan.index.seek import spots_of
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
 from turnspan.source.sessions import is_safe_id
@@ -22,6 +24,8 @@ from turnspan.terminal import count
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from turnspan.index.seek import Spot
+    from turnspan.index.update import ShowProgress
     from turnspan.settings.config import Config, Destination
     from turnspan.source.sessions import SessionFile
     from turnspan.trace.model import Trace
@@ -63,11 +67,20 @@ class Preview:
         """Whether the file is not the one in which the place was found."""
         return self._reading.is_rewritten
 
-    def traces(self, turn: int | None = None, trace_id: bytes | None = None) -> Iterator[PreviewedTrace]:
-        """Yield the traces in the order of export; with a number only those of that turn, with an id those of it."""
+    def traces(
+        self, turn: int | None = None, trace_id: bytes | None = None, *, most: int | None = None
+    ) -> Iterator[PreviewedTrace]:
+        """Yield the traces in the order of export; with a number only those of that turn, with an id those of it.
+
+        `most`: how many traces that have spans are read at most, of this turn or others.
+        """
+        number = 0
         for piece in self._reading.pieces():
             self._copied += piece.copied
             for trace in piece.traces:
+                if number == most:
+                    return
+                number += bool(trace.spans)
                 if trace_id in {None, trace.trace_id} and (turn is None or trace.name == f"Turn {turn}"):
                     masked, counts = self._policy.masked(trace)
                     yield PreviewedTrace(masked, dict(counts), self._where(trace.cwd))
@@ -90,3 +103,37 @@ class Preview:
             yield f"skipped: {count(noticed.oversized, 'line')} over the size limit"
         if noticed.unknown:
             yield f"skipped: entries of unknown types ({', '.join(sorted({kind for kind, _ in noticed.unknown}))})"
+
+
+class TurnPreview:
+    """Reads one turn of a session: from the places that the index knows, or else through all of it."""
+
+    def __init__(self, session: SessionFile, config: Config, destination: Destination, turn: int) -> None:
+        self._session = session
+        self._config = config
+        self._destination = destination
+        self._turn = turn
+        self._read: list[Preview] = []
+
+    def traces(self, show: ShowProgress | None = None) -> Iterator[PreviewedTrace]:
+        """Yield the traces of the turn."""
+        spots = self._spots(show)
+        places: list[tuple[Progress | None, int | None]] = [(None, None)]
+        if spots is not None:
+            places = [(spot.progress, spot.traces) for spot in spots]
+        for place, most in places:
+            preview = Preview(self._session, self._config, self._destination, place)
+            self._read.append(preview)
+            yield from preview.traces(self._turn, most=most)
+
+    def _spots(self, show: ShowProgress | None) -> list[Spot] | None:
+        """Return where to read; None if the index does not know."""
+        config = self._config
+        if not is_stored(config, config.destinations[0]):
+            return None
+        with opened(config, scope=Scope(path=str(self._session.path)), show=show) as index:
+            return spots_of(index, self._session.path, self._turn) if not index.is_in_memory else None
+
+    def notes(self) -> Iterator[str]:
+        """Yield the notes about what was read, each once."""
+        yield from dict.fromkeys(note for preview in self._read for note in preview.notes())

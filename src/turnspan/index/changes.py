@@ -1,0 +1,194 @@
+"""How the transcripts differ from the index, decided from one listing of sizes and times: nothing is written.
+
+What is read again:
+
+| what changed since the session was read | what is read |
+|---|---|
+| nothing | nothing |
+| the transcript has grown | from the last turn that was sealed |
+| a subagent's file has grown, or is new | from the piece before it was first read with a turn, or could have been |
+| the transcript is shorter, was written without growing, or its beginning has changed | all of it |
+| a subagent's file was deleted | all of it |
+| what its project allows, or whether the user disabled it | all of it |
+| the transcript was deleted | nothing: its rows are deleted |
+| a transcript of the same project was deleted, and turns were copied from another session | all of it |
+"""
+
+from __future__ import annotations
+
+import os
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from turnspan.delivery import state
+from turnspan.errors import StateError
+from turnspan.index.disk import Listing, Stamp, Transcript, as_text, listed
+from turnspan.source.sessions import SessionFile, is_of, projects_dir
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+    from turnspan.settings.config import Config
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What the index has of a session."""
+
+    session: int
+    session_id: str
+    path: str
+    directory: str
+    stamp: Stamp
+    agents: str
+    is_disabled: bool
+    copied: int
+    problem: str
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A session to read."""
+
+    transcript: Transcript
+    is_disabled: bool
+    session: int | None = None
+    is_anew: bool = True
+
+
+class Scope(msgspec.Struct, frozen=True):
+    """The sessions that a command needs; empty: all."""
+
+    path: str = ""  # one transcript
+    newest: int | None = None  # so many, the last written first; only for an index in memory
+    project: str | None = None  # with `newest`
+
+    def restrict(self, changes: Changes, *, is_in_memory: bool) -> None:
+        """Remove sessions that are not needed."""
+        if self.path:
+            changes.read = [change for change in changes.read if change.transcript.path == self.path]
+        elif is_in_memory and self.newest is not None:
+            changes.read.sort(key=lambda change: change.transcript.stamp[1], reverse=True)
+            wanted = (change for change in changes.read if self.project is None or is_of(_file(change), self.project))
+            changes.read = list(islice(wanted, self.newest))
+
+
+def _file(change: Change) -> SessionFile:
+    return SessionFile(change.transcript.session_id, Path(change.transcript.path))
+
+
+class Changes(msgspec.Struct):
+    """How the transcripts differ from the index."""
+
+    listing: Listing
+    read: list[Change] = []
+    delete: list[int] = []
+    checkpoints: dict[str, Stamp | None] = {}
+    titles: dict[str, Stamp] = {}  # by project directory
+    flat: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the index is up to date."""
+        return not (self.read or self.delete or self.checkpoints or self.titles or self.flat)
+
+
+def find_changes(connection: Connection, config: Config) -> Changes:
+    """Compare the index with a listing of the transcripts; nothing is written."""
+    rows = connection.execute(
+        "SELECT id, session_id, path, directory, size, modified_ns, agent_digest, is_disabled, copied, problem "
+        "FROM session JOIN file ON file.session = session.id"
+    )
+    known = {
+        row[2]: Known(row[0], row[1], row[2], row[3], (row[4], row[5]), row[6], bool(row[7]), row[8] or 0, row[9] or "")
+        for row in rows
+    }
+    flat = {
+        path: ((size, when), session_id)
+        for path, size, when, session_id in connection.execute("SELECT * FROM flat_file")
+    }
+    ids = {each.path: (each.session_id, each.stamp) for each in known.values()}
+    listing = listed(projects_dir(config.claude_home), ids, flat)
+    changes = Changes(listing)
+    changes.flat = {as_text(path): found for path, found in listing.flat.items()} != flat
+    _find_checkpoints(connection, config, changes)
+    disabled = _disabled(connection, config, changes)
+    found = {as_text(path): transcript for path, transcript in listing.transcripts.items()}
+    gone = {path: each for path, each in known.items() if path not in found and each.directory not in listing.unlisted}
+    changes.delete = [each.session for each in gone.values()]
+    emptied = {each.directory for each in gone.values()}
+    restricted = _restricted(connection, config)
+    for path, transcript in found.items():
+        each = known.get(path)
+        is_disabled = transcript.session_id in disabled
+        if each is None or each.session_id != transcript.session_id:
+            changes.read.append(Change(transcript, is_disabled, each.session if each is not None else None))
+            continue
+        is_anew = (
+            each.is_disabled != is_disabled or each.session in restricted or bool(each.problem)
+            or transcript.stamp[0] < each.stamp[0]
+            or (transcript.stamp[0] == each.stamp[0] and transcript.stamp[1] != each.stamp[1])
+            or (each.copied > 0 and each.directory in emptied)
+        )  # fmt: skip
+        if is_anew or transcript.stamp != each.stamp or transcript.digest != each.agents:
+            changes.read.append(Change(transcript, is_disabled, each.session, is_anew))
+    stamps = {row[0]: row[1:] for row in connection.execute("SELECT * FROM title_file")}
+    changes.titles = {name: stamp for name, stamp in listing.titles.items() if stamps.get(as_text(name)) != stamp}
+    return changes
+
+
+def _find_checkpoints(connection: Connection, config: Config, changes: Changes) -> None:
+    """Find the sessions whose checkpoint has changed, from one listing."""
+    stamps: dict[str, Stamp] = {}
+    try:
+        with os.scandir(config.home / "state") as entries:
+            for entry in entries:
+                if entry.name.endswith(".json") and not entry.name.startswith("."):
+                    found = entry.stat()
+                    stamps[entry.name.removesuffix(".json")] = found.st_size, found.st_mtime_ns
+    except OSError:  # nothing was sent yet
+        pass
+    known = {row[0]: row[1:] for row in connection.execute("SELECT session_id, size, modified_ns FROM checkpoint")}
+    for transcript in changes.listing.transcripts.values():
+        stamp = stamps.get(transcript.session_id)
+        if known.get(transcript.session_id) != stamp:
+            changes.checkpoints[transcript.session_id] = stamp
+
+
+def _disabled(connection: Connection, config: Config, changes: Changes) -> set[str]:
+    """Return the sessions that the user disabled."""
+    found = {row[0] for row in connection.execute("SELECT session_id FROM checkpoint WHERE is_off")}
+    for session_id, stamp in changes.checkpoints.items():
+        found.discard(session_id)
+        if stamp is not None and checkpoint_of(config, session_id)[0].is_off:
+            found.add(session_id)
+    return found
+
+
+def checkpoint_of(config: Config, session_id: str) -> tuple[state.Checkpoint, str]:
+    """Return a session's checkpoint, and why it cannot be read."""
+    try:
+        return state.known(config.home, session_id), ""
+    except StateError as error:
+        return state.Checkpoint(session_id=session_id), str(error)
+
+
+def _restricted(connection: Connection, config: Config) -> set[int]:
+    """Return the sessions of directories in which something else is allowed than when they were read."""
+    stored = connection.execute("SELECT DISTINCT cwd, narrowing FROM policy").fetchall()
+    digests = {cwd: narrowing_digest(config, cwd) for cwd in {cwd for cwd, _ in stored}}
+    changed = [(cwd, digest) for cwd, digest in stored if digests[cwd] != digest]
+    found: set[int] = set()
+    for pair in changed:
+        rows = connection.execute("SELECT session FROM policy WHERE cwd = ? AND narrowing = ?", pair)
+        found |= {row[0] for row in rows}
+    return found
+
+
+def narrowing_digest(config: Config, cwd: str) -> str:
+    """Return a digest of what the user's settings and the project's files restrict in a working directory."""
+    found = config.narrowing(cwd)
+    what: Any = (found.is_off, found.capture, found.withheld)
+    return blake2b(repr(what).encode(), digest_size=8).hexdigest()
