@@ -456,7 +456,7 @@ def test_sessions_complete(turnspan, capsys, monkeypatch):
             main([])
         return capsys.readouterr().out.split()
 
-    assert completed("turnspan se", 1) == ["plain,sessions"]
+    assert completed("turnspan ses", 1) == ["plain,sessions"]
     assert completed("turnspan show 5e", 2) == [f"plain,{SESSION}"]
     assert completed("turnspan show ./", 2) == ["file,./"]
     assert "plain,--turn" in completed("turnspan show --", 2)

@@ -10,7 +10,7 @@ from rows import Writer, agent_writer, save_agent, tool_id
 from turnspan.errors import ConfigError
 from turnspan.index import opened
 from turnspan.index.search import parsed, search
-from turnspan.index.stats import Scope
+from turnspan.index.stats import Slice
 from turnspan.settings.config import load_config
 from turnspan.terminal import cells
 
@@ -50,7 +50,8 @@ def found(command, *words):
     return [(hit["session_id"][-1], hit["turn"], hit["kind"]) for hit in hits(command, *words)]
 
 
-def test_words_are_found_in_everything_that_was_said(home, command):
+@pytest.mark.usefixtures("home")
+def test_words_are_found_in_everything_that_was_said(command):
     """Prompts, answers, thinking, and the input and output of tools are searched."""
     assert found(command, "flaky", "windows") == [("1", 1, "prompt")]
     assert found(command, "pytest") == [("1", 1, "tool_input")]
@@ -59,14 +60,16 @@ def test_words_are_found_in_everything_that_was_said(home, command):
     assert found(command, "fixed") == [("1", 1, "answer")]
 
 
-def test_the_newest_turn_is_first_and_has_one_hit(home, command):
+@pytest.mark.usefixtures("home")
+def test_the_newest_turn_is_first_and_has_one_hit(command):
     """A turn is listed once, with how many other texts match; the newest comes first."""
     assert found(command, "parser")[0][:2] == ("2", 1)
     assert [hit["session_id"][-1] for hit in hits(command, "parser")] == ["2", "1"]
     assert hits(command, "parser")[0]["others"] >= 1
 
 
-def test_phrases_prefixes_and_exclusions(home, command):
+@pytest.mark.usefixtures("home")
+def test_phrases_prefixes_and_exclusions(command):
     """`"an exact phrase"`, `begin*` and `-without` narrow the search."""
     assert found(command, '"connection refused"') != []
     assert found(command, '"refused connection"') == []
@@ -76,7 +79,8 @@ def test_phrases_prefixes_and_exclusions(home, command):
     assert {hit[0] for hit in found(command, "parser", "-flax", "-parse")} == {"1"}
 
 
-def test_letters_of_all_scripts(home, command):
+@pytest.mark.usefixtures("home")
+def test_letters_of_all_scripts(command):
     """Case and accents do not matter; scripts without spaces are found as parts of a text."""
     assert found(command, "UNICODE") == [("1", 4, "prompt")]
     assert found(command, "cafe") == [("1", 4, "answer")]
@@ -85,13 +89,15 @@ def test_letters_of_all_scripts(home, command):
     assert hits(command, "織物")[0]["matches"] == ["織物"]
 
 
-def test_secrets_cannot_be_found(home, command):
+@pytest.mark.usefixtures("home")
+def test_secrets_cannot_be_found(command):
     """What is searched is masked like everything that is exported."""
     assert found(command, SECRET) == []
     assert "[redacted:" in hits(command, '"The key is"')[0]["context"]
 
 
-def test_options_narrow_the_search(home, command):
+@pytest.mark.usefixtures("home")
+def test_options_narrow_the_search(command):
     """`--project`, `--since`, `--until` and `--limit` work as in other commands."""
     assert {hit[0] for hit in found(command, "parser", "--project", "flax")} == {"2"}
     assert {hit[0] for hit in found(command, "parser", "--until", "2026-03-01")} == {"1"}
@@ -101,7 +107,8 @@ def test_options_narrow_the_search(home, command):
     assert "2 turns found" in err
 
 
-def test_a_hit_says_how_to_open_it(home, command, monkeypatch):
+@pytest.mark.usefixtures("home")
+def test_a_hit_says_how_to_open_it(command, monkeypatch):
     """A hit has its time, project, turn and title, the words in context, and the commands that open it."""
     for width in (60, 140):
         monkeypatch.setenv("COLUMNS", str(width))
@@ -127,7 +134,8 @@ def test_the_beginning_of_an_id_is_printed_if_it_names_one_session(claude_home, 
         assert command("show", name)[0] == 0
 
 
-def test_a_wrong_option_is_not_a_word(home, command):
+@pytest.mark.usefixtures("home")
+def test_a_wrong_option_is_not_a_word(command):
     """A misspelled option is an error, although words may begin with a dash."""
     code, _, err = command("search", "parser", "--limmit", "3")
     assert code == 2
@@ -150,7 +158,8 @@ def test_a_subagent_is_searched(claude_home, command):
     assert (hit["turn"], hit["kind"]) == (1, "answer")
 
 
-def test_nothing_found_is_a_sentence(home, command):
+@pytest.mark.usefixtures("home")
+def test_nothing_found_is_a_sentence(command):
     """No result is a sentence and exit code 1; words without a letter are refused with a hint."""
     code, out, err = command("search", "warp-drive")
     assert (code, out) == (1, "")
@@ -168,7 +177,8 @@ def test_nothing_found_is_a_sentence(home, command):
         "%織%", "織\\", "parser " * 300, "a" * 20_000, "NEAR(a b, 5)", "parser AND", "rank MATCH 'x'", "\u202eparser", "🧵",
     ],
 )  # fmt: skip
-def test_no_input_is_a_syntax_error(home, command, words):
+@pytest.mark.usefixtures("home")
+def test_no_input_is_a_syntax_error(command, words):
     """Whatever is typed is searched for as text: operators, quotes and markup of the database mean nothing."""
     code, _, err = command("search", "--", words)
     assert code in {0, 1}
@@ -188,7 +198,7 @@ def test_random_input_is_never_an_error(home):
                 query = parsed(words)
             except ConfigError:
                 return
-            search(index.connection, query, Scope())
+            search(index.connection, query, Slice())
 
         check()
 

@@ -54,7 +54,7 @@ def saved(writer, home):
 # ---- the same figures everywhere
 
 
-def sums_of_show(command, home):
+def sums_of_show(command):
     """Add up what `show` says about every session."""
     sums = dict.fromkeys(("turns", "generations", "tools", "agents", "errors", "cost_usd", *KINDS), 0)
     for session in records(command, "sessions", "--limit", "1000"):
@@ -88,13 +88,14 @@ def sums_of_files(home):
 
 @pytest.mark.parametrize("tree", FIXTURES, ids=lambda tree: tree.name)
 def test_totals_are_those_of_show_of_the_export_and_of_an_independent_count(tree, claude_home, command):
-    """Turns, tokens, cost, calls and errors of a story are the same in `stats`, in `show`, in the exported files and in
-    a count that shares no code with turnspan; and every grouping adds up to them.
+    """The figures of a story are those of `show`, of the exported files, and of a count that shares no code with us.
+
+    Every grouping adds up to them.
     """
     shutil.copytree(tree / "projects", claude_home / "projects")
     total = stats(command)[1]
     flat = total | total["usage"]
-    shown = sums_of_show(command, claude_home)
+    shown = sums_of_show(command)
     assert {name: flat[name] for name in shown if name in flat} == pytest.approx(
         {name: value for name, value in shown.items() if name in flat}, abs=1e-9
     )
@@ -271,7 +272,8 @@ def test_the_index_may_be_switched_off(claude_home, command, monkeypatch):
     assert records(command, "stats", "--by", "session") == without
 
 
-def test_an_empty_home_is_a_sentence(claude_home, command):
+@pytest.mark.usefixtures("claude_home")
+def test_an_empty_home_is_a_sentence(command):
     """Without sessions there is a sentence, and a total of nothing for programs."""
     code, out, err = command("stats")
     assert (code, out) == (0, "")

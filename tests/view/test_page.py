@@ -37,7 +37,7 @@ def test_a_turn_can_be_found_and_read(tmp_path, page):
     made(tmp_path, "hello", f"the key is {SECRET}", "third")
     made(tmp_path, "another one", session="5e55104a-0000-4000-8000-000000000002")
     with viewing(tmp_path) as viewer:
-        page.visit(viewer.ticket_url())
+        page.visit(viewer.ticket_url() + "#/sessions")
         page.wait(MANY % "tbody tr" + " === 2")
         page.wait("location.pathname.length > 10 && !location.pathname.includes('open')")
         assert page.value("document.querySelector('tbody').innerText").count("$") == 2
@@ -65,7 +65,7 @@ def test_transcripts_are_shown_as_text_only(tmp_path, page):
     """Markup in a prompt, an answer or a title is shown, never run."""
     made(tmp_path, NASTY, "again " + NASTY)
     with viewing(tmp_path) as viewer:
-        page.visit(viewer.url)
+        page.visit(f"{viewer.url}#/sessions")
         page.wait(MANY % "tbody tr" + " === 1")
         assert "<img" in page.value("document.querySelector('tbody').innerText")
         page.visit(f"{viewer.url}#/s/{SESSION}/t/{trace_of(viewer, 0)}")
@@ -135,7 +135,7 @@ def test_a_stopped_viewer_is_reported(tmp_path):
     made(tmp_path, "hello")
     with Browser() as page:
         with viewing(tmp_path) as viewer:
-            page.visit(viewer.url)
+            page.visit(f"{viewer.url}#/sessions")
             page.wait(MANY % "tbody tr" + " === 1")
         page.press("r")
         page.wait("document.querySelector('.trouble') !== null")

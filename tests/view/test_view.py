@@ -131,7 +131,7 @@ def test_the_page_loads_nothing_from_other_servers(tmp_path):
 
 
 def test_it_only_reads(tmp_path):
-    """POST is not supported, and viewing writes no file."""
+    """POST is not supported, and viewing writes no file but the index."""
     made(tmp_path, "hello")
     with viewing(tmp_path) as viewer:
         for method in ("POST", "PUT", "DELETE"):
@@ -139,7 +139,8 @@ def test_it_only_reads(tmp_path):
         records_of(viewer, "sessions")
         records_of(viewer, f"session/{SESSION}")
         records_of(viewer, f"trace/{SESSION}?at=0")
-    assert [path.name for path in tmp_path.iterdir()] == ["projects"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["projects", "turnspan"]
+    assert all(path.name.startswith("index.") for path in (tmp_path / "turnspan").iterdir())
 
 
 @pytest.mark.parametrize("name", ["..%2F..%2Fetc%2Fpasswd", "%2Fetc%2Fpasswd", "....jsonl", "%00", "~root", "-"])
@@ -162,11 +163,11 @@ def test_the_sessions_are_those_of_the_terminal(tmp_path, command, monkeypatch):
     made(tmp_path, "hello", "and then")
     made(tmp_path, "another", session="5e55104a-0000-4000-8000-000000000002")
     with viewing(tmp_path) as viewer:
-        records = records_of(viewer, "sessions")
+        records = records_of(viewer, "sessions")[0]["rows"]
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path))
     listed = [json.loads(line) for line in command("sessions", "--json")[1].splitlines()]
     assert [one["session"] for one in records] == [one["session_id"] for one in listed]
-    assert [one["turns"] for one in records] == [str(one["turns"]) for one in listed]
+    assert [one["turns"] for one in records] == [one["turns"] for one in listed]
     assert [one["title"] for one in records] == [one["title"] for one in listed]
 
 

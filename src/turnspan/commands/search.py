@@ -56,7 +56,7 @@ def search(
     from turnspan.index import opened
     from turnspan.index.search import parsed, short_id
     from turnspan.index.search import search as find
-    from turnspan.index.stats import Scope, projects_named
+    from turnspan.index.stats import Slice, projects_named
     from turnspan.terminal import count
     from turnspan.view.hits import hit_lines
 
@@ -68,7 +68,7 @@ def search(
     config = settings_in_force()
     with opened(config, show=progress) as index:
         projects = projects_named(index.connection, project) if project is not None else None
-        found = find(index.connection, query, Scope(since_ns=since, until_ns=until, projects=projects), limit=limit)
+        found = find(index.connection, query, Slice(since_ns=since, until_ns=until, projects=projects), limit=limit)
         for hit in found.hits:
             if is_json:
                 print_record(hit_record(hit))

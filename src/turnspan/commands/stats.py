@@ -61,13 +61,13 @@ def stats(
     from turnspan.commands.progress import progress
     from turnspan.commands.records import stats_record
     from turnspan.index import opened
-    from turnspan.index.stats import Scope, counted, projects_named
+    from turnspan.index.stats import Slice, counted, projects_named
     from turnspan.view.stats_table import note_lines, stats_lines
 
     config = settings_in_force()
     with opened(config, show=progress) as index:
         projects = projects_named(index.connection, project) if project is not None else None
-        with counted(index.connection, Scope(since_ns=since, until_ns=until, projects=projects)) as statistics:
+        with counted(index.connection, Slice(since_ns=since, until_ns=until, projects=projects)) as statistics:
             total, groups, models = statistics.total(), statistics.by(by), statistics.unpriced_models()
         if is_json:
             for group in groups:

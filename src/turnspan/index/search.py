@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator
 
-    from turnspan.index.stats import Scope
+    from turnspan.index.stats import Slice
 
 _TERM: Final = re.compile(r'(-?)(?:"([^"]*)"?|([^\s"]+))')
 _WORD: Final = re.compile(r"\w")
@@ -93,14 +93,14 @@ def parsed(words: str) -> Query:
     return Query(" AND ".join(wanted), " OR ".join(unwanted), tuple(parts), tuple(missing))
 
 
-def search(connection: sqlite3.Connection, query: Query, chosen: Scope, *, limit: int = 20, offset: int = 0) -> Found:
+def search(connection: sqlite3.Connection, query: Query, chosen: Slice, *, limit: int = 20, offset: int = 0) -> Found:
     """Return the turns that match, newest first."""
     where, values = conditions("turn", chosen)
     of_text, text_values = _text_conditions(query)
     rows = connection.execute(
         # A title is often a part of the prompt: it is the place only if no other text of the turn matches.
-        "WITH place AS MATERIALIZED (SELECT text.rowid + (text.kind = 'title') * ? AS number, text.turn AS turn FROM text"
-        f" WHERE {of_text})"
+        "WITH place AS MATERIALIZED (SELECT text.rowid + (text.kind = 'title') * ? AS number, text.turn AS turn"
+        f" FROM text WHERE {of_text})"
         " SELECT MIN(place.number), COUNT(*), COUNT(*) OVER (), turn.id, session.session_id, session.title,"
         " turn.project, turn.branch, turn.trace_id, turn.number, turn.start_ns"
         " FROM place JOIN turn ON turn.id = place.turn JOIN session ON session.id = turn.session"

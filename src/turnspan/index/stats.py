@@ -80,7 +80,7 @@ _PERIODS_OF_DAY: Final = {
 _WITHOUT_NAME: Final = {"agent": "(main)", "branch": "(no branch)"}
 
 
-class Scope(msgspec.Struct, frozen=True):
+class Slice(msgspec.Struct, frozen=True):
     """Which rows are counted; None is no restriction. Names are exact; "" selects what has none."""
 
     since_ns: int | None = None
@@ -161,7 +161,7 @@ class CostlyTurn(msgspec.Struct, frozen=True):
 class Statistics:
     """The figures of what a filter selects. `counted` makes one."""
 
-    def __init__(self, connection: sqlite3.Connection, chosen: Scope) -> None:
+    def __init__(self, connection: sqlite3.Connection, chosen: Slice) -> None:
         self._connection = connection
         self._chosen = chosen
         self._names = {table: f"temp.counted_{table}_{id(self):x}" for table in _FIGURES}
@@ -246,7 +246,7 @@ class Statistics:
 
 
 @contextmanager
-def counted(connection: sqlite3.Connection, chosen: Scope) -> Iterator[Statistics]:
+def counted(connection: sqlite3.Connection, chosen: Slice) -> Iterator[Statistics]:
     """Count what a filter selects."""
     statistics = Statistics(connection, chosen)
     try:
@@ -279,19 +279,19 @@ def label_of(grouping: str, key: str) -> str:
 # ---- queries
 
 
-def conditions(table: str, chosen: Scope) -> tuple[str, list[object]]:
+def conditions(table: str, chosen: Slice) -> tuple[str, list[object]]:
     """Return the condition for the rows of a table, and its values."""
     found = list(_each_condition(table, chosen))
     return " AND ".join(["1", *(part for part, _ in found)]), [value for _, values in found for value in values]
 
 
-def sessions_with(chosen: Scope) -> tuple[str, list[object]]:
+def sessions_with(chosen: Slice) -> tuple[str, list[object]]:
     """Return the condition for sessions with a turn that is selected, and its values."""
     where, values = conditions("turn", chosen)
     return f"session.id IN (SELECT turn.session FROM turn WHERE {where})", values
 
 
-def _each_condition(table: str, chosen: Scope) -> Iterator[tuple[str, Sequence[object]]]:
+def _each_condition(table: str, chosen: Slice) -> Iterator[tuple[str, Sequence[object]]]:
     if chosen.since_ns is not None:
         yield f"{_TIMES[table]} >= ?", (chosen.since_ns,)
     if chosen.until_ns is not None:

@@ -4,5 +4,5 @@ Rules:
 
 - The page shows the same as `show`: what would be exported, masked, with the same texts and figures.
 - It is served on localhost only, to a browser that has the access key, and loads nothing from other servers.
-- Nothing is written and nothing is sent.
+- Nothing is sent, and nothing but the index is written.
 """

@@ -1,4 +1,4 @@
-"""The records that the page loads: the sessions, the turns of a session, the spans of a turn.
+"""The records that the page loads: the turns of a session, the spans of a turn.
 
 Rules:
 
@@ -32,9 +32,7 @@ from turnspan.unsent import known_ending
 from turnspan.view.chat import chat_record
 from turnspan.view.content import sections
 from turnspan.view.export import html, markdown
-from turnspan.view.overview import overview
 from turnspan.view.preview import Preview
-from turnspan.view.sessions_table import columns_of
 from turnspan.view.spans import span_record, trace_record
 from turnspan.view.tree import Layout, foot_lines, head_of
 from turnspan.view.turns import turn_record
@@ -50,7 +48,6 @@ if TYPE_CHECKING:
     from turnspan.view.turns import Record
 
 _LAYOUT: Final = Layout(width=100)  # of the lines below a session; the page wraps them itself
-_COLUMNS: Final = ("age", "id", "turns", "tokens", "cost", "sent", "project", "title")
 _REMEMBERED: Final = 8  # opened traces of a session
 
 
@@ -64,22 +61,6 @@ class Position(msgspec.Struct, frozen=True):
     masked: dict[str, int]
     record: Record
     title: str = ""
-
-
-def session_records(config: Config, *, limit: int, project: str | None) -> Iterator[Record]:
-    """A record for each of the newest sessions, and a note for each that could not be read."""
-    unread: dict[str, str] = {}
-    for summary, sent in overview(config, limit=limit, project=project, unread=unread):
-        columns = columns_of(summary, now_ns=time.time_ns(), sent=sent)
-        yield {
-            "is": "session",
-            **dict(zip(_COLUMNS, columns, strict=True)),
-            "session": summary.session_id,
-            "directory": plain(summary.project),
-            "errors": summary.tally.errors,
-        }
-    for why in unread.values():
-        yield {"is": "note", "text": plain(f"skipped: {why}")}
 
 
 def stamp_of_sessions(projects: Path) -> str:

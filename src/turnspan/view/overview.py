@@ -40,14 +40,15 @@ def overview(
     for row in sorted(rows, key=lambda row: row.last_row_ns, reverse=True):
         if row.why_unknown:
             unread[row.session_id] = row.why_unknown
-        yield _summary(row), _sent(row, identities, is_enabled=config.is_enabled)
+        yield _summary(row), sent_of(row, identities, is_enabled=config.is_enabled)
 
 
 def _summary(row: SessionRow) -> Summary:
     return Summary(row.session_id, row.path, row.title, row.project, row.tally, row.last_ns, row.client)
 
 
-def _sent(row: SessionRow, identities: Sequence[str], *, is_enabled: bool) -> str:
+def sent_of(row: SessionRow, identities: Sequence[str], *, is_enabled: bool) -> str:
+    """Return how much of a session has arrived: all, 3/5, no, off, or ? if unknown."""
     if row.why_unknown:
         return "?"
     return "off" if row.is_off or not is_enabled else _least(row.sent, identities, row.tally.turns)

@@ -22,8 +22,9 @@ from turnspan.errors import ConfigError
 from turnspan.index import Filter, count_sessions, list_sessions, opened
 from turnspan.index.listing import SORTS
 from turnspan.index.search import parsed, search
-from turnspan.index.stats import Figures, Scope, added, counted, label_of, projects_named
+from turnspan.index.stats import Figures, Slice, added, counted, label_of, projects_named
 from turnspan.terminal import duration, last_part, one_line, tokens, usd
+from turnspan.view.overview import sent_of
 from turnspan.view.stats_table import note_lines, short_label
 
 if TYPE_CHECKING:
@@ -70,9 +71,9 @@ class Place(msgspec.Struct, frozen=True):
         """The local date."""
         return self.now.date()
 
-    def scope(self, *without: str) -> Scope:
+    def slice(self, *without: str) -> Slice:
         """Return what the parameters select, without some of them."""
-        chosen = scope_of({name: value for name, value in self.query.items() if name not in without}, self.today)
+        chosen = slice_of({name: value for name, value in self.query.items() if name not in without}, self.today)
         if self.project is None:
             return chosen
         known = projects_named(self.connection, self.project)
@@ -94,12 +95,12 @@ def _route(records: Callable[[Place], Iterator[Record]]) -> Callable[[Viewer, st
 # ---- the query
 
 
-def scope_of(query: Mapping[str, str], today: date) -> Scope:
+def slice_of(query: Mapping[str, str], today: date) -> Slice:
     """Return what the parameters of a URL select."""
     since, until = _day(query.get("since")), _day(query.get("until"))
     if since is None and (length := query.get("days", "")).isdecimal() and 0 < int(length[:5]) < 40_000:
         since = today - timedelta(days=int(length[:5]) - 1)
-    return Scope(
+    return Slice(
         since_ns=_start_ns(since) if since is not None else None,
         until_ns=_start_ns(until + timedelta(days=1)) if until is not None else None,
         projects=(query["project"],) if "project" in query else None,
@@ -130,7 +131,7 @@ def _start_ns(day: date) -> int:
 def overview_records(place: Place) -> Iterator[Record]:
     """Yield one record with everything that the overview shows."""
     query, today = place.query, place.today
-    chosen = place.scope()
+    chosen = place.slice()
     week, month = today - timedelta(days=today.weekday()), today.replace(day=1)
     with counted(place.connection, _since(chosen, min(week, month))) as recent:
         days = {group.key: group.figures for group in recent.by("day")}
@@ -173,7 +174,7 @@ def _is_any(connection: sqlite3.Connection, since: date | None = None) -> bool:
     return connection.execute("SELECT 1 FROM turn WHERE start_ns >= ? LIMIT 1", (since_ns,)).fetchone() is not None
 
 
-def _since(chosen: Scope, since: date) -> Scope:
+def _since(chosen: Slice, since: date) -> Slice:
     return msgspec.structs.replace(chosen, since_ns=_start_ns(since), until_ns=None)
 
 
@@ -183,7 +184,7 @@ def _sum_from(days: Mapping[str, Figures], since: date) -> Figures:
 
 
 def _shown_day(at_ns: int | None) -> str | None:
-    return f"{datetime.fromtimestamp(at_ns / 1e9).astimezone():%Y-%m-%d}" if at_ns is not None else None
+    return f"{datetime.fromtimestamp(at_ns // 10**9).astimezone():%Y-%m-%d}" if at_ns is not None else None
 
 
 def _turn_record(turn: CostlyTurn) -> Record:
@@ -245,7 +246,7 @@ def _group_record(by: str, group: Group) -> Record:
 # ---- the chart
 
 
-def _chart(statistics: Statistics, stack: str, chosen: Scope, today: date) -> Record:
+def _chart(statistics: Statistics, stack: str, chosen: Slice, today: date) -> Record:
     """Return the stacked bars: cost and tokens of the largest groups by day, week or month, gaps included."""
     bars = statistics.stacked("day", stack)
     days = sorted({when for when, _ in bars if when})
@@ -319,9 +320,9 @@ def _each(unit: str, first: date, last: date) -> Iterator[str]:
 def sessions_records(place: Place) -> Iterator[Record]:
     """Yield one record with a page of the list."""
     query = place.query
-    chosen = place.scope()
+    chosen = place.slice()
     wanted = Filter(
-        turns=chosen if chosen != Scope() else None,
+        turns=chosen if chosen != Slice() else None,
         words=" ".join(query.get("q", "").split())[:200],
         has_agents=bool(query.get("agents")),
     )
@@ -342,7 +343,7 @@ def sessions_records(place: Place) -> Iterator[Record]:
         "from": (page - 1) * size + 1,
         "to": (page - 1) * size + len(rows),
         "sort": sort,
-        "rows": [_session_record(row, identities) for row in rows],
+        "rows": [_session_record(row, sent_of(row, identities, is_enabled=place.config.is_enabled)) for row in rows],
     }
 
 
@@ -365,7 +366,7 @@ def _facet(connection: sqlite3.Connection, sql: str) -> list[Record]:
     return [{"key": key or "", "sessions": sessions} for key, sessions in rows]
 
 
-def _session_record(row: SessionRow, identities: Iterable[str]) -> Record:
+def _session_record(row: SessionRow, sent: str) -> Record:
     total = row.tally
     return {
         "session": row.session_id,
@@ -381,15 +382,8 @@ def _session_record(row: SessionRow, identities: Iterable[str]) -> Record:
         "cost": usd(total.cost_usd, is_partial=total.is_cost_partial) if total.generations else "",
         "errors": total.errors,
         "agents": total.agents,
-        "sent": _sent(row, identities),
+        "sent": sent,
     }
-
-
-def _sent(row: SessionRow, identities: Iterable[str]) -> str:
-    least = min((row.sent.get(identity, 0) for identity in identities), default=0)
-    if row.is_off or not least:
-        return "off" if row.is_off else "no"
-    return "all" if least >= row.tally.turns else f"{least}/{row.tally.turns}"
 
 
 # ---- the search
@@ -404,7 +398,7 @@ def search_records(place: Place) -> Iterator[Record]:
     except ConfigError as error:
         yield {"is": "hits", "problem": str(error.args[0]), "total": 0, "hits": []}
         return
-    found = search(place.connection, wanted, place.scope(), limit=_HITS, offset=offset)
+    found = search(place.connection, wanted, place.slice(), limit=_HITS, offset=offset)
     yield {"is": "hits", "problem": "", "total": found.turns, "hits": [_hit_record(hit) for hit in found.hits]}
 
 

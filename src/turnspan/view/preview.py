@@ -70,7 +70,7 @@ class Preview:
         return self._reading.is_rewritten
 
     def traces(
-        self, turn: int | None = None, trace_id: bytes | None = None, most: int | None = None
+        self, turn: int | None = None, trace_id: bytes | None = None, *, most: int | None = None
     ) -> Iterator[PreviewedTrace]:
         """Yield the traces in the order of export; with a number only those of that turn, with an id those of it.
 
@@ -133,7 +133,7 @@ class TurnPreview:
         for place, most in places:
             preview = Preview(self._session, self._config, self._destination, place)
             self._read.append(preview)
-            yield from preview.traces(self._turn, most)
+            yield from preview.traces(self._turn, most=most)
 
     def _spots(self, show: ShowProgress | None) -> list[Spot] | None:
         """Return where to read; None if the index does not know."""

@@ -30,23 +30,30 @@ export function carried(query) {
   return next;
 }
 
+const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]/g;
+
+// A name for people, without control characters and marks of direction; the filter has the name as it is.
+export function shown(name) {
+  return name.replace(UNSEEN, "");
+}
+
 export function lastPart(path) {
-  return path.replace(/[/\\]+$/, "").split(/[/\\]/).at(-1) || path;
+  return shown(path.replace(/[/\\]+$/, "").split(/[/\\]/).at(-1) || path);
 }
 
 // The filters in force, each with a link that removes it.
 export function chips(path, query) {
-  const shown = Object.keys(CHIPS).filter((name) => query.has(name));
-  const items = shown.map((name) => {
+  const names = Object.keys(CHIPS).filter((name) => query.has(name));
+  const items = names.map((name) => {
     const value = query.get(name);
     const isFlag = name === "errors" || name === "agents";
-    const text = isFlag ? "" : name === "project" ? lastPart(value) || "(unknown)" : value || EMPTY[name] || "(unknown)";
+    const text = isFlag ? "" : name === "project" ? lastPart(value) || "(unknown)" : shown(value) || EMPTY[name] || "(unknown)";
     const remove = make("a", { href: address(path, query, { [name]: null }), className: "remove" }, "×");
     remove.setAttribute("aria-label", `Remove the filter ${CHIPS[name]} ${text}`);
-    return make("li", { className: "chip", title: value, data: { name, value } }, make("span", { className: "faint" }, CHIPS[name]), " ", text, remove);
+    return make("li", { className: "chip", title: shown(value), data: { name, value } }, make("span", { className: "faint" }, CHIPS[name]), " ", text, remove);
   });
-  if (shown.length > 1) {
-    const none = Object.fromEntries(shown.map((name) => [name, null]));
+  if (names.length > 1) {
+    const none = Object.fromEntries(names.map((name) => [name, null]));
     items.push(make("li", {}, make("a", { href: address(path, query, none) }, "Clear all")));
   }
   const list = make("ul", { className: "chips" }, ...items);

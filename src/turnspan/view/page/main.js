@@ -121,7 +121,7 @@ const KEYS = {
   Escape: () => {
     if (chosenSpan()) closeDetails();
     else if (filter.value) clearFilter();
-    else if (routeOf(location.hash)?.words[0] !== undefined) location.hash = "#/";
+    else if (routeOf(location.hash)?.words[0] !== undefined) location.hash = "#/sessions";
   },
 };
 

@@ -83,9 +83,9 @@ function show(one, query, parts, offset) {
     else parts.list.append(sessionItem(hit, item));
     return item;
   });
-  const shown = offset + one.hits.length;
-  const more = make("button", { type: "button", className: "more", on: { click: () => load({ query: currentQuery(), signal: null }, parts, shown) } }, `Show more (${shown.toLocaleString()} of ${one.total.toLocaleString()})`);
-  parts.more.replaceChildren(...(shown < one.total ? [more] : []));
+  const last = offset + one.hits.length;
+  const more = make("button", { type: "button", className: "more", on: { click: () => load({ query: currentQuery(), signal: null }, parts, last) } }, `Show more (${last.toLocaleString()} of ${one.total.toLocaleString()})`);
+  parts.more.replaceChildren(...(last < one.total ? [more] : []));
   if (offset) hits[0]?.querySelector("a").focus();
 }
 

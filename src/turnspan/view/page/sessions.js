@@ -1,7 +1,7 @@
 // The list of sessions: a page of it at a time, filtered and sorted by the server. The address has everything.
 
 import { fill, main, make, marked, setTitle } from "./dom.js";
-import { address, chips, lastPart } from "./filters.js";
+import { address, chips, lastPart, shown } from "./filters.js";
 import { watchSessions } from "./live.js";
 
 const PATH = "/sessions";
@@ -63,6 +63,7 @@ function skeleton() {
     }
     event.preventDefault();
   });
+  document.addEventListener("click", (event) => parts.menu.contains(event.target) || (parts.menu.open = false));
   parts.pager.setAttribute("aria-label", "Pages");
   parts.menu.append(make("summary", {}, "Filter"), make("div", { className: "fields" }));
   parts.menu.addEventListener("toggle", () => parts.menu.open && loadMenu(parts.menu));
@@ -131,7 +132,7 @@ function sessionRow(row, query) {
     { data: { session: row.session } },
     cell("last", "when faint", { title: row.last_ms ? new Date(row.last_ms).toLocaleString() : "" }, row.last_ms ? whenText(row.last_ms) : ""),
     cell("title", "title", { title: row.title }, link),
-    cell("project", "place", { title: row.directory }, filterButton("project", row.directory, row.project, query)),
+    cell("project", "place", { title: shown(row.directory) }, filterButton("project", row.directory, row.project, query)),
     cell("branch", "place", { title: row.branch }, row.branch ? filterButton("branch", row.branch, row.branch, query) : ""),
     cell("turns", "number", { data: { value: row.turns } }, row.turns.toLocaleString(), unit(row.turns, "turn")),
     cell("tokens", "number", { data: { value: row.tokens } }, row.tokens_text, unit(row.tokens, "token")),
@@ -149,7 +150,7 @@ function unit(count, word) {
 // Not a link: the keys j and k move between the sessions, which are.
 function filterButton(name, value, text, query) {
   const go = () => (location.hash = address(PATH, query, { [name]: value }));
-  return make("button", { type: "button", className: "plain", title: `Only ${value}`, on: { click: go } }, text);
+  return make("button", { type: "button", className: "plain", title: `Only ${shown(value)}`, on: { click: go } }, text);
 }
 
 export function whenText(ms) {
@@ -175,8 +176,8 @@ function menu(fields, facets, query) {
   const set = (changes) => (location.hash = address(PATH, currentQuery(), changes));
   const selects = FACETS.map(([name, label]) => {
     const options = facets[name].map(({ key, sessions }) => {
-      const text = name === "project" ? lastPart(key) || "(unknown)" : key || EMPTY[name] || "(unknown)";
-      return make("option", { value: `=${key}`, title: key, selected: query.get(name) === key }, `${text} (${sessions.toLocaleString()})`);
+      const text = name === "project" ? lastPart(key) || "(unknown)" : shown(key) || EMPTY[name] || "(unknown)";
+      return make("option", { value: `=${key}`, title: shown(key), selected: query.get(name) === key }, `${text} (${sessions.toLocaleString()})`);
     });
     const select = make("select", { name, on: { change: () => set({ [name]: select.value ? select.value.slice(1) : null }) } }, make("option", { value: "" }, "any"), ...options);
     return make("label", {}, label, select);
