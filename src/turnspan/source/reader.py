@@ -232,7 +232,9 @@ class Reading:
 
     def _began_later(self, turns: list[Turn]) -> bool:
         """Whether what is open began after the stop: clients before 2.1.47 do not name the last message."""
-        stopped_ns = self._ending.stopped_ns
+        stopped_ns, stopped_bytes = self._ending.stopped_ns, self._ending.stopped_bytes
+        if stopped_bytes is not None and min(turn.start.offset for turn in turns) >= stopped_bytes:
+            return True
         return stopped_ns is not None and min(map(started_ns, turns)) > stopped_ns
 
     def _add(self, sealed: Sealed) -> None:
