@@ -674,3 +674,65 @@ def test_an_agent_whose_file_appears_later_is_exported_once(tmp_path):
     (late,), _ = read(path, progress)
     assert outline([late]) == ["… said Later."]
     assert late.trace_id == traces[0].trace_id
+
+
+# ---- turns that continue after they were exported
+
+
+def idle_after(writer):
+    """Return an ending that finds the rows written so far idle for hours."""
+    return {"now_ns": parse_time(writer.stamp()) + 3 * IDLE_WHILE_PENDING_NS}
+
+
+@pytest.mark.parametrize("version", ["1.0.72", "2.0.0"])
+@pytest.mark.parametrize("cut", range(2, 9))
+def test_an_agent_inside_the_file_that_continues_loses_nothing(project, version, cut):
+    """A turn is exported while its agent waits for permission overnight; everything after is below the same agent."""
+    writer = Writer(version=version)
+    writer.prompt("Count the ends.")
+    call = writer.call("Task", {"prompt": "Count them.", "subagent_type": "Explore"}, message="msg_main")
+    main = writer.parent
+    side = {"isSidechain": True}
+    writer.parent = None
+    writer.prompt("Count them.", **side)
+    step = writer.call("Bash", {"command": "wc"}, message="msg_side1", **side)
+    writer.result(step, "480", **side)
+    again = writer.call("Read", {"file_path": "/x"}, message="msg_side2", **side)
+    writer.result(again, "x", **side)
+    writer.say("480 ends.", message="msg_side3", **side)
+    writer.parent = main
+    writer.result(call, "480 ends.")
+    writer.say("There are 480 ends.", message="msg_end")
+    everything, writer.rows = writer.rows, writer.rows[:cut]
+    path = writer.save(project)
+    traces, progress = read(path, **idle_after(writer))
+    assert spans(traces, "turn")
+    writer.rows = everything
+    traces += read(writer.save(project), progress)[0]
+    found = [span.facts["response_id"] for span in spans(traces, "generation")]
+    assert sorted(found) == ["msg_end", "msg_main", "msg_side1", "msg_side2", "msg_side3"]
+    known = {span.span_id: span for span in spans(traces)}
+    assert all(span.parent_id in known for span in spans(traces) if span.parent_id is not None)
+    (task,) = (span for span in spans(traces, "tool") if span.name == "Task")
+    for agent in spans(traces, "agent"):
+        assert agent.parent_id == task.span_id
+    for span in spans(traces, "generation"):
+        if span.facts["response_id"].startswith("msg_side"):
+            assert known[span.parent_id].kind == "agent"
+    (result,) = (span for span in spans(traces, "event") if span.name == "late result" and span.output == "480 ends.")
+    assert result.parent_id == task.span_id
+
+
+def test_a_response_that_is_cut_in_two_keeps_its_usage_once(project):
+    """The first lines were exported with their usage: the later ones are a generation without any."""
+    writer = Writer(version="2.0.76")
+    writer.prompt("Wind it.")
+    writer.say("Winding.", message="msg_cut")
+    traces, progress = read(writer.save(project), **idle_after(writer))
+    call = writer.call("Bash", {"command": "wind"}, message="msg_cut")
+    writer.result(call, "wound")
+    writer.say("Wound.", message="msg_end")
+    traces += read(writer.save(project), progress)[0]
+    cut = [span for span in spans(traces, "generation") if span.facts["response_id"] == "msg_cut"]
+    assert [span.usage is not None for span in cut] == [True, False]
+    assert [span.name for span in spans(traces, "tool")] == ["Bash"]

@@ -951,7 +951,35 @@ def test_a_session_that_ended_during_an_outage_is_sent_by_the_next_event_of_the_
     office.serve("SessionStart", other)
     assert turns(office.backend) == ["Turn 1", "Turn 2", "Turn 3"]
     assert office.backend.twice == []
-    assert state_of(office, writer).reported == state.Reported()
+    reported = state_of(office, writer).reported
+    assert reported == state.Reported(over_ns=reported.over_ns, is_done=True)
+
+
+def test_rows_written_late_belong_to_the_session_that_has_ended(office):
+    """A file that lags behind at SessionEnd is sent completely by the next event of the project, not when it is idle."""
+    writer, other = office.writer(1), office.writer(2)
+    writer.prompt("One.")
+    office.save(writer)
+    office.serve("SessionEnd", writer)
+    writer.say("First.", timestamp=writer.stamp())
+    office.save(writer)
+    office.serve("SessionStart", other)
+    assert "claude-opus-4-5-20251101" in office.backend.names
+
+
+def test_a_remembered_stop_does_not_seal_a_turn_that_began_later(office):
+    """With a file that lags behind, the stop of one turn must not end the next one in the middle."""
+    writer = office.writer(1, version="2.0.76")
+    writer.turn("One.", "First.")
+    said = writer.rows.pop()
+    office.save(writer)
+    office.serve("Stop", writer)
+    writer.rows.append(said)
+    writer.prompt("Two.")
+    writer.say("I will look.", message="msg_two")
+    office.save(writer)
+    office.serve("SubagentStop", writer)
+    assert turns(office.backend) == ["Turn 1"]
 
 
 def test_a_stop_during_a_backoff_is_remembered_without_content(office):

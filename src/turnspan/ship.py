@@ -189,7 +189,7 @@ class _Export:
 
     def send_unsent(self, ending: Ending, is_patient: _Patience, should_continue: _Commits) -> Shipped:
         """Send what the destination does not have."""
-        self._reported = unsent.reported_after(self._reported, ending, int(self._clock() * 1e9))
+        self._reported = unsent.reported_after(self._session, self._reported, ending, int(self._clock() * 1e9))
         if self._is_blocked():
             self._remember()
         elif self._may_have_more(ending):
@@ -268,9 +268,9 @@ class _Export:
                 self._commit(reported=self._reported)
 
     def _still_reported(self, reading: Reading) -> state.Reported:
-        """Return what to remember after a reading: nothing, unless it has not reached what the events spoke of."""
+        """Return what to remember after a reading: all, unless it has reached what the events spoke of."""
         is_done = reading.is_finished and not reading.is_answer_missing
-        return state.Reported() if is_done else self._reported
+        return unsent.reported_when_done(self._reported) if is_done else self._reported
 
     def _exportable(self, traces: Sequence[Trace]) -> list[Trace]:
         """Return the traces that may be exported, masked once, however often they are sent."""

@@ -62,26 +62,42 @@ def known_ending(session: SessionFile, target: Target, cursor: state.Cursor, end
     agents = tuple(dict.fromkeys((*reported.agents, *ending.finished_agents)))
     if not ending.is_stopped and reported.stopped_ns is not None:
         ending = msgspec.structs.replace(
-            ending, is_stopped=True, last_words=reported.words, stopped_ns=reported.stopped_ns
+            ending,
+            is_stopped=True,
+            last_words=reported.words,
+            stopped_ns=reported.stopped_ns,
+            stopped_bytes=reported.stopped_bytes,
         )
     return msgspec.structs.replace(ending, is_over=is_over, finished_agents=agents)
 
 
-def reported_after(reported: state.Reported, ending: Ending, now_ns: int) -> state.Reported:
+def reported_after(session: SessionFile, reported: state.Reported, ending: Ending, now_ns: int) -> state.Reported:
     """Return what to remember when an event says `ending`, and earlier ones said `reported`."""
     if ending.is_stopped:
         stopped_ns = now_ns if ending.stopped_ns is None else ending.stopped_ns
-        reported = msgspec.structs.replace(reported, stopped_ns=stopped_ns, words=ending.last_words)
+        reported = msgspec.structs.replace(
+            reported, stopped_ns=stopped_ns, stopped_bytes=size_of(session.path), words=ending.last_words
+        )
     agents = tuple(dict.fromkeys((*reported.agents, *ending.finished_agents)))[-_REMEMBERED_AGENTS:]
-    over_ns = now_ns if ending.is_over else reported.over_ns
-    return msgspec.structs.replace(reported, over_ns=over_ns, agents=agents)
+    if ending.is_over:
+        reported = msgspec.structs.replace(reported, over_ns=now_ns, is_done=False)
+    return msgspec.structs.replace(reported, agents=agents)
+
+
+def reported_when_done(reported: state.Reported) -> state.Reported:
+    """Return what to remember when all that events spoke of is acknowledged: when the session ended.
+
+    A file can be written late. Rows from before that time still belong to the session that has ended; those of a
+    session that was resumed are later.
+    """
+    return state.Reported(over_ns=reported.over_ns, is_done=reported.over_ns is not None)
 
 
 def _is_still_over(session: SessionFile, reported: state.Reported) -> bool:
     """Return whether an event said that the session is over, and it was not resumed since."""
     if reported.over_ns is None:
         return False
-    return (last_time_ns(session.path) or 0) <= reported.over_ns + _LAST_ROWS_NS
+    return (last_time_ns(session.path) or 0) <= reported.over_ns + (0 if reported.is_done else _LAST_ROWS_NS)
 
 
 def _is_killed(session: SessionFile, target: Target, ending: Ending) -> bool:

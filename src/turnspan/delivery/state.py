@@ -59,7 +59,9 @@ class Reported(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What events said about the end of a turn or of the session, until it is acknowledged."""
 
     over_ns: Count | None = None  # when the session ended
+    is_done: bool = False  # … and all that was written by then is acknowledged
     stopped_ns: Count | None = None  # when a turn ended
+    stopped_bytes: Count | None = None  # … and the size of the file then
     words: str | None = None  # … with a last message of this digest
     agents: tuple[str, ...] = ()  # subagents that have finished
 

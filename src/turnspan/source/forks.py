@@ -26,6 +26,8 @@ Claude Code copies history when a session is resumed into a new file, forked or 
   file does not contain them.
 - For 4, only files that were being written when the prompt was are searched, as far as their times are trustworthy
   (2.0.30 on). If both have the prompt, `_is_origin` decides, by what clients do not copy.
+- A transcript can be cut off in the middle of a turn that was copied before: what only the copy has is exported from
+  there, as a further part of the original turn (`keep_rest`).
 - A turn after skipped copies links to its predecessor in the origin: `original_ref`.
 """
 
@@ -51,7 +53,7 @@ from turnspan.source.scan import (
     time_range,
 )
 from turnspan.source.sessions import SessionFile, is_safe_id, session_names, session_of, sessions_in
-from turnspan.transcript.classify import copies_anew
+from turnspan.transcript.classify import SYNTHETIC, copies_anew
 from turnspan.transcript.entries import ForkedFrom, blocks, plain_text
 from turnspan.transcript.lines import Anomalies, parse
 from turnspan.transcript.resume import TurnRef
@@ -107,8 +109,57 @@ def _is_exported_elsewhere(turn: Turn, session: SessionFile, was_sent: Callable[
 
 def _has_response(path: Path, turn: Turn) -> bool:
     """Whether a transcript has a response of the turn too, if there is any: a prompt alone can be carried over."""
-    keys = [response.key for response in turn.responses]
-    return not keys or any(contains_id(path, key, key=name) for key in keys for name in ("id", "requestId", "uuid"))
+    keys = [response.key for response in reversed(turn.responses)]  # mostly it has all of them
+    return not keys or any(_contains_response(path, key) for key in keys)
+
+
+def _contains_response(path: Path, key: str) -> bool:
+    return any(contains_id(path, key, key=name) for name in ("id", "requestId", "uuid"))
+
+
+def keep_rest(turn: Turn, session: SessionFile) -> bool:
+    """Reduce a copied turn to the responses that no earlier transcript has; return whether there are any.
+
+    They are a further part of the original turn: its transcript was cut off in the middle of it. Of several copies that
+    have the rest, one keeps it.
+    """
+    files = list(_files_before(turn, session))
+    responses = [response for response in turn.responses if response.model != SYNTHETIC]
+    if not responses or not files or any(_contains_response(path, responses[-1].key) for path in files):
+        return False  # the usual case: the original turn is complete; or it was sent before its file was deleted
+    turn.responses = [
+        response
+        for response in responses
+        if not _is_before(turn, session, response.key)
+        and not any(_contains_response(path, response.key) for path in files)
+    ]
+    turn.happenings = []
+    if not _may_have_new_uuids(turn):
+        ref = original_ref(turn.ref, session)
+        turn.session_id = ref.session_id if ref is not None else turn.session_id
+        turn.part = max(1, turn.part)
+    return bool(turn.responses)
+
+
+def _files_before(turn: Turn, session: SessionFile) -> Iterator[Path]:
+    """Yield the transcripts that a copied turn is exported from, if they have it: its origin, and earlier copies."""
+    if is_foreign(turn, session):
+        origins = list(_files_of(turn.session_id, session))
+        yield from origins
+        born = _became_own(session)
+        yield from (o.path for o in _others(session) if o.path not in origins and _became_own(o) < born)
+    elif _may_have_new_uuids(turn):
+        fields = [("id", b'"%b"' % response.key.encode()) for response in turn.responses]
+        for other in _others(session):
+            first_ns = first_row_time_ns(other.path, *fields)
+            if first_ns is not None and first_ns < min(turn.times, default=0):
+                yield other.path
+    else:
+        uuids = filter(None, [turn.prompt_uuid, *(response.uuid for response in turn.responses)])
+        uuid = next(uuids, "")
+        for other in _others(session):
+            if contains_id(other.path, uuid) and _is_origin(other, session, uuid):
+                yield other.path
 
 
 def _files_of(session_id: str, beside: SessionFile) -> Iterator[Path]:

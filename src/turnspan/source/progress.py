@@ -58,6 +58,7 @@ class Ending(msgspec.Struct, frozen=True):
     is_stopped: bool = False  # the client says that the turn has ended
     last_words: str | None = None  # … with a last message of this digest (`words_digest`)
     stopped_ns: int | None = None  # … at this time: a turn that began later is another one
+    stopped_bytes: int | None = None  # … when the file had this size, if an earlier event said so
     stopped_session: str | None = None  # turns of this session have ended, whatever file they are in
     now_ns: int | None = None  # set if idle sessions are to be exported
     finished_agents: tuple[str, ...] = ()

@@ -239,7 +239,9 @@ class Reading:
 
     def _began_later(self, turns: list[Turn]) -> bool:
         """Whether what is open began after the stop: clients before 2.1.47 do not name the last message."""
-        stopped_ns = self._ending.stopped_ns
+        stopped_ns, stopped_bytes = self._ending.stopped_ns, self._ending.stopped_bytes
+        if stopped_bytes is not None and min(turn.start.offset for turn in turns) >= stopped_bytes:
+            return True
         return stopped_ns is not None and min(map(started_ns, turns)) > stopped_ns
 
     def _add(self, sealed: Sealed) -> None:
@@ -248,23 +250,35 @@ class Reading:
         draft.last, draft.is_changed, draft.is_adding = sealed, True, True
         for turn in sealed.turns:
             if turn.part > 0 and turn.number in draft.left_out and not turn.is_own:
-                self._skipped |= identities(turn)
+                self._skip(turn)
                 continue
             may_be_copied = turn.part == 0 and (not draft.is_own or forks.is_foreign(turn, self.session))
             is_copied = may_be_copied and forks.is_copied(turn, self.session, self._was_sent)
             if is_copied or forks.repeats_itself(turn, self.session):
                 draft.leave_out(turn, is_copied=is_copied)
-                self._skipped |= identities(turn)
+                self._skip(turn)
                 continue
             forks.drop_repeated(turn, self.session)
             if turn.previous is not None and turn.previous.number in draft.left_out:
                 turn.previous = forks.original_ref(turn.previous, self.session)
             draft.is_own = True
             draft.turns += turn.part == 0
-            parent = Parent(ids.trace_id(turn.session_id, turn.key), f"Turn {turn.number}")
-            collected = self._agents.collect(turn, parent)
-            draft.add(*collected.earlier, build_turn(turn, collected.agents, prices=self._prices))
+            self._build(turn)
         draft.is_adding = False
+
+    def _skip(self, turn: Turn) -> None:
+        """Skip a copied turn, except for responses that only this file has."""
+        known = identities(turn)
+        if forks.keep_rest(turn, self.session):
+            known -= identities(turn)
+            self._build(turn)
+        self._skipped |= known
+
+    def _build(self, turn: Turn) -> None:
+        """Add the trace of a turn, with its foreground agents."""
+        parent = Parent(ids.trace_id(turn.session_id, turn.key), f"Turn {turn.number}")
+        collected = self._agents.collect(turn, parent)
+        self._draft.add(*collected.earlier, build_turn(turn, collected.agents, prices=self._prices))
 
 
 def all_traces(session: SessionFile, prices: Prices | None = None) -> Iterator[Trace]:

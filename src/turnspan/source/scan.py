@@ -147,13 +147,22 @@ def ends(path: Path, count: int, *, from_end: bool = False) -> bytes:
 
 
 def contains_id(path: Path, needle: str, *, key: str = "uuid", before: int | None = None) -> bool:
-    """Whether a transcript contains this uuid, or another id, before an offset."""
+    """Whether a transcript contains this uuid, or another id, before an offset; a torn last row contains nothing."""
     if b'"%b"' % key.encode() in _ID_KEYS and not _may_contain(path, needle, before):
         return False
     with _mapped(path) as data:
         end = len(data) if before is None else min(before, len(data))
-        return _find(data, key.encode(), b'"' + needle.encode() + b'"', end) >= 0
+        at = _find(data, key.encode(), b'"' + needle.encode() + b'"', end)
+        return at >= 0 and (data.find(b"\n", at) >= 0 or _is_json(data[data.rfind(b"\n", 0, at) + 1 :]))
     return False
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 def first_row_time_ns(path: Path, *fields: tuple[str, bytes]) -> int | None:

@@ -217,7 +217,8 @@ class _Builder:
         for agent in turn.agents:
             if agent.root not in self._built:  # inline, and no call claims it
                 self._built.add(agent.root)
-                totals += self._add_agent_turns(Agent(agent.root, "", tuple(agent.turns)), parent, costs)
+                above = ids.span_id(self._trace_id, Kind.TOOL, agent.call_id) if agent.call_id else parent
+                totals += self._add_agent_turns(Agent(agent.root, "", tuple(agent.turns)), above, costs)
         return totals, costs.value
 
     def _generation(self, turn: Turn, response: Response, parent: bytes, asked: tuple[Message, ...]) -> Span:

@@ -62,10 +62,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from turnspan.transcript import entries as e
 from turnspan.transcript.classify import answers_queued, is_interruption, is_warmup, key_of, origin_of, response_key
 from turnspan.transcript.context import ContextState, SessionContext
 from turnspan.transcript.gaps import NO_GAP, Gap
+from turnspan.transcript.inline import prompts_of
 from turnspan.transcript.memory import NO_TURN, Memory, OpenCall, OpenResponse, OpenTurns, Request, RowMemory
 from turnspan.transcript.responses import add_line, repeats
 from turnspan.transcript.resume import Carry, known_as
@@ -187,9 +190,13 @@ class Assembly:
         # Further parts of earlier turns do not say whether the next response is a second answer.
         running = turns if memory.open.turn is None else [memory.open.turn]
         is_answered = all(turn.has_answer and not turn.has_failed for turn in running)
+        past = memory.past
         memory.past = carry_after(
-            memory.past, turns, rows=rows, is_answered=is_answered, input_ns=memory.input_ns, context=context
+            past, turns, rows=rows, is_answered=is_answered, input_ns=memory.input_ns, context=context
         )
+        if launches := prompts_of([call for turn in turns for call in turn.pending_calls]):
+            agents = self._inline.remembered(past)
+            memory.past = msgspec.structs.replace(memory.past, agents=agents, prompts=launches)
         memory.open = OpenTurns()
         self._inline.forget()
         return Sealed(turns, self.end, memory.past)
@@ -420,5 +427,6 @@ class Assembly:
         entry, rows = row.entry, self.memory.rows
         if is_warmup(entry) or rows.owner.get(entry.parent_uuid or "") == NO_TURN:
             rows.own(entry.uuid or key_of(entry), NO_TURN)  # its answer may come in another turn
-        elif self.memory.open.turn is not None:
-            self._inline.take(row, self.memory.open.turn)
+        elif self.memory.has_begun:
+            turn = self.memory.open.turn or self._part_of(self.memory.earlier_turn(entry), row)
+            self._inline.take(row, turn, self.memory.past)

@@ -66,7 +66,7 @@ class Grouper:
         self._waiting: Row | None = None  # it waits for further lines of the last response
         self._waited = 0  # conversation rows since
         self._has_next = False  # a response of a later turn is among them
-        inline = InlineAgents(lambda: Grouper(session_id, is_agent=True))
+        inline = InlineAgents(lambda carry: Grouper(session_id, carry, is_agent=True))
         self._assembly = Assembly(session_id, carry, recall, inline, is_agent=is_agent)
         self._memory = self._assembly.memory
 
@@ -91,6 +91,11 @@ class Grouper:
     def end(self) -> int:
         """The offset after the last row of a turn."""
         return self._assembly.end.end
+
+    @property
+    def carry(self) -> Carry:
+        """What is remembered of the turns that were sealed."""
+        return self._memory.past
 
     @property
     def early_ns(self) -> int | None:

@@ -1,44 +1,69 @@
-"""Subagents inside their parent's file (before 2.0.28): each is a tree of rows, grouped on its own."""
+"""Subagents inside their parent's file (before 2.0.28): each is a tree of rows, grouped on its own.
+
+A turn can be sealed while its agents are at work: a question for permission, overnight. What they do afterwards is in a
+further part of the turn. So their own `Carry` is remembered, and the prompts of calls that have no agent yet.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from turnspan.transcript import entries as e
 from turnspan.transcript.classify import key_of
-from turnspan.transcript.turns import InlineAgent
+from turnspan.transcript.resume import Carry, words_digest
+from turnspan.transcript.turns import AGENT_TOOLS, InlineAgent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from turnspan.transcript.grouping import Grouper
-    from turnspan.transcript.turns import Row, Turn
+    from turnspan.transcript.turns import Call, Row, Turn
+
+_REMEMBERED_AGENTS: Final = 8
+
+
+class _Arguments(msgspec.Struct):
+    prompt: str = ""
 
 
 class InlineAgents:
-    """The subagents of the open turn. `grouper` returns a new grouper for each."""
+    """The subagents of the open turn. `grouper` returns a grouper for one, from what is remembered of it."""
 
-    def __init__(self, grouper: Callable[[], Grouper]) -> None:
+    def __init__(self, grouper: Callable[[Carry | None], Grouper]) -> None:
         self._grouper = grouper
         self._agents: dict[str, tuple[InlineAgent, Grouper]] = {}  # by the uuid of their first row
         self._roots: dict[str, str] = {}  # uuid of a row → the first row of its agent
 
-    def take(self, row: Row, turn: Turn) -> None:
+    def take(self, row: Row, turn: Turn, past: Carry) -> None:
         """Take a row of an agent that works for this turn; a row without a known parent begins a new agent."""
         entry = row.entry
-        root = self._roots.get(entry.parent_uuid or "")
-        if root is None or root not in self._agents:
-            text = e.plain_text(e.blocks(entry.message)) if entry.message is not None else ""
-            root = entry.uuid or key_of(entry)
-            agent = InlineAgent(root, text)
-            self._agents[root] = (agent, self._grouper())
+        root = self._roots.get(entry.parent_uuid or "") or _root_in(past, entry.parent_uuid)
+        if root not in self._agents:
+            carry = past.agents.get(root or "")
+            agent = self._continued(root) if root is not None and carry is not None else self._new(row, past)
+            root = agent.root
+            self._agents[root] = (agent, self._grouper(carry))
             turn.agents.append(agent)
+        assert root is not None
         if entry.uuid is not None:
             self._roots[entry.uuid] = root
         agent, grouper = self._agents[root]
         for sealed in grouper.feed(entry, row.place):
             agent.turns += sealed.turns
         turn.end = row.place
+
+    @staticmethod
+    def _continued(root: str) -> InlineAgent:
+        return InlineAgent(root, "")
+
+    @staticmethod
+    def _new(row: Row, past: Carry) -> InlineAgent:
+        entry = row.entry
+        text = e.plain_text(e.blocks(entry.message)) if entry.message is not None else ""
+        call_id = dict(past.prompts).get(words_digest(text), "") if past.prompts else ""
+        return InlineAgent(entry.uuid or key_of(entry), text, call_id=call_id)
 
     def finish(self, turn: Turn) -> None:
         """Seal the agents of a turn that has ended."""
@@ -47,6 +72,28 @@ class InlineAgents:
             if sealed is not None:
                 agent.turns += sealed.turns
 
+    def remembered(self, past: Carry) -> dict[str, Carry]:
+        """Return what later rows of these agents need to know, and of those before them."""
+        found = {**past.agents, **{root: grouper.carry for root, (_, grouper) in self._agents.items()}}
+        return dict(list(found.items())[-_REMEMBERED_AGENTS:])
+
     def forget(self) -> None:
         """Forget all agents: no turn is open."""
         self._agents, self._roots = {}, {}
+
+
+def _root_in(past: Carry, parent: str | None) -> str | None:
+    """Return the first row of the agent that a row belongs to, if its parent was sealed before."""
+    return next((root for root, carry in past.agents.items() if parent in dict(carry.owners)), None)
+
+
+def prompts_of(calls: list[Call]) -> tuple[tuple[str, str], ...]:
+    """Return digests of what calls ask subagents to do, with the calls' ids."""
+    found = []
+    for call in calls:
+        if call.name in AGENT_TOOLS:
+            try:
+                found.append((words_digest(msgspec.json.decode(call.arguments, type=_Arguments).prompt), call.id))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                continue
+    return tuple(found)

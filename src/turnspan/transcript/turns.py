@@ -213,6 +213,7 @@ class InlineAgent(msgspec.Struct):
     root: str
     prompt: str
     turns: list[Turn] = []
+    call_id: str = ""  # the call that launched it, if that was sealed before
 
 
 @lru_cache(maxsize=64)
