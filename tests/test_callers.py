@@ -5,9 +5,12 @@ from base64 import b64encode
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from faults.recording import LATER, Recording
 from test_worker import Office
 
+from turnspan.backends.local import read_spans
+from turnspan.cli import frame
 from turnspan.delivery import state
 from turnspan.delivery.callers import Caller
 
@@ -131,3 +134,23 @@ def test_a_checkpoint_with_an_invalid_caller_is_corrupt():
 
     assert state._decoded(raw)[0].callers[0].trace_id == FIRST
     assert state._decoded(raw.replace(FIRST.encode(), b"../../../x"))[0] is None
+
+
+def test_backfill_verify_and_status_know_the_callers_trace(office, monkeypatch):
+    """A session whose turn could not be sent live: backfill puts it into the caller's trace, verify finds it there, status links to it."""
+    office.backends = [Recording(LATER)]
+    writer = office.writer()
+    turn(office, writer, {**parent(FIRST), "TURNSPAN_TRACEPARENT": "parent"})
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(office.claude))
+    state.state_directory.cache_clear()
+    said = {}
+    for words in (("backfill", "--jobs", "1"), ("verify",), ("status",), ("show", writer.session)):
+        done = CliRunner().invoke(frame, [*words, "--json"])
+        assert done.exit_code == 0, done.output
+        said[words[0]] = json.loads(done.stdout.splitlines()[0] if words[0] == "show" else done.stdout)
+
+    assert {span["trace_id"] for span in read_spans(office.home / "traces")} == {FIRST}
+    assert said["verify"]["is_complete"]
+    assert said["verify"]["destinations"]["local"]["stored"]["turns"] == 1
+    assert said["status"]["destinations"][0]["newest"]["trace_id"] == FIRST
+    assert said["show"]["trace_id"] == FIRST

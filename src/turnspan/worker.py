@@ -25,6 +25,7 @@ import msgspec
 
 from turnspan import log, unsent
 from turnspan.delivery import marks, state
+from turnspan.delivery.callers import parsed
 from turnspan.delivery.destinations import since, targets_of
 from turnspan.delivery.prune import prune
 from turnspan.errors import BackendError, ConfigError, TurnspanError
@@ -60,7 +61,6 @@ _POLL_S: Final = 0.05
 _SWITCHED_OFF: Final = "switched off"
 _RECOVERED: Final = "recovered"
 _CALLED: Final = frozenset({"SessionStart", "Stop", "StopFailure", "SessionEnd"})  # they have the client's environment
-_MAX_CALLER: Final = 512
 
 
 class Context(msgspec.Struct, frozen=True):
@@ -155,8 +155,8 @@ def serve(
             facts["words"] = words_digest(event.last_assistant_message)
         if event.agent_id:
             facts["agent"] = event.agent_id
-        if config.traceparent:
-            facts["caller"] = config.traceparent[:_MAX_CALLER]
+        if parsed(config.traceparent) is not None:
+            facts["caller"] = config.traceparent
         _attend(context, session, facts)
         if config.values["recover"] and _is_sweep_due(config, event, session, clock()):
             is_stop = event.hook_event_name in {"Stop", "SessionEnd"}
