@@ -10,8 +10,7 @@ from figures import note
 
 from real.compare import differences, wanted_in
 from real.homes import LIVE_STORIES, STORIES, Past, copy_stories, live_through
-from real.installing import Unavailable
-from real.jaeger import MICROSECOND_NS, Jaeger, ask, find, same, spans_in
+from real.jaeger import MICROSECOND_NS, ask, same, spans_in
 
 PAGE = Path(__file__).parents[2] / "docs" / "jaeger.md"
 
@@ -20,17 +19,6 @@ def configuration(jaeger):
     """Return the configuration that docs/jaeger.md shows, with the addresses of this Jaeger."""
     [text] = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     return text.replace("http://localhost:4318", jaeger.url).replace("http://localhost:16686", jaeger.query_url)
-
-
-@pytest.fixture
-def jaeger(tmp_path_factory):
-    """Return a running, empty Jaeger."""
-    try:
-        binary = find()
-    except Unavailable as reason:
-        pytest.skip(f"Jaeger cannot be built here: {reason}")
-    with Jaeger(binary, tmp_path_factory.mktemp("jaeger")) as server:
-        yield server
 
 
 def found(wanted, seen):
