@@ -5,9 +5,12 @@ from base64 import b64encode
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from faults.recording import LATER, Recording
 from test_worker import Office
 
+from turnspan.backends.local import read_spans
+from turnspan.cli import frame
 from turnspan.delivery import state
 from turnspan.delivery.callers import Caller
 
@@ -33,11 +36,14 @@ def linked(backend):
     return [[trace_id for trace_id, code in coded.items() if code in row.content] for row in rows.values()]
 
 
-def turn(office, writer, env=None, **more):
-    """Add a turn that ends now, and have its Stop served."""
+def turn(office, writer, env=None, source="startup"):
+    """Start a client in this environment, which adds a turn and stops."""
+    office.now_s += 60
+    writer.now = writer.now.fromtimestamp(office.now_s, tz=writer.now.tzinfo)
+    office.serve("SessionStart", writer, env=env, source=source)
     office.now_s += 60
     writer.turn("Hello.", "Good day.")
-    office.stop(writer, env=env, **more)
+    office.stop(writer, env=env)
 
 
 def test_a_turn_has_a_link_to_its_caller(office):
@@ -45,9 +51,10 @@ def test_a_turn_has_a_link_to_its_caller(office):
     writer = office.writer()
     turn(office, writer, parent(FIRST))
     turn(office, writer, parent(FIRST))
+    [caller] = state.known(office.home, writer.session).callers
 
     assert linked(office.backend) == [[FIRST], [FIRST]]
-    assert state.known(office.home, writer.session).callers == (Caller(trace_id=FIRST, span_id=SPAN),)
+    assert (caller.trace_id, caller.span_id, caller.is_parent) == (FIRST, SPAN, False)
 
 
 def test_no_caller_no_change(office):
@@ -84,9 +91,7 @@ def test_another_caller_resumes_the_session(office):
     turn(office, writer, parent(FIRST))
     for env in (parent(SECOND), {}):
         office.now_s += 3600
-        writer.now = writer.now.fromtimestamp(office.now_s, tz=writer.now.tzinfo)
-        office.serve("SessionStart", writer, env=env)
-        turn(office, writer, env)
+        turn(office, writer, env, "resume")
     office.backends = [Recording()]
     office.now_s += 3600
     office.serve("SessionEnd", writer)
@@ -116,13 +121,19 @@ def test_a_project_cannot_name_a_caller(office, tmp_path, name, content):
     assert linked(office.backend) == [[]]
 
 
-def test_events_of_a_command_name_no_caller(office):
-    """`backfill` in a pipeline handles events that wait: its own environment is not the client's."""
+def test_only_the_start_of_a_client_names_its_caller(office):
+    """Other hooks may have a span of the client's own tracing in their environment, and so has the start after a compaction."""
     writer = office.writer()
-    turn(office, writer)
-    office.serve("SubagentStop", writer, env=parent(FIRST))
+    turn(office, writer, parent(FIRST))
+    office.now_s += 60
+    writer.now = writer.now.fromtimestamp(office.now_s, tz=writer.now.tzinfo)
+    office.serve("SessionStart", writer, env=parent(SECOND), source="compact")
+    writer.turn("Hello again.", "Good day.")
+    office.stop(writer, env=parent(SECOND))
+    office.serve("SubagentStop", writer, env=parent(SECOND))
+    office.serve("SessionEnd", writer, env=parent(SECOND))
 
-    assert state.known(office.home, writer.session).callers == ()
+    assert linked(office.backend) == [[FIRST], [FIRST]]
 
 
 def test_a_checkpoint_with_an_invalid_caller_is_corrupt():
@@ -131,3 +142,23 @@ def test_a_checkpoint_with_an_invalid_caller_is_corrupt():
 
     assert state._decoded(raw)[0].callers[0].trace_id == FIRST
     assert state._decoded(raw.replace(FIRST.encode(), b"../../../x"))[0] is None
+
+
+def test_backfill_verify_and_status_know_the_callers_trace(office, monkeypatch):
+    """A session whose turn could not be sent live: backfill puts it into the caller's trace, verify finds it there, status links to it."""
+    office.backends = [Recording(LATER)]
+    writer = office.writer()
+    turn(office, writer, {**parent(FIRST), "TURNSPAN_TRACEPARENT": "parent"})
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(office.claude))
+    state.state_directory.cache_clear()
+    said = {}
+    for words in (("backfill", "--jobs", "1"), ("verify",), ("status",), ("show", writer.session)):
+        done = CliRunner().invoke(frame, [*words, "--json"])
+        assert done.exit_code == 0, done.output
+        said[words[0]] = json.loads(done.stdout.splitlines()[0] if words[0] == "show" else done.stdout)
+
+    assert {span["trace_id"] for span in read_spans(office.home / "traces")} == {FIRST}
+    assert said["verify"]["is_complete"]
+    assert said["verify"]["destinations"]["local"]["stored"]["turns"] == 1
+    assert said["status"]["destinations"][0]["newest"]["trace_id"] == FIRST
+    assert said["show"]["trace_id"] == FIRST

@@ -25,6 +25,7 @@ class Event(msgspec.Struct, frozen=True):
     cwd: str = ""
     last_assistant_message: str | None = None
     agent_id: str | None = None
+    source: str = ""  # of a SessionStart: startup, resume, clear or compact
     at_s: float = 0.0  # when the hook ran
 
 

@@ -25,6 +25,7 @@ import msgspec
 
 from turnspan import log, unsent
 from turnspan.delivery import marks, state
+from turnspan.delivery.callers import parsed
 from turnspan.delivery.destinations import since, targets_of
 from turnspan.delivery.prune import prune
 from turnspan.errors import BackendError, ConfigError, TurnspanError
@@ -59,8 +60,6 @@ _SWEEP_EVERY_S: Final = 60.0
 _POLL_S: Final = 0.05
 _SWITCHED_OFF: Final = "switched off"
 _RECOVERED: Final = "recovered"
-_CALLED: Final = frozenset({"SessionStart", "Stop", "StopFailure", "SessionEnd"})  # they have the client's environment
-_MAX_CALLER: Final = 512
 
 
 class Context(msgspec.Struct, frozen=True):
@@ -155,8 +154,8 @@ def serve(
             facts["words"] = words_digest(event.last_assistant_message)
         if event.agent_id:
             facts["agent"] = event.agent_id
-        if config.traceparent:
-            facts["caller"] = config.traceparent[:_MAX_CALLER]
+        if event.hook_event_name == "SessionStart" and event.source != "compact":
+            facts["caller"] = config.traceparent if parsed(config.traceparent) is not None else ""
         _attend(context, session, facts)
         if config.values["recover"] and _is_sweep_due(config, event, session, clock()):
             is_stop = event.hook_event_name in {"Stop", "SessionEnd"}
@@ -195,13 +194,12 @@ def _attend(context: Context, session: SessionFile, facts: dict[str, Any]) -> No
 
 
 def _note_callers(config: Config, session: SessionFile, events: list[dict[str, Any]]) -> None:
-    """Remember which program ran the client, by the environment of each event."""
+    """Remember which program ran the client, by the environment of its start."""
     is_parent = config.values["traceparent"] == "parent"
     for mark in events:
-        name, at = mark.get("event"), mark.get("at")
-        if name in _CALLED and isinstance(at, (int, float)):
-            caller, is_start = str(mark.get("caller") or ""), name == "SessionStart"
-            kept_as = state.note_caller(config.home, session, caller, at_s=at, is_start=is_start, is_parent=is_parent)
+        caller, at = mark.get("caller"), mark.get("at")
+        if isinstance(caller, str) and isinstance(at, (int, float)):
+            kept_as = state.note_caller(config.home, session, caller, at_s=at, is_parent=is_parent)
             if kept_as:
                 log.log_line(config.home, "WARN", "state corrupt", session=session.session_id, kept_as=kept_as)
 

@@ -12,6 +12,7 @@ from opentelemetry.trace.status import Status, StatusCode
 
 from turnspan import __version__
 from turnspan.trace.model import (
+    CALLER,
     Json,
     Kind,
     Link,
@@ -154,7 +155,10 @@ def sdk_spans(traces, naming):
                     instrumentation_scope=scope,
                     status=status,
                     links=[
-                        SdkLink(_context(link.trace_id, link.span_id), {"turnspan.link.relation": link.relation})
+                        SdkLink(
+                            _context(link.trace_id, link.span_id, is_remote=link.relation == CALLER),
+                            {"turnspan.link.relation": link.relation},
+                        )
                         for link in span.links
                     ],
                 )
@@ -162,8 +166,8 @@ def sdk_spans(traces, naming):
     return spans
 
 
-def _context(trace_id: bytes, span_id: bytes) -> SpanContext:
-    return SpanContext(int.from_bytes(trace_id, "big"), int.from_bytes(span_id, "big"), False, TraceFlags(1))
+def _context(trace_id: bytes, span_id: bytes, *, is_remote: bool = False) -> SpanContext:
+    return SpanContext(int.from_bytes(trace_id, "big"), int.from_bytes(span_id, "big"), is_remote, TraceFlags(1))
 
 
 # For the SDK a parent or a link with an id of zeros is invalid; ours are hashes.

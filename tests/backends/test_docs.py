@@ -1,4 +1,7 @@
-"""The example in docs/backends.md works when it is installed as a package."""
+"""The code in the documentation of backends works: the example package, every configuration, every command.
+
+The collector's recipes and the configurations of Jaeger and Phoenix run in tests/real with the real servers.
+"""
 
 import json
 import re
@@ -6,9 +9,23 @@ import subprocess
 import sys
 from pathlib import Path
 
-from turnspan.backends import langfuse, local, otlp, sdk
+import click
+import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "backends.md"
+from turnspan.backends import langfuse, local, otlp, sdk
+from turnspan.cli import frame
+from turnspan.delivery.destinations import targets_of
+from turnspan.settings.config import load_config
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "backends.md"
+PAGES = ("langfuse", "jaeger", "phoenix", "tempo", "collector", "exporters", "teams")
+KEYS = {
+    '"pk-lf-…"': '"pk-lf-1"',
+    '"sk-lf-…"': '"sk-lf-1"',
+    '"…"': '"x"',
+    "Bearer …": "Bearer x",
+}  # an ellipsis is not ASCII
 PROGRAM = """
 import json, sqlite3, sys
 from importlib.metadata import entry_points
@@ -40,9 +57,9 @@ print(json.dumps({"answers": answers, "rows": rows, "name": backend.name}))
 """
 
 
-def blocks(language):
-    """Return the code blocks of the page."""
-    return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(), re.DOTALL)
+def blocks(language, page=PAGE):
+    """Return the code blocks of a page."""
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
 
 
 def test_the_example_backend_works(tmp_path):
@@ -86,3 +103,60 @@ def test_every_setting_is_documented():
     text = PAGE.with_name("configuration.md").read_text()
     for setting in otlp.KNOWN | langfuse.KNOWN | local.KNOWN | sdk.KNOWN:
         assert f"`{setting}`" in text or f"`{setting} =" in text, setting
+
+
+CONFIGURATIONS = [pytest.param(text, id=name) for name in PAGES for text in blocks("toml", DOCS / f"{name}.md")]
+
+
+@pytest.mark.parametrize("text", CONFIGURATIONS)
+def test_every_configuration_in_the_documentation_is_valid(text, tmp_path):
+    """Copied into config.toml, it is read without a problem, and its destinations can be opened."""
+    for shown, key in KEYS.items():
+        text = text.replace(shown, key)
+    certificate = tmp_path / "ca.pem"
+    certificate.write_text("")
+    home = tmp_path / "turnspan"
+    home.mkdir(mode=0o700)
+    (home / "config.toml").write_text(text.replace("/etc/ssl/example-ca.pem", str(certificate)))
+    (home / "config.toml").chmod(0o600)
+    config = load_config({"CLAUDE_CONFIG_DIR": str(tmp_path)})
+
+    assert config.problems == ()
+    for target in targets_of(config):
+        if target.destination.options.get("exporter") != "zipkin_json":  # its package is not installed here
+            target.backend.close()
+
+
+def test_every_command_in_the_documentation_exists():
+    """Each command that begins with `turnspan` parses: its name and its options are right."""
+    pages = [DOCS / f"{name}.md" for name in (*PAGES, "backends")]
+    texts = [
+        *(page.read_text() for page in pages),
+        *(f"`{line}`" for page in pages for line in "".join(blocks("sh", page)).splitlines()),
+    ]
+    found = {line for text in texts for line in re.findall(r"`turnspan ([a-z][^`\n#]*)`", text)}
+    for line in found:
+        name, *words = line.split()
+        command = frame.get_command(click.Context(frame), name)
+        assert command is not None, line
+        command.make_parser(click.Context(command)).parse_args(words)
+
+    assert {"doctor --send-test", "verify", "retention"} <= {line.strip() for line in found}
+
+
+def test_every_test_in_the_documentation_exists():
+    """Each `pytest` command names files that are there."""
+    texts = [(DOCS / f"{name}.md").read_text() for name in PAGES]
+    named = {path for text in texts for path in re.findall(r"tests/[a-z_/]+\.py", text)}
+
+    assert len(named) >= 4
+    assert all((DOCS.parent / path).is_file() for path in named)
+
+
+def test_every_link_in_the_documentation_leads_somewhere():
+    """Each link to another page, and to a heading of it."""
+    for name in (*PAGES, "backends"):
+        for page, heading in re.findall(r"\]\(([a-z]+\.md)(?:#([a-z0-9-]+))?\)", (DOCS / f"{name}.md").read_text()):
+            titles = re.findall(r"^#+ (.*)$", (DOCS / page).read_text(), re.MULTILINE)
+            anchors = {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in titles}
+            assert not heading or heading in anchors, (name, page, heading)

@@ -13,8 +13,11 @@ from backends.samples import texts as clean_texts
 from backends.servers import partial_success
 from turnspan.backends.genai import GenAI
 from turnspan.backends.langfuse import LangfuseNaming
+from turnspan.backends.otlp_json import encode_lines
 from turnspan.backends.otlp_messages import NotOtlpError, encode_request, read_response
+from turnspan.backends.sdk import readable_spans
 from turnspan.backends.settings import Capture
+from turnspan.delivery.callers import Caller, called
 
 CAPTURE = Capture(user_id="me", environment="test", tags=("a", "b"))
 NAMINGS = {"genai": GenAI(CAPTURE), "langfuse": LangfuseNaming(CAPTURE, "r1")}
@@ -47,6 +50,26 @@ def test_the_bytes_are_those_of_the_sdk(name, traces):
     naming = NAMINGS[name]
 
     assert encode_request(traces, naming) == encode_spans(sdk_spans(traces, naming)).SerializeToString()
+
+
+@pytest.mark.parametrize("name", NAMINGS)
+def test_a_caller_is_encoded_as_by_the_sdk(name):
+    """The link to another program's span is marked as remote, in protobuf and in JSON, and reaches an exporter of the SDK like that."""
+    naming = NAMINGS[name]
+    trace = called(TRACE, (Caller(trace_id="1" * 32, span_id="2" * 16),))
+    body = encode_request([trace], naming)
+
+    assert body == encode_spans(sdk_spans([trace], naming)).SerializeToString()
+    assert b'"flags":768' in encode_lines([trace], naming)
+    assert [link.context.is_remote for span in readable_spans(body) for link in span.links] == [False, True]
+
+
+def test_a_turn_in_a_callers_trace_does_not_rename_it():
+    """With the caller as the parent, Langfuse gets no name of the trace; everything else is as always."""
+    trace = called(TRACE, (Caller(trace_id="1" * 32, span_id="2" * 16, is_parent=True),))
+    before, after = (NAMINGS["langfuse"].of_trace(one) for one in (TRACE, trace))
+
+    assert before.keys() - after.keys() == {"langfuse.trace.name"}
 
 
 @settings(max_examples=100, deadline=None)

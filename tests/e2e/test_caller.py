@@ -7,29 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .client import NEWEST, Unavailable, install
-from .play import install_turnspan
-from .stage import Stage
 from .test_ended import asked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from .stage import Stage
 
 pytestmark = pytest.mark.slow
 FIRST = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
 SECOND = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    """A home with the newest client and turnspan's hooks."""
-    try:
-        install(NEWEST)
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    with Stage(tmp_path, NEWEST, "caller", install_turnspan) as stage:
-        yield stage
 
 
 def run(stage: Stage, caller: tuple[str, str] | None, *args: str) -> str:
@@ -81,3 +66,22 @@ def test_a_caller_can_be_the_parent(stage: Stage) -> None:
     assert (turn["trace_id"], turn["parent_span_id"]) == FIRST
     assert {span["trace_id"] for span in spans(stage)} == {FIRST[0]}
     assert asked(stage, "verify")[1]["is_complete"]
+
+
+def test_the_clients_own_tracing_does_not_take_the_callers_place(stage: Stage) -> None:
+    """With its tracing on, the client passes spans of its own to hooks; turns are still linked to the caller."""
+    stage.env = {
+        **stage.env,
+        "CLAUDE_CODE_ENABLE_TELEMETRY": "1",
+        "CLAUDE_CODE_ENHANCED_TELEMETRY_BETA": "1",
+        "OTEL_TRACES_EXPORTER": "otlp",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": stage.second_sink.url,
+        "OTEL_TRACES_EXPORT_INTERVAL": "100",
+    }
+    session = run(stage, FIRST)
+    run(stage, FIRST, "--resume", session)
+    own = (stage.root / "backfill.jsonl").read_text()
+
+    assert "claude_code.interaction" in own
+    assert [callers(turn) for turn in turns(stage)] == [[FIRST], [FIRST]]

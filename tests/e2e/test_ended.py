@@ -10,26 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .client import NEWEST, Unavailable, install
-from .play import install_turnspan, turnspan_program
-from .stage import Stage
+from .play import turnspan_program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from .stage import Stage
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    """A home with the newest client and turnspan's hooks."""
-    try:
-        install(NEWEST)
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    with Stage(tmp_path, NEWEST, "ended", install_turnspan) as stage:
-        yield stage
 
 
 def asked(stage: Stage, *arguments: str) -> tuple[int, dict[str, Any]]:

@@ -18,8 +18,7 @@ from real.collector import Collector, find, validate
 from real.compare import differences, wanted_in
 from real.homes import PATIENCE_S, STORIES, Past, copy_stories
 from real.installing import Unavailable
-from real.jaeger import MICROSECOND_NS, Jaeger, ask, same, spans_in
-from real.jaeger import find as find_jaeger
+from real.jaeger import MICROSECOND_NS, ask, same, spans_in
 from real.phoenix import derived
 from real.server import free_ports
 
@@ -45,17 +44,6 @@ def otelcol():
         return find()
     except Unavailable as reason:
         pytest.skip(f"the collector cannot be built here: {reason}")
-
-
-@pytest.fixture
-def jaeger(tmp_path_factory):
-    """Return a running, empty Jaeger."""
-    try:
-        binary = find_jaeger()
-    except Unavailable as reason:
-        pytest.skip(f"Jaeger cannot be built here: {reason}")
-    with Jaeger(binary, tmp_path_factory.mktemp("jaeger")) as server:
-        yield server
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """A real Jaeger; and the reading of its answers, without one."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from backends.servers import HttpServer, reply
@@ -8,26 +10,15 @@ from figures import note
 
 from real.compare import differences, wanted_in
 from real.homes import LIVE_STORIES, STORIES, Past, copy_stories, live_through
-from real.installing import Unavailable
-from real.jaeger import MICROSECOND_NS, Jaeger, ask, find, same, spans_in
+from real.jaeger import MICROSECOND_NS, ask, same, spans_in
 
-CONFIG = """
-[destinations.jaeger]
-type = "otlp"
-endpoint = "{url}"
-query_url = "{query_url}"
-"""
+PAGE = Path(__file__).parents[2] / "docs" / "jaeger.md"
 
 
-@pytest.fixture
-def jaeger(tmp_path_factory):
-    """Return a running, empty Jaeger."""
-    try:
-        binary = find()
-    except Unavailable as reason:
-        pytest.skip(f"Jaeger cannot be built here: {reason}")
-    with Jaeger(binary, tmp_path_factory.mktemp("jaeger")) as server:
-        yield server
+def configuration(jaeger):
+    """Return the configuration that docs/jaeger.md shows, with the addresses of this Jaeger."""
+    [text] = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return text.replace("http://localhost:4318", jaeger.url).replace("http://localhost:16686", jaeger.query_url)
 
 
 def found(wanted, seen):
@@ -53,7 +44,7 @@ def test_backfill_arrives_in_jaeger_once_and_verify_finds_it(jaeger, tmp_path):
     A Jaeger that was restarted is empty: `verify` finds that, and `--repair` sends everything again.
     """
     past = Past(tmp_path, {})
-    past.configure(CONFIG.format(url=jaeger.url, query_url=jaeger.query_url))
+    past.configure(configuration(jaeger))
     copy_stories(STORIES, past.projects)
     wanted = wanted_in(past.projects, past.env)
 
@@ -63,7 +54,9 @@ def test_backfill_arrives_in_jaeger_once_and_verify_finds_it(jaeger, tmp_path):
     assert found(wanted, jaeger.wait_for(wanted.values())) == []
     assert jaeger.warnings(wanted.values()) == set()
     assert past.turnspan("verify")["is_complete"]
+    assert past.turnspan("verify")["destinations"]["jaeger"]["doubled_spans"] == 0
     jaeger.restart()
+    assert past.run("verify").returncode == 1
     past.turnspan("verify", "--repair")
     assert found(wanted, jaeger.wait_for(wanted.values())) == []
     assert jaeger.warnings(wanted.values()) == set()

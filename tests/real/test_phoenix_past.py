@@ -1,6 +1,8 @@
 """A backfill of all stories to a real Phoenix, and what its pages then show."""
 
+import re
 from collections import Counter, defaultdict
+from pathlib import Path
 
 import pytest
 from figures import note
@@ -13,12 +15,13 @@ pytestmark = pytest.mark.slow
 MICROSECOND_NS = 1_000  # the precision of Phoenix
 PROJECT = "turnspan-b4c9"
 LATER = "two-terminals"  # a story that is exported after the others
-CONFIG = """
-[destinations.phoenix]
-type = "otlp"
-endpoint = "{url}"
-headers = {{ "x-project-name" = "{project}" }}
-"""
+PAGE = Path(__file__).parents[2] / "docs" / "phoenix.md"
+
+
+def configuration(phoenix):
+    """Return the configuration that docs/phoenix.md shows, with the address of this Phoenix and another project."""
+    [text] = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return text.replace("http://localhost:6006", phoenix.url).replace('"claude-code"', f'"{PROJECT}"')
 
 
 class Filled:
@@ -27,7 +30,7 @@ class Filled:
     def __init__(self, phoenix, base):
         self.phoenix = phoenix
         self.past = Past(base, {})
-        self.past.configure(CONFIG.format(url=phoenix.url, project=PROJECT))
+        self.past.configure(configuration(phoenix))
         copy_stories([name for name in STORIES if name != LATER], self.past.projects)
         self.sent = self.past.turnspan("backfill")
 

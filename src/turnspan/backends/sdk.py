@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from turnspan.backends import Answer, Finding, Outcome, Probe, Verdict
 from turnspan.backends.genai import GenAI
+from turnspan.backends.naming import REMOTE_FLAGS
 from turnspan.backends.otlp import OtlpBackend
 from turnspan.backends.settings import COMMON, Settings
 from turnspan.errors import ConfigError
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-    from opentelemetry.trace import SpanContext
+    from opentelemetry.trace import Link, SpanContext
     from opentelemetry.util.types import AttributeValue
 
 KNOWN = COMMON | {"exporter"}
@@ -135,7 +136,7 @@ def readable_spans(body: bytes) -> Iterator[ReadableSpan]:
 
 def _readable_span(span: Span, resource: Resource, scope: InstrumentationScope) -> ReadableSpan:
     from opentelemetry.sdk.trace import ReadableSpan  # noqa: PLC0415
-    from opentelemetry.trace import Link, SpanKind, Status, StatusCode  # noqa: PLC0415
+    from opentelemetry.trace import SpanKind, Status, StatusCode  # noqa: PLC0415
 
     return ReadableSpan(
         name=span.name,
@@ -143,7 +144,7 @@ def _readable_span(span: Span, resource: Resource, scope: InstrumentationScope) 
         parent=_context(span.trace_id, span.parent_span_id) if span.parent_span_id else None,
         resource=resource,
         attributes=_attributes(span.attributes),
-        links=[Link(_context(link.trace_id, link.span_id), _attributes(link.attributes)) for link in span.links],
+        links=[_link(link) for link in span.links],
         kind=SpanKind(span.kind - 1),  # OTLP counts from 1
         status=Status(StatusCode(span.status.code), span.status.message or None),
         start_time=span.start_time_unix_nano,
@@ -152,11 +153,18 @@ def _readable_span(span: Span, resource: Resource, scope: InstrumentationScope) 
     )
 
 
-def _context(trace_id: bytes, span_id: bytes) -> SpanContext:
+def _link(link: Span.Link) -> Link:
+    from opentelemetry.trace import Link  # noqa: PLC0415
+
+    context = _context(link.trace_id, link.span_id, is_remote=link.flags == REMOTE_FLAGS)
+    return Link(context, _attributes(link.attributes))
+
+
+def _context(trace_id: bytes, span_id: bytes, *, is_remote: bool = False) -> SpanContext:
     from opentelemetry.trace import SpanContext, TraceFlags  # noqa: PLC0415
 
     flags = TraceFlags(TraceFlags.SAMPLED)
-    return SpanContext(int.from_bytes(trace_id), int.from_bytes(span_id), is_remote=False, trace_flags=flags)
+    return SpanContext(int.from_bytes(trace_id), int.from_bytes(span_id), is_remote=is_remote, trace_flags=flags)
 
 
 def _attributes(pairs: Iterable[KeyValue]) -> dict[str, AttributeValue]:

@@ -4,6 +4,8 @@ Rules:
 
 - A value that does not follow the specification counts as none: lower-case hexadecimal, no id of zeros, no version ff,
   nothing behind the flags in version 00.
+- It is read when a client starts (SessionStart). In other hooks it may be a span of the client's own tracing, which
+  2.1.325 passes on.
 - Another program may resume the session: a `Caller` is known since a time, and a turn belongs to the one that was known
   when it ended. The list is part of the checkpoint, with the setting of that time: the same turn gives the same bytes.
 - Span ids stay derived from the transcript. As a link, the caller is one more link of the root. As the parent, the

@@ -281,21 +281,15 @@ class OnDisk:
         save(self._home, checkpoint)
 
 
-def note_caller(
-    home: Path, session: SessionFile, traceparent: str, *, at_s: float, is_start: bool, is_parent: bool
-) -> str:
-    """Remember the caller that an event has in its environment; return the name of a corrupt checkpoint's copy.
-
-    Of a session without a checkpoint the first event counts from the beginning, unless it is the start of a client.
-    """
+def note_caller(home: Path, session: SessionFile, traceparent: str, *, at_s: float, is_parent: bool) -> str:
+    """Remember the caller of a client that was started; return the new name of a checkpoint that was corrupt."""
     ids = parsed(traceparent)
     if ids is None and not known(home, session.session_id).callers:
         return ""
     loaded = load(home, session.session_id)
     checkpoint = loaded.checkpoint
-    is_first = not is_start and not checkpoint.destinations and not checkpoint.callers
     trace_id, span_id = ids or ("", "")
-    since_ns = 0 if is_first else max(0, int(at_s * 1e9))
+    since_ns = max(0, int(at_s * 1e9))
     caller = Caller(since_ns=since_ns, trace_id=trace_id, span_id=span_id, is_parent=is_parent and ids is not None)
     callers = noted(checkpoint.callers, caller)
     if callers != checkpoint.callers:

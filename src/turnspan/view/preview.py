@@ -60,8 +60,8 @@ class Preview:
         self._name = destination.name
         self._policy = target.mask
         known = state.peek(config.home, session.session_id) if is_safe_id(session.session_id) else None
-        self._is_off = known is not None and known.is_off
         self._callers = known.callers if known is not None else ()
+        self._is_off = known is not None and known.is_off
         self._copied = self._repeated = self._warmups = 0
 
     @property
