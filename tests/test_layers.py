@@ -74,7 +74,18 @@ ONLY_IN = {
     "pygments": ("view.content",),
 }
 # Slow to import: a worker that handles one event does not load them.
-HEAVY = {"click", "rich", "opentelemetry", "grpc", "langfuse", "requests", "httpx", "asyncio", "markdown_it", "pygments"}
+HEAVY = {
+    "click",
+    "rich",
+    "opentelemetry",
+    "grpc",
+    "langfuse",
+    "requests",
+    "httpx",
+    "asyncio",
+    "markdown_it",
+    "pygments",
+}
 
 
 @cache
