@@ -586,7 +586,7 @@ def test_a_shared_file_and_a_temporary_interpreter_are_reported(place):
     runtime = Runtime(Path("/home/me/.cache/uv/archive-v0/x/bin/python"), Path("/opt"), None, "linux")
     said = place.plan(Scope.PROJECT, runtime=runtime).notices
     assert any("--scope local" in sentence for sentence in said)
-    assert any("uv tool install turnspan" in sentence for sentence in said)
+    assert any("uv tool install ." in sentence for sentence in said)
 
 
 def test_the_paths_of_policies():
