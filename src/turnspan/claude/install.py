@@ -266,7 +266,7 @@ def _remarks(scope: Scope, path: Path, runtime: Runtime, client: tuple[int, ...]
     if scope is Scope.PROJECT:
         yield f"{path} is often shared with others, but the hook contains paths of this machine; use --scope local"
     if _PASSING.search(str(runtime.python)):
-        yield f"{runtime.python} is in a temporary cache; run `uv tool install .` in a clone for a permanent installation"
+        yield f"{runtime.python} is in a temporary cache; run `uv tool install .` in a clone to keep it"
     left_out = [event for event in EVENTS if event not in known_events(client)]
     if left_out:
         version = ".".join(map(str, client or ()))
