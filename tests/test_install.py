@@ -1111,6 +1111,18 @@ def test_purge_asks_and_without_a_terminal_needs_yes(place, monkeypatch):
     assert not (place.claude / "turnspan").exists()
 
 
+@pytest.mark.parametrize("options", [[], ["--purge", "--yes"]], ids=["", "purge"])
+def test_uninstall_in_the_home_directory(place, monkeypatch, options):
+    """There the project's settings are the user's own file, which is changed once."""
+    original = place.write({"a": 1})
+    place.project = place.claude.parent
+    run(place, monkeypatch, "install")
+    said = run(place, monkeypatch, "uninstall", *options)
+    assert said.exit_code == 0, said.output
+    assert said.stdout.count("is no longer registered") == 1
+    assert place.path().read_bytes() == original
+
+
 def test_purge_deletes_a_link_and_not_its_target(place, monkeypatch, tmp_path):
     """A config.toml that is a link into a dotfiles repository is the user's own file."""
     own = tmp_path / "dotfiles.toml"

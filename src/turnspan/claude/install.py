@@ -51,7 +51,7 @@ from turnspan.hook import HOOK_CODE, HOOK_OPTIONS, PACKAGE_ROOT
 from turnspan.transcript.turns import version_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from turnspan.claude.settings_json import Hook
 
@@ -197,11 +197,10 @@ def plan_uninstall(scope: Scope, *, env: Mapping[str, str], project: Path) -> Pl
     return _plan_removal(scope, settings_path(scope, env, project), env)
 
 
-def plan_recorded(env: Mapping[str, str], known: Collection[Path]) -> Iterator[Plan]:
-    """Plan the removal from all files in which `install` was run, other projects' too, except those already known."""
+def plan_recorded(env: Mapping[str, str]) -> Iterator[Plan]:
+    """Plan the removal from every file in which `install` was run, in any project."""
     for path in recorded_files(private_files.turnspan_home(env)):
-        if path not in known:
-            yield _plan_removal(Scope.LOCAL if path.name == "settings.local.json" else Scope.PROJECT, path, env)
+        yield _plan_removal(Scope.LOCAL if path.name == "settings.local.json" else Scope.PROJECT, path, env)
 
 
 def _plan_removal(scope: Scope, path: Path, env: Mapping[str, str]) -> Plan:
