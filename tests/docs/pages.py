@@ -23,11 +23,13 @@ REASONS = {
     "not run: pipx is not installed": "only uv is tested; both install the same wheel",
     "not run: needs a newer version": "there is none yet",
 }
-# Commands of pages about servers: `tests/real` runs those servers, not by these commands.
-SERVERS = {
+# Commands that need a server or another program: other tests run what they show.
+ELSEWHERE = {
     "docker": "there is no Docker where the tests run; tests/real builds Jaeger and a collector from source",
     "pip install arize-phoenix": "tests/real installs Phoenix",
     "phoenix serve": "tests/real starts Phoenix",
+    "sqlite3 ": "the program may not be installed; the tests of the index run its queries",
+    "datasette": "needs datasette; the tests of the index run its queries",
     "pytest": "runs the tests themselves",
     "python -m pytest": "runs the tests themselves",
     "TURNSPAN_FAULTS=": "runs the tests themselves",
@@ -51,8 +53,8 @@ class Block:
         return self.mark.startswith("slow")
 
     @property
-    def is_for_a_server(self) -> bool:
-        return any(line.strip().startswith(tuple(SERVERS)) for line in self.text.splitlines())
+    def runs_elsewhere(self) -> bool:
+        return any(line.strip().startswith(tuple(ELSEWHERE)) for line in self.text.splitlines())
 
 
 def blocks(page: Path, language: str) -> list[Block]:
