@@ -638,7 +638,7 @@ def test_closed_streams_are_not_an_error(projects):
 def test_the_picture_in_the_readme_is_what_show_prints(turnspan, monkeypatch):
     """The example in the README is real output of the command below it."""
     root = Path(__file__).parent.parent
-    picture = (root / "README.md").read_text().split("```\n")[1]
+    picture = re.search(r"^```\n(● .*?)^```$", (root / "README.md").read_text(), re.DOTALL | re.MULTILINE)[1]
     (path,) = (root / "fixtures" / "agents-nested").glob("projects/*/*.jsonl")
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("TZ", "UTC")

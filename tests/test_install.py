@@ -586,7 +586,7 @@ def test_a_shared_file_and_a_temporary_interpreter_are_reported(place):
     runtime = Runtime(Path("/home/me/.cache/uv/archive-v0/x/bin/python"), Path("/opt"), None, "linux")
     said = place.plan(Scope.PROJECT, runtime=runtime).notices
     assert any("--scope local" in sentence for sentence in said)
-    assert any("uv tool install turnspan" in sentence for sentence in said)
+    assert any("uv tool install ." in sentence for sentence in said)
 
 
 def test_the_paths_of_policies():
@@ -1109,6 +1109,18 @@ def test_purge_asks_and_without_a_terminal_needs_yes(place, monkeypatch):
     screen, code = talk(place, [("delete these files?", "y")], "uninstall", "--purge")
     assert code == 0, screen
     assert not (place.claude / "turnspan").exists()
+
+
+@pytest.mark.parametrize("options", [[], ["--purge", "--yes"]], ids=["", "purge"])
+def test_uninstall_in_the_home_directory(place, monkeypatch, options):
+    """There the project's settings are the user's own file, which is changed once."""
+    original = place.write({"a": 1})
+    place.project = place.claude.parent
+    run(place, monkeypatch, "install")
+    said = run(place, monkeypatch, "uninstall", *options)
+    assert said.exit_code == 0, said.output
+    assert said.stdout.count("is no longer registered") == 1
+    assert place.path().read_bytes() == original
 
 
 def test_purge_deletes_a_link_and_not_its_target(place, monkeypatch, tmp_path):

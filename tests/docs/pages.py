@@ -23,11 +23,13 @@ REASONS = {
     "not run: pipx is not installed": "only uv is tested; both install the same wheel",
     "not run: needs a newer version": "there is none yet",
 }
-# Commands of pages about servers: `tests/real` runs those servers, not by these commands.
-SERVERS = {
+# Commands that need a server or another program: other tests run what they show.
+ELSEWHERE = {
     "docker": "there is no Docker where the tests run; tests/real builds Jaeger and a collector from source",
     "pip install arize-phoenix": "tests/real installs Phoenix",
     "phoenix serve": "tests/real starts Phoenix",
+    "sqlite3 ": "the program may not be installed; the tests of the index run its queries",
+    "datasette": "needs datasette; the tests of the index run its queries",
     "pytest": "runs the tests themselves",
     "python -m pytest": "runs the tests themselves",
     "TURNSPAN_FAULTS=": "runs the tests themselves",
@@ -51,8 +53,8 @@ class Block:
         return self.mark.startswith("slow")
 
     @property
-    def is_for_a_server(self) -> bool:
-        return any(line.strip().startswith(tuple(SERVERS)) for line in self.text.splitlines())
+    def runs_elsewhere(self) -> bool:
+        return any(line.strip().startswith(tuple(ELSEWHERE)) for line in self.text.splitlines())
 
 
 def blocks(page: Path, language: str) -> list[Block]:
@@ -74,22 +76,28 @@ class Computer:
             directory.mkdir()
         for name in ("hooks", "fixtures"):
             (self.clone / name).symlink_to(ROOT / name)
-        for name in ("turnspan", "claude"):
-            program = self.programs / name
-            program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I "{HERE / f"fake_{name}.py"}" "$@"\n')
-            program.chmod(0o755)
+        python = f'exec "{sys.executable}"'
+        serve, claude = HERE / "serve.py", HERE / "fake_claude.py"
+        scripts = {
+            # A command that serves a page until Ctrl-C is stopped when its URL is printed.
+            "turnspan": f'case $1 in view|demo) {python} -I "{serve}" "$@";; *) {python} -m turnspan "$@";; esac',
+            "claude": f'{python} -I "{claude}" "$@"',
+        }
+        for name, script in scripts.items():
+            (self.programs / name).write_text(f"#!/bin/sh\n{script}\n")
+            (self.programs / name).chmod(0o755)
         (self.programs / "python3").symlink_to(sys.executable)
         self.env = {
             "PATH": f"{self.programs}:/usr/bin:/bin", "HOME": str(self.home), "LANG": "C.UTF-8",
             "COLLECTOR_URL": collector,
         }  # fmt: skip
 
-    def run(self, commands: list[str]) -> str:
+    def run(self, commands: list[str], timeout_s: float = 120) -> str:
         """Run the blocks of a page in one shell, in the clone; return what they print."""
         script = "set -eu\n" + "".join(f"cat <<'~~'\n$ {text}\n~~\n{text}\n" for text in map(str.strip, commands))
         done = subprocess.run(
             ["bash", "-c", script], env=self.env, cwd=self.clone, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, check=False, timeout=120,
+            stderr=subprocess.STDOUT, text=True, check=False, timeout=timeout_s,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout
         return done.stdout

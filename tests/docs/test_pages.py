@@ -11,7 +11,7 @@ import tomllib
 
 import pytest
 import yaml
-from pages import PAGES, REASONS, ROOT, SERVERS, Computer, blocks
+from pages import ELSEWHERE, PAGES, REASONS, ROOT, Computer, blocks
 
 from turnspan import api
 from turnspan.settings.config import load_config
@@ -78,8 +78,8 @@ def test_blocks_that_are_not_run_have_a_reason(page):
         if block.mark:
             assert block.mark.startswith(tuple(REASONS)), block.mark
         elif page.name not in {*WITH_COMMANDS, *NOT_OURS}:
-            assert block.is_for_a_server, f"{page.name}: add the page to WITH_COMMANDS, or say why not: {block.text}"
-    assert all(SERVERS.values())
+            assert block.runs_elsewhere, f"{page.name}: add the page to WITH_COMMANDS, or say why not: {block.text}"
+    assert all(ELSEWHERE.values())
     assert all(REASONS.values())
 
 

@@ -51,7 +51,7 @@ from turnspan.hook import HOOK_CODE, HOOK_OPTIONS, PACKAGE_ROOT
 from turnspan.transcript.turns import version_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from turnspan.claude.settings_json import Hook
 
@@ -197,11 +197,10 @@ def plan_uninstall(scope: Scope, *, env: Mapping[str, str], project: Path) -> Pl
     return _plan_removal(scope, settings_path(scope, env, project), env)
 
 
-def plan_recorded(env: Mapping[str, str], known: Collection[Path]) -> Iterator[Plan]:
-    """Plan the removal from all files in which `install` was run, other projects' too, except those already known."""
+def plan_recorded(env: Mapping[str, str]) -> Iterator[Plan]:
+    """Plan the removal from every file in which `install` was run, in any project."""
     for path in recorded_files(private_files.turnspan_home(env)):
-        if path not in known:
-            yield _plan_removal(Scope.LOCAL if path.name == "settings.local.json" else Scope.PROJECT, path, env)
+        yield _plan_removal(Scope.LOCAL if path.name == "settings.local.json" else Scope.PROJECT, path, env)
 
 
 def _plan_removal(scope: Scope, path: Path, env: Mapping[str, str]) -> Plan:
@@ -266,7 +265,7 @@ def _remarks(scope: Scope, path: Path, runtime: Runtime, client: tuple[int, ...]
     if scope is Scope.PROJECT:
         yield f"{path} is often shared with others, but the hook contains paths of this machine; use --scope local"
     if _PASSING.search(str(runtime.python)):
-        yield f"{runtime.python} is in a temporary cache; use `uv tool install turnspan` for a permanent installation"
+        yield f"{runtime.python} is in a temporary cache; run `uv tool install .` in a clone to keep it"
     left_out = [event for event in EVENTS if event not in known_events(client)]
     if left_out:
         version = ".".join(map(str, client or ()))

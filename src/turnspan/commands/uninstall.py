@@ -76,21 +76,23 @@ def _plans(
     """Return the changes of the settings files, and why some of these files cannot be changed."""
     from turnspan.claude.install import Scope, plan_recorded, plan_uninstall
 
-    plans: list[Plan] = []
+    plans: dict[Path, Plan] = {}  # by file: in the home directory the project's settings are the user's own
     unreadable: list[str] = []
     for name in reversed(SCOPES) if scope is None else (scope,):  # the last installed first
         try:
-            plans.append(plan_uninstall(Scope(name), env=env, project=project))
+            plan = plan_uninstall(Scope(name), env=env, project=project)
+            plans.setdefault(plan.file.target, plan)
         except ConfigError as error:
             if scope is not None:
                 raise
             unreadable.append(str(error))
     if is_everywhere:
         try:
-            plans += plan_recorded(env, [plan.file.path for plan in plans])
+            for plan in plan_recorded(env):
+                plans.setdefault(plan.file.target, plan)
         except ConfigError as error:
             unreadable.append(str(error))
-    return plans, unreadable
+    return list(plans.values()), unreadable
 
 
 def _apply(plans: Sequence[Plan]) -> None:

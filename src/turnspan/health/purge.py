@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -78,8 +80,13 @@ def _trace_files(directory: Path) -> list[Path]:
 
 
 def _size(path: Path) -> int:
-    files = [path] if not path.is_dir() or path.is_symlink() else [each for each in path.rglob("*") if each.is_file()]
-    return sum(each.lstat().st_size for each in files)
+    files = [path] if not path.is_dir() or path.is_symlink() else path.rglob("*")
+    total = 0
+    for each in files:
+        with suppress(FileNotFoundError):  # deleted meanwhile
+            found = each.lstat()
+            total += 0 if stat.S_ISDIR(found.st_mode) else found.st_size
+    return total
 
 
 def _delete(path: Path) -> None:

@@ -2,8 +2,8 @@
 
 Rules:
 
-- This is the only table. `turnspan config --table` prints it, docs/configuration.md shows it, `turnspan install` asks by
-  it, and the backends read names, defaults and ranges from it.
+- This is the only table. `turnspan config --table` prints it, docs/configuration.md shows it, `turnspan install` asks
+  by it, and the backends read names, defaults and ranges from it.
 - An invalid value is reported together with the allowed ones, and the most restrictive value is used until it is
   fixed: a mistyped privacy setting must not export more.
 - A value that may be a credential is never part of a message.
