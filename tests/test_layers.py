@@ -47,7 +47,7 @@ MAY_IMPORT = {
         "backends", "claude", "delivery", "errors", "hook_event", "log", "private_files", "settings", "ship", "source",
         "terminal", "trace", "unsent", "worker",
     },
-    "view": {"delivery", "errors", "secrets", "settings", "source", "terminal", "trace"},
+    "view": {"delivery", "errors", "secrets", "settings", "source", "terminal", "trace", "unsent"},
     "health": {
         "backends", "bulk", "claude", "delivery", "errors", "hook", "log", "private_files", "settings", "source",
         "terminal", "trace", "transcript", "unsent",

@@ -5,13 +5,15 @@ A title is often the first words of a prompt, so it is masked like everything th
 
 from __future__ import annotations
 
+import time
 from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from turnspan import unsent
 from turnspan.delivery import state
-from turnspan.delivery.destinations import identity_of, prices_of
+from turnspan.delivery.destinations import Target, identity_of, prices_of
 from turnspan.delivery.policy import is_switched_off, rules_of
 from turnspan.errors import StateError, TranscriptError
 from turnspan.secrets.replace import mask
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from turnspan.settings.config import Config
+    from turnspan.source.sessions import SessionFile
     from turnspan.view.sessions_table import Summary
 
 
@@ -48,10 +51,22 @@ def overview(
             checkpoint = state.known(config.home, session.session_id)
             is_off = checkpoint.is_off or is_switched_off(config, summary.project)
             sent = "off" if is_off else _sent(checkpoint, identities, summary.tally.turns)
-        except StateError as error:
+            if sent == "all" and _is_something_unsent(session, checkpoint, config):
+                sent = f"{max(0, summary.tally.turns - 1)}/{summary.tally.turns}"
+        except (StateError, TranscriptError) as error:
             unread[session.session_id] = str(error)
             sent = "?"
         yield msgspec.structs.replace(summary, title=mask(summary.title, rules=rules).text), sent
+
+
+def _is_something_unsent(session: SessionFile, checkpoint: state.Checkpoint, config: Config) -> bool:
+    """Return whether a destination lacks something, though it has as many turns: the file was rewritten."""
+    targets = [Target(destination, config) for destination in config.destinations]
+    return any(
+        unsent.may_have_more(session, checkpoint, target.identity)
+        and unsent.has_unsent(session, target, time.time_ns())
+        for target in targets
+    )
 
 
 def _sent(checkpoint: state.Checkpoint, identities: Sequence[str], turns: int) -> str:

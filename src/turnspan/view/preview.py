@@ -14,6 +14,7 @@ import msgspec
 
 from turnspan.delivery import state
 from turnspan.delivery.destinations import Target
+from turnspan.errors import StateError
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
 from turnspan.source.sessions import is_safe_id
@@ -46,7 +47,11 @@ class Preview:
         self._reading = Reading(session, self.place, Ending(is_over=True), target.prices)
         self._name = destination.name
         self._policy = target.mask
-        known = state.peek(config.home, session.session_id) if is_safe_id(session.session_id) else None
+        known, self._why_unknown = None, ""
+        try:
+            known = state.peek(config.home, session.session_id) if is_safe_id(session.session_id) else None
+        except StateError as error:
+            self._why_unknown = str(error)
         self._is_off = known is not None and known.is_off
         self._copied = self._repeated = self._warmups = 0
 
@@ -70,6 +75,8 @@ class Preview:
         """Yield a sentence for each reason why the export is not what the transcript has."""
         if self._is_off:
             yield "this session is disabled: it is not exported"
+        if self._why_unknown:
+            yield f"whether this session is disabled is unknown: {self._why_unknown}"
         noticed = self._reading.anomalies
         if self._copied:
             yield f"not shown: {count(self._copied, 'turn')} copied from other sessions, where they are shown"
