@@ -230,6 +230,7 @@ def test_a_file_without_read_permission_is_an_error(turnspan, tmp_path):
 def test_an_agents_own_file_leads_to_its_session(turnspan):
     """A subagent's transcript is shown with its session, not alone."""
     writer = two_turns()
+    writer.save(turnspan.projects / "-p")
     agent = agent_writer(writer, "a1b2")
     agent.turn("look", "Seen.")
     path = save_agent(agent, turnspan.projects / "-p", "a1b2")

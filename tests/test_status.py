@@ -438,6 +438,28 @@ def test_sessions_say_how_much_was_sent(turnspan):
     assert re.search(r"bbbb0000 .* 2/3  loom", turnspan("sessions")[1])
 
 
+def test_a_session_whose_file_was_rewritten_is_not_sent_completely(turnspan):
+    """As many turns were sent as the file has now, but not these."""
+    place = turnspan.place
+    writer, path = place.session(turns=2, tag="old")
+    place.ship(path)
+    place.session(turns=1, tag="new", session=writer.session)
+    assert json.loads(turnspan("sessions", "--json")[1])["sent"] == "0/1"
+
+
+def test_show_works_if_the_state_of_a_session_cannot_be_read(turnspan):
+    """A state file that is a symlink is not followed: whether the session is disabled is unknown, and `show` says so."""
+    writer, path = turnspan.place.session()
+    turnspan.place.ship(path)
+    stored = state.state_path(turnspan.place.home, writer.session)
+    stored.rename(stored.with_name("elsewhere"))
+    stored.symlink_to(stored.with_name("elsewhere"))
+    code, out, err = turnspan("show", writer.session)
+    assert code == 0
+    assert "Turn 1" in out
+    assert "is unknown" in err
+
+
 def test_a_session_that_only_one_of_two_destinations_has(turnspan):
     """The one that has the least counts."""
     _, path = turnspan.place.session()

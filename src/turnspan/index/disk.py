@@ -17,8 +17,8 @@ import msgspec
 
 from turnspan import lazy
 from turnspan.errors import TranscriptError
-from turnspan.source.scan import ends
-from turnspan.source.sessions import is_safe_id, session_of
+from turnspan.source.scan import ends, stamp_of
+from turnspan.source.sessions import is_safe_id, lost_sessions, session_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -170,9 +170,13 @@ def _in_project(
             found.flat[path] = stamp, session_id
             flat.setdefault(session_id, {})[stem] = stamp
         else:
-            known = known_ids.get(path)
-            session_id = known[0] if known is not None and known[1] == stamp else _id_of(path, stem)
+            before = known_ids.get(path)
+            session_id = before[0] if before is not None and before[1] == stamp else _id_of(path, stem)
             transcripts.append(Transcript(session_id, path, name, stamp))
+    known = {transcript.session_id for transcript in transcripts}
+    if not flat.keys() | directory.agents.keys() <= known | {""}:
+        for lost in lost_sessions(Path(directory.path), known):
+            transcripts.append(Transcript(lost.session_id, str(lost.path), name, stamp_of(str(lost.path))))
     for transcript in transcripts:
         session_id = transcript.session_id
         transcript.agents = {**flat.get(session_id, {}), **directory.agents.get(session_id, {})}
@@ -227,9 +231,10 @@ def _agents(directory: str) -> dict[str, Stamp]:
 
 def _each_once(found: list[Transcript]) -> Iterator[Transcript]:
     """Yield one file for each session: the longest, and of equals the one named after the session."""
-    once: dict[str, tuple[tuple[int, bool], Transcript]] = {}
+    once: dict[str, tuple[tuple[bool, int, bool], Transcript]] = {}
     for each in found:
-        rank = each.stamp[0], each.path.endswith(f"{os.sep}{each.session_id}.jsonl")
+        is_own = not each.path.rpartition(os.sep)[2].startswith("agent-")  # or a subagent's, whose session is missing
+        rank = is_own, each.stamp[0], each.path.endswith(f"{os.sep}{each.session_id}.jsonl")
         if each.session_id not in once or once[each.session_id][0] < rank:
             once[each.session_id] = rank, each
     return (each for _, each in once.values())

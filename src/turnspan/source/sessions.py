@@ -190,14 +190,14 @@ def all_sessions(projects: Path, unread: dict[str, str] | None = None) -> Iterat
         try:
             found = [session_of(session.path) for session in sessions_in(projects / name)]
             yield from found
-            yield from _lost_sessions(projects / name, {session.session_id for session in found})
+            yield from lost_sessions(projects / name, {session.session_id for session in found})
         except TranscriptError as error:
             if unread is None:
                 raise
             unread[name] = str(error)
 
 
-def _lost_sessions(directory: Path, known: set[str]) -> Iterator[SessionFile]:
+def lost_sessions(directory: Path, known: set[str]) -> Iterator[SessionFile]:
     """Yield the sessions of a project of which only the files of subagents are left."""
     try:
         others = _listed(directory).others

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
-from turnspan.delivery.destinations import identity_of
+from turnspan import unsent
+from turnspan.delivery import state
+from turnspan.delivery.destinations import Target, identity_of
+from turnspan.errors import StateError, TranscriptError
 from turnspan.index import Filter, Scope, list_sessions, opened
+from turnspan.source.sessions import SessionFile
 from turnspan.view.sessions_table import Summary
 
 if TYPE_CHECKING:
@@ -40,7 +45,24 @@ def overview(
     for row in sorted(rows, key=lambda row: row.last_row_ns, reverse=True):
         if row.why_unknown:
             unread[row.session_id] = row.why_unknown
-        yield _summary(row), sent_of(row, identities, is_enabled=config.is_enabled)
+        sent = sent_of(row, identities, is_enabled=config.is_enabled)
+        if sent == "all" and _is_something_unsent(SessionFile(row.session_id, row.path), config):
+            sent = f"{max(0, row.tally.turns - 1)}/{row.tally.turns}"
+        yield _summary(row), sent
+
+
+def _is_something_unsent(session: SessionFile, config: Config) -> bool:
+    """Return whether a destination lacks something, though it has as many turns: the file was rewritten."""
+    try:
+        checkpoint = state.known(config.home, session.session_id)
+        targets = [Target(destination, config) for destination in config.destinations]
+        return any(
+            unsent.may_have_more(session, checkpoint, target.identity)
+            and unsent.has_unsent(session, target, time.time_ns())
+            for target in targets
+        )
+    except (StateError, TranscriptError):
+        return False
 
 
 def _summary(row: SessionRow) -> Summary:

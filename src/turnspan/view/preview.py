@@ -15,6 +15,7 @@ import msgspec
 from turnspan.delivery import state
 from turnspan.delivery.callers import called
 from turnspan.delivery.destinations import Target
+from turnspan.errors import StateError
 from turnspan.index import Scope, is_stored, opened
 from turnspan.index.seek import spots_of
 from turnspan.source.progress import Ending, Progress
@@ -59,7 +60,11 @@ class Preview:
         self._reading = Reading(session, self.place, ending, target.prices)
         self._name = destination.name
         self._policy = target.mask
-        known = state.peek(config.home, session.session_id) if is_safe_id(session.session_id) else None
+        known, self._why_unknown = None, ""
+        try:
+            known = state.peek(config.home, session.session_id) if is_safe_id(session.session_id) else None
+        except StateError as error:
+            self._why_unknown = str(error)
         self._callers = known.callers if known is not None else ()
         self._is_off = known is not None and known.is_off
         self._copied = self._repeated = self._warmups = 0
@@ -99,6 +104,8 @@ class Preview:
         """Yield a sentence for each reason why the export is not what the transcript has."""
         if self._is_off:
             yield "this session is disabled: it is not exported"
+        if self._why_unknown:
+            yield f"whether this session is disabled is unknown: {self._why_unknown}"
         noticed = self._reading.anomalies
         if self._copied:
             yield f"not shown: {count(self._copied, 'turn')} copied from other sessions, where they are shown"
