@@ -52,12 +52,13 @@ MAY_IMPORT = {
     "view": {
         "delivery", "errors", "index", "private_files", "secrets", "settings", "source", "terminal", "trace", "unsent",
     },
+    "demo": set(),
     "health": {
         "backends", "bulk", "claude", "delivery", "errors", "hook", "index", "log", "private_files", "settings",
         "source", "terminal", "trace", "transcript", "unsent",
     },
     "commands": {
-        "backends", "bulk", "claude", "delivery", "errors", "health", "hook", "index", "private_files", "settings",
+        "backends", "bulk", "claude", "delivery", "demo", "errors", "health", "hook", "index", "private_files", "settings",
         "source", "terminal", "trace", "view",
     },
     "cli": {"commands", "errors"},

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # The order and the headings of `turnspan --help`.
 SECTIONS: Final = {
-    "View": ("show", "sessions", "view", "stats", "search"),
+    "View": ("demo", "show", "sessions", "view", "stats", "search", "export"),
     "Setup": ("install", "uninstall", "config"),
     "Export": ("backfill", "verify", "retention", "forget"),
     "Diagnose": ("status", "doctor"),

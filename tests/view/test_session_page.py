@@ -99,8 +99,8 @@ def test_the_waterfall_has_an_axis_and_a_critical_path(tmp_path, page):
         (turn, *_) = turns_of(viewer)
         spans = spans_of(viewer, turn)
         page.open(viewer, f"#/s/{SESSION}/t/{turn['trace']}", MANY % ".rows .span" + f" === {len(spans) - 1}")
-        assert page.texts(".tick")[0] == "0ms"
-        assert len(page.texts(".tick")) >= 3
+        assert page.texts(".axis-tick")[0] == "0ms"
+        assert len(page.texts(".axis-tick")) >= 3
         critical = {span["id"] for span in spans if span["is_critical"]}
         marked = page.value(
             "JSON.stringify([...document.querySelectorAll('.critical[data-span]')].map(e => e.dataset.span))"
@@ -286,6 +286,16 @@ def test_a_span_links_to_the_same_trace_elsewhere(tmp_path, page):
         assert page.text(".links") == "Open in jaeger ↗"
 
 
+def test_a_button_saves_the_session(tmp_path, page):
+    """The links at the top give the exported file."""
+    eventful(tmp_path)
+    with viewing(tmp_path) as viewer:
+        page.open(viewer, f"#/s/{SESSION}", "!!document.querySelector('.actions a')")
+        saved = page.value("fetch(document.querySelector('.actions a').href).then(answer => answer.text())")
+        assert "Fix the tokenizer" in saved
+        assert page.texts(".actions a") == ["Export HTML", "Markdown"]
+
+
 # ---- the conversation
 
 
@@ -393,6 +403,17 @@ def test_the_conversation_grows(tmp_path, page):
         client.answer("a very good answer")
         page.wait("document.querySelector('.talk').innerText.includes('a very good answer')")
         assert page.count(".talk") == 1
+
+
+def test_a_transcript_that_is_replaced_is_loaded_again(tmp_path, page):
+    """If the file becomes another one, the page shows that; a deleted one is reported."""
+    path = made(tmp_path, "one", "two")
+    with viewing(tmp_path) as viewer:
+        page.open(viewer, f"#/s/{SESSION}", MANY % ".turn" + " === 2")
+        made(tmp_path, "something else")
+        page.wait(MANY % ".turn" + " === 1 && document.querySelector('.turn').innerText.includes('something else')")
+        path.unlink()
+        page.has(".trouble")
 
 
 def test_a_hidden_tab_asks_for_nothing(tmp_path, page):

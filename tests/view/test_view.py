@@ -210,6 +210,20 @@ def test_masked_secrets_never_reach_the_page(tmp_path):
     assert json.loads(answers[0].splitlines()[1])["masked"] > 0
 
 
+def test_a_session_is_downloaded_as_one_file(tmp_path):
+    """The page offers the export: what `turnspan export` writes, masked, as a file to save."""
+    made(tmp_path, f"use the key {SECRET} for it")
+    with viewing(tmp_path) as viewer:
+        for form, kind in (("html", "text/html"), ("md", "text/markdown")):
+            status, headers, body = ask(viewer, f"/{viewer.key}/export/{SESSION}.{form}")
+            assert (status, headers["Content-Type"]) == (200, f"{kind}; charset=utf-8")
+            assert headers["Content-Disposition"] == f'attachment; filename="{SESSION[:8]}.{form}"'
+            assert b"[redacted:" in body
+            assert SECRET.encode() not in body
+        for name in (f"{SESSION}.json", SESSION, "nobody.html", "..%2F..%2Fx.html", ".html", ""):
+            assert ask(viewer, f"/{viewer.key}/export/{name}")[0] == 404
+
+
 def test_a_rewritten_file_is_not_taken_for_the_old_one(tmp_path):
     """If the file has changed, opening a turn is an error; another turn is never shown in its place."""
     path = made(tmp_path, "hello", "and then")

@@ -31,6 +31,7 @@ from turnspan.trace.tally import Tally, tally_of
 from turnspan.unsent import known_ending
 from turnspan.view.chat import chat_record
 from turnspan.view.content import sections
+from turnspan.view.export import html, markdown
 from turnspan.view.preview import Preview
 from turnspan.view.spans import span_record, trace_record
 from turnspan.view.tree import Layout, foot_lines, head_of
@@ -208,6 +209,13 @@ class OpenSession:
             paths.append(str(state.state_path(self._config.home, self._session.session_id)))
         stamps = [stamp_of(path) for path in paths]
         return f"{len(stamps)}-{sum(size for size, _ in stamps)}-{max(changed for _, changed in stamps)}"
+
+    def exported(self, form: str) -> Iterator[str]:
+        """The session as one file, HTML or Markdown, in pieces."""
+        require_transcript(self._session.path)
+        preview = Preview(self._session, self._config, self._destination)
+        made = html.pieces if form == "html" else markdown.pieces
+        yield from made(preview.traces(), str(self._session.path), _LAYOUT)
 
     # ---- one turn
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from turnspan.terminal import plain
-from turnspan.trace.model import Kind, Reasoning, Text
+from turnspan.trace.model import Kind
 from turnspan.trace.one_liner import gist_of
-from turnspan.view.content import sections
+from turnspan.view.content import conversation, sections
 from turnspan.view.tree import badges_of, by_parent, figures_of, name_of
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def _blocks(span: Span, below: Below) -> Iterator[Record]:
     children = _as_said(below.get(span.span_id, ()))
     match span.kind:
         case Kind.TURN:
-            yield _said(msgspec.structs.replace(span, output=None, error=None, error_message=""), "prompt")
+            yield _said(conversation(span, has_children=True), "prompt")
             for child in children:
                 yield from _blocks(child, below)
         case Kind.GENERATION:
@@ -72,16 +72,8 @@ def _said(span: Span, what: str) -> Record:
 
 def _words(span: Span) -> Record | None:
     """Return what a response said and thought; its calls are blocks of their own."""
-    messages = span.output if isinstance(span.output, tuple) else ()
-    kept = tuple(
-        msgspec.structs.replace(message, parts=parts)
-        for message in messages
-        if (parts := tuple(part for part in message.parts if isinstance(part, (Text, Reasoning)) and part.text.strip()))
-    )
-    if not kept and span.error is None:
-        return None
-    bare = msgspec.structs.replace(span, input=None, output=kept if span.error is None else None)
-    return {**_said(bare, "answer"), "model": name_of(span), "error": span.error}
+    said = _said(conversation(span), "answer")
+    return {**said, "model": name_of(span), "error": span.error} if said["sections"] else None
 
 
 def _named(span: Span, what: str, *, is_parent: bool) -> Record:

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
+from itertools import chain
 from pathlib import Path
 from socketserver import ThreadingTCPServer
 from typing import TYPE_CHECKING, Final
@@ -45,6 +46,7 @@ _TYPES: Final = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
 }
+_DOWNLOADS: Final = {"html": "text/html; charset=utf-8", "md": "text/markdown; charset=utf-8"}
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -209,6 +211,9 @@ class _Request(BaseHTTPRequestHandler):
 
     def _answer(self, what: str, query: Query) -> None:
         route, _, name = what.partition("/")
+        if route == "export":
+            self._download(name)
+            return
         try:
             records = _ROUTES[route](self.server, name, query) if route in _ROUTES else None
         except TurnspanError as error:
@@ -217,6 +222,23 @@ class _Request(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND)
         else:
             self._stream(records)
+
+    def _download(self, name: str) -> None:
+        """Send a session as one file."""
+        session, _, form = name.rpartition(".")
+        if form not in _DOWNLOADS:
+            self._refuse(HTTPStatus.NOT_FOUND)
+            return
+        try:
+            pieces = self.server.session(session).exported(form)
+            first = next(pieces)
+        except TurnspanError:
+            self._refuse(HTTPStatus.NOT_FOUND)
+            return
+        saved_as = f'attachment; filename="{quote(session[:8], safe="")}.{form}"'
+        self._begin(HTTPStatus.OK, **{"Content-Type": _DOWNLOADS[form], "Content-Disposition": saved_as})
+        for piece in chain((first,), pieces):
+            self.wfile.write(piece.encode("utf-8", "replace"))
 
     def _stream(self, records: Iterable[Record]) -> None:
         """Send each record as one line: the first at once, later ones together with those that soon follow."""

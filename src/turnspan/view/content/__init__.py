@@ -11,6 +11,6 @@ Rules:
 """
 
 from turnspan.view.content.section import Section
-from turnspan.view.content.spans import sections
+from turnspan.view.content.spans import conversation, sections
 
-__all__ = ["Section", "sections"]
+__all__ = ["Section", "conversation", "sections"]

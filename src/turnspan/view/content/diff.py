@@ -64,6 +64,13 @@ def added(text: str, language: str, budget: Budget) -> str:
     return tag("div", "".join(rows), "c-diff c-new")
 
 
+def diff_text(old: str, new: str) -> str:
+    """Return the change of a text as lines with signs."""
+    before, after = clean(old).split("\n") if old else [], clean(new).split("\n") if new else []
+    sides = {" ": before, "-": before, "+": after}
+    return "\n".join(f"{row.sign}{sides[row.sign][row.number]}" for row in _rows(before, after))
+
+
 def _line(row: Row, html: str) -> str:
     return tag("div", _sign(row.sign) + tag("span", html), _SIGNS[row.sign])
 

@@ -39,6 +39,7 @@ _ELEMENTS: Final = {
     "em": "em", "strong": "strong", "s": "s", "table": "table", "thead": "thead", "tbody": "tbody", "tr": "tr",
     "th": "th", "td": "td",
 }  # fmt: skip
+_ALIGNED: Final = {"text-align:right": "c-right", "text-align:center": "c-center"}
 _HEADINGS: Final = ("h1", "h2", "h3", "h4", "h5", "h6")
 
 
@@ -114,6 +115,9 @@ def _blocks(tokens: Iterable[Token], budget: Budget) -> Iterator[str]:
             yield _LEAVES[token.type](token, budget)
         elif token.type == "list_item_open" and token.info:
             yield f'<li value="{int(token.info)}">'
+        elif token.type in {"th_open", "td_open"}:
+            css = _ALIGNED.get(str(token.attrGet("style") or ""), "")
+            yield f'<{_ELEMENTS[name]} class="{css}">' if css else f"<{_ELEMENTS[name]}>"
         elif name in _ELEMENTS and not token.hidden:
             yield f"<{_ELEMENTS[name]}>" if edge == "open" else f"</{_ELEMENTS[name]}>"
         elif name == "heading" and token.tag in _HEADINGS:

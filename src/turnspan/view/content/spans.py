@@ -6,6 +6,8 @@ import re
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from turnspan.trace.model import Json, Kind, Media, Reasoning, Text, ToolCall
 from turnspan.view.content import documents
 from turnspan.view.content.documents import folded
@@ -35,6 +37,27 @@ def sections(span: Span, *, is_full: bool = False) -> list[Section]:
         note = tag("div", f"{missing:,} more", "c-faint")
         shown.append(Section("More", "text", note, size=missing, is_cut=True))
     return shown
+
+
+def conversation(span: Span, *, has_children: bool = False) -> Span:
+    """Return a span with only what was said in it: tool calls and their results are spans of their own.
+
+    `has_children`: the answer of a turn or an agent is in one of the responses below it.
+    """
+    if span.kind is Kind.GENERATION:
+        return msgspec.structs.replace(span, input=None, output=_without_calls(span.output))
+    if has_children and span.kind in {Kind.TURN, Kind.AGENT}:
+        return msgspec.structs.replace(span, output=None, error_message="")
+    return span
+
+
+def _without_calls(content: Content | None) -> Content | None:
+    if not isinstance(content, tuple):
+        return content
+    return tuple(
+        msgspec.structs.replace(message, parts=tuple(p for p in message.parts if not isinstance(p, ToolCall)))
+        for message in content
+    )
 
 
 def _sections(span: Span, budget: Budget) -> Iterator[Section]:

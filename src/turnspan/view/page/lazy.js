@@ -27,6 +27,7 @@ export class LazyList {
       if (!chunk || chunk.items.length >= this.size) {
         chunk = { items: [], element: document.createElement("div"), isBuilt: false };
         chunk.element.className = "chunk";
+        chunk.element.role = "none";
         this.chunks.push(chunk);
         this.place.append(chunk.element);
         this.observer.observe(chunk.element);

@@ -1,6 +1,7 @@
 // What changes while the page is open: polling that stops while nobody looks, and the list of sessions.
 
 const EVERY_MS = 1000;
+const offline = document.getElementById("offline");
 
 // Call `look` about every second until the signal is aborted: one call at a time, none while the tab is hidden. If it
 // fails (the viewer was stopped), the next call is later each time, half a minute at most.
@@ -22,10 +23,15 @@ export function watch(signal, look, everyMs = EVERY_MS) {
       failures += 1;
     }
     isLooking = false;
+    if (signal.aborted) return;
+    offline.hidden = failures < 2;
     plan();
   };
   document.addEventListener("visibilitychange", plan, { signal });
-  signal.addEventListener("abort", () => clearTimeout(timer));
+  signal.addEventListener("abort", () => {
+    clearTimeout(timer);
+    offline.hidden = true;
+  });
   plan();
 }
 

@@ -30,6 +30,7 @@ class SessionView {
     this.waterfalls = new Map(); // the opened ones, by place
     this.end = null; // how to ask for what is new
     this.wanted = ""; // the text of the filter
+    this.named = null;
     visit.move = (words, query) => this.move(words, query);
     visit.filter = (text) => this.applyFilter(text);
     visit.keys = { c: () => this.setView("chat"), t: () => this.setView("trace"), ...this.keys() };
@@ -45,7 +46,7 @@ class SessionView {
   // ---- the frame
 
   async load() {
-    setTitle(this.session, ["Sessions", "#/sessions"]);
+    this.retitle();
     this.head = make("div", { className: "session-head" });
     this.strip = make("div", { className: "strip-place" });
     this.list = make("div", { className: `turns ${this.view}`, role: "list", attributes: { "aria-label": "Turns" } });
@@ -74,9 +75,9 @@ class SessionView {
     );
     const legend = make(
       "span",
-      { className: "legend", attributes: { "aria-hidden": "true" } },
+      { className: "kinds-legend", attributes: { "aria-hidden": "true" } },
       ...[["generation", "response"], ["tool", "tool"], ["agent", "agent"], ["event", "event"]].map(([kind, name]) =>
-        make("span", { className: `kind-${kind}` }, make("i", { className: "dot" }), name),
+        make("span", { className: `kind-${kind}` }, make("i", { className: "sign" }), name),
       ),
       make("span", { className: "critical" }, make("i", { className: "line" }), "critical path"),
     );
@@ -137,7 +138,7 @@ class SessionView {
     const { Title, ...others } = facts;
     this.name = Title;
     this.title = make("h1", {}, ...marked(Title || "Session without a title"));
-    this.facts = make("dl", { className: "about" },
+    this.facts = make("dl", { className: "session-facts" },
       ...Object.entries(others).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", { title: value }, ...marked(value)))));
     this.totals = make("p", { className: "totals" });
     const resume = `claude --resume ${session}`;
@@ -148,11 +149,12 @@ class SessionView {
         copyButton(session, session.slice(0, 8), "Copy the session id"),
         ...this.exportLinks()),
     );
-    if (Title) setTitle(Title, ["Sessions", "#/sessions"]);
+    if (Title) this.retitle();
   }
 
   exportLinks() {
-    return [];
+    const link = (form, label) => make("a", { href: `export/${this.path}.${form}`, download: "", title: `Save this session as one file, secrets masked` }, label);
+    return [link("html", "Export HTML"), link("md", "Markdown")];
   }
 
   showFoot({ lines, title }) {
@@ -164,7 +166,7 @@ class SessionView {
     if (!name || name === this.name) return;
     this.name = name;
     this.title.replaceChildren(...marked(name));
-    setTitle(name, ["Sessions", "#/sessions"]);
+    this.retitle();
   }
 
   add(one) {
@@ -189,12 +191,18 @@ class SessionView {
   // ---- live
 
   async look() {
+    if (!this.end) {
+      await this.reload();
+      if (!this.end) throw new Error("the session cannot be read");
+      return;
+    }
     const { since, trace, stamp } = this.end;
     const found = [];
     for await (const record of records(`session/${this.path}?since=${since}&trace=${trace}&stamp=${stamp}`, this.signal)) found.push(record);
     if (!found.length || this.signal.aborted) return;
     if (found.some((one) => one.is === "again" || one.is === "error")) {
-      this.reload();
+      this.end = null;
+      await this.look();
       return;
     }
     const isAtEnd = innerHeight + scrollY > document.documentElement.scrollHeight - 100;
@@ -224,7 +232,7 @@ class SessionView {
     }
   }
 
-  reload() {
+  async reload() {
     this.turns = [];
     this.shown = [];
     this.entries.clear();
@@ -232,7 +240,8 @@ class SessionView {
     this.end = null;
     this.foot.replaceChildren();
     this.lazy.set([]);
-    return fill(`session/${this.path}`, this.signal, (one) => this.take(one), this.foot);
+    await fill(`session/${this.path}`, this.signal, (one) => this.take(one), this.foot);
+    if (!this.signal.aborted) this.drawStrip();
   }
 
   // ---- turns
@@ -347,7 +356,7 @@ class SessionView {
     const address = this.address(turn, span);
     if (isFirst && location.hash !== address) history.pushState({ isDetails: true, scroll: history.state?.scroll }, "", address);
     else history.replaceState(history.state, "", address);
-    document.title = `${turn.name} - ${document.title.replace(/^Turn \d+ - /, "")}`;
+    this.retitle(turn);
   }
 
   openedTurn() {
@@ -356,12 +365,18 @@ class SessionView {
     return this.turns[at] ?? null;
   }
 
+  retitle(turn = this.named) {
+    this.named = turn; // the turn in the title
+    setTitle(this.name || this.session, ["Sessions", "#/sessions"]);
+    if (turn) document.title = `${turn.name} - ${document.title}`;
+  }
+
   // Name a turn in the URL and the title.
   say(turn) {
     const address = this.address(turn);
     if (history.state?.isDetails) history.back();
     else if (location.hash !== address) history.replaceState(history.state, "", address);
-    document.title = `${turn ? `${turn.name} - ` : ""}${document.title.replace(/^Turn \d+ - /, "")}`;
+    this.retitle(turn);
   }
 
   address(turn = null, span = null) {

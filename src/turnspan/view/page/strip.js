@@ -15,7 +15,7 @@ export function strip(turns, go) {
   const width = Math.max(slots.length, 12); // a few responses are not stretched over the screen
   const height = CONTEXT + GAP + COST;
   const chart = draw("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" });
-  chart.append(draw("path", { class: "context", d: areaOf(slots, peak) }));
+  chart.append(draw("path", { class: "context-area", d: areaOf(slots, peak) }));
   chart.append(...costBars(slots, turns, dearest, height));
   for (const [n, slot] of slots.entries()) {
     if (slot.compactions) chart.append(draw("line", { class: "compaction", x1: n, x2: n, y1: 0, y2: CONTEXT, "vector-effect": "non-scaling-stroke" }));
@@ -23,7 +23,7 @@ export function strip(turns, go) {
   const cursor = draw("rect", { class: "cursor", x: 0, y: 0, width: 1, height, visibility: "hidden" });
   chart.append(cursor);
 
-  const readout = make("output", { className: "readout" }, summary(turns, slots, peak));
+  const readout = make("p", { className: "readout" }, summary(turns, slots, peak));
   let at = -1;
   const point = (n) => {
     at = Math.min(Math.max(n, 0), slots.length - 1);

@@ -28,6 +28,7 @@ export class Waterfall {
     this.element = make("div", { className: "waterfall" }, make("p", { className: "note loading" }, "…"));
     this.element.addEventListener("pointerover", (event) => this.hover(event));
     this.element.addEventListener("pointerleave", () => (hint.hidden = true));
+    this.element.addEventListener("focusin", (event) => this.reach(event.target));
   }
 
   show(trace) {
@@ -51,7 +52,16 @@ export class Waterfall {
     this.fold();
     this.layout();
     this.mark(this.marked);
+    if (rows[0]) this.reach(this.rows.get(this.marked) ?? rows[0]);
     if (focused) this.rows.get(focused)?.focus({ preventScroll: true });
+  }
+
+  // The tab key stops at one row: the last one that had the focus.
+  reach(row) {
+    if (row.role !== "treeitem") return;
+    if (this.reached) this.reached.tabIndex = -1;
+    this.reached = row;
+    row.tabIndex = 0;
   }
 
   // ---- the axis
@@ -62,7 +72,7 @@ export class Waterfall {
     const most = Math.max(2, Math.floor((this.element.clientWidth || 900) / 220));
     for (const at of ticks(from, to, most)) {
       if ((at - from) / (to - from) > 0.93) continue; // its text would be cut off
-      const tick = make("span", { className: "tick" }, briefly(at));
+      const tick = make("span", { className: "axis-tick" }, briefly(at));
       tick.style.left = `${(100 * (at - from)) / (to - from)}%`;
       scale.append(tick);
     }
@@ -124,7 +134,7 @@ export class Waterfall {
     const waited = span.waited_ms ? [make("span", { className: "badge waited", title: "Inferred: the time that it waited for you" }, `~${briefly(span.waited_ms)} waited`)] : [];
     const what = make("span", { className: "what" },
       twisty,
-      make("i", { className: `dot kind-${span.kind}` }),
+      make("i", { className: `sign kind-${span.kind}` }),
       make("span", { className: `name kind-${span.kind}` }, span.name),
       ...(span.error ? [make("span", { className: "badge error" }, span.error)] : []),
       ...badges(span.badges), ...waited,
@@ -132,7 +142,7 @@ export class Waterfall {
     const lane = make("span", { className: `lane kind-${span.kind}${span.error ? " failed" : ""}` }, bar);
     const row = make("div", {
       className: `row span row-grid${span.is_critical ? " critical" : ""}`,
-      role: "treeitem", tabIndex: 0, data: { span: span.id },
+      role: "treeitem", tabIndex: -1, data: { span: span.id },
       attributes: { "aria-level": span.depth || 1, "aria-selected": "false", "aria-label": this.labelOf(span) },
       on: {
         click: () => this.chooseSpan(span.id),

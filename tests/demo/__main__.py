@@ -1,0 +1,31 @@
+"""`python -m tests.demo [FILE]`: write the sessions of `turnspan demo` (default: src/turnspan/demo/sessions.jsonl)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from tests.demo.others import others
+from tests.demo.story import story
+
+TARGET = Path(__file__).resolve().parents[2] / "src" / "turnspan" / "demo" / "sessions.jsonl"
+
+
+def lines():
+    """Yield the file: for each transcript a line with its path and what its rows have in common, then its rows."""
+    for session in (story(), *others()):
+        for path, chain, other, rows in session.files():
+            yield json.dumps({"file": path, "conversation": chain, "other": other}, separators=(",", ":"))
+            yield from (json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in rows)
+
+
+def main():
+    """Write the file."""
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else TARGET
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text("\n".join(lines()) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
