@@ -16,7 +16,6 @@ What is read again:
 
 from __future__ import annotations
 
-import os
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -26,7 +25,7 @@ import msgspec
 
 from turnspan.delivery import state
 from turnspan.errors import StateError
-from turnspan.index.disk import Listing, Stamp, Transcript, as_text, listed
+from turnspan.index.disk import Listing, Stamp, Transcript, Walk, as_text, listed, walked
 from turnspan.source.sessions import SessionFile, is_of, projects_dir
 
 if TYPE_CHECKING:
@@ -69,6 +68,7 @@ class Scope(msgspec.Struct, frozen=True):
         """Remove sessions that are not needed."""
         if self.path:
             changes.read = [change for change in changes.read if change.transcript.path == self.path]
+            changes.signature = ""  # what is not read now is not in the index
         elif is_in_memory and self.newest is not None:
             changes.read.sort(key=lambda change: change.transcript.stamp[1], reverse=True)
             wanted = (change for change in changes.read if self.project is None or is_of(_file(change), self.project))
@@ -88,15 +88,33 @@ class Changes(msgspec.Struct):
     checkpoints: dict[str, Stamp | None] = {}
     titles: dict[str, Stamp] = {}  # by project directory
     flat: bool = False
+    signature: str = ""  # of what is on disk, if it is not the index's
 
     @property
     def is_empty(self) -> bool:
         """Whether the index is up to date."""
-        return not (self.read or self.delete or self.checkpoints or self.titles or self.flat)
+        return not (self.read or self.delete or self.checkpoints or self.titles or self.flat or self.signature)
 
 
 def find_changes(connection: Connection, config: Config) -> Changes:
-    """Compare the index with a listing of the transcripts; nothing is written."""
+    """Compare the index with what is on disk; nothing is written."""
+    walk = walked(projects_dir(config.claude_home), config.home / "state")
+    restricted = _restricted(connection, config)
+    signature = walk.signature
+    if not restricted and _is_same(connection, signature):
+        return Changes(Listing(unlisted=walk.unlisted))
+    changes = _compared(connection, config, walk, restricted)
+    changes.signature = signature
+    return changes
+
+
+def _is_same(connection: Connection, signature: str) -> bool:
+    """Return whether the index is complete and of what is on disk now."""
+    known = connection.execute("SELECT value FROM meta WHERE key = 'signature'").fetchone()
+    return known == (signature,) and not connection.execute("SELECT 1 FROM file WHERE problem <> ''").fetchone()
+
+
+def _compared(connection: Connection, config: Config, walk: Walk, restricted: set[int]) -> Changes:
     rows = connection.execute(
         "SELECT id, session_id, path, directory, size, modified_ns, agent_digest, is_disabled, copied, problem "
         "FROM session JOIN file ON file.session = session.id"
@@ -110,16 +128,15 @@ def find_changes(connection: Connection, config: Config) -> Changes:
         for path, size, when, session_id in connection.execute("SELECT * FROM flat_file")
     }
     ids = {each.path: (each.session_id, each.stamp) for each in known.values()}
-    listing = listed(projects_dir(config.claude_home), ids, flat)
+    listing = listed(walk, ids, flat)
     changes = Changes(listing)
     changes.flat = {as_text(path): found for path, found in listing.flat.items()} != flat
-    _find_checkpoints(connection, config, changes)
+    _find_checkpoints(connection, walk, changes)
     disabled = _disabled(connection, config, changes)
     found = {as_text(path): transcript for path, transcript in listing.transcripts.items()}
     gone = {path: each for path, each in known.items() if path not in found and each.directory not in listing.unlisted}
     changes.delete = [each.session for each in gone.values()]
     emptied = {each.directory for each in gone.values()}
-    restricted = _restricted(connection, config)
     for path, transcript in found.items():
         each = known.get(path)
         is_disabled = transcript.session_id in disabled
@@ -139,20 +156,11 @@ def find_changes(connection: Connection, config: Config) -> Changes:
     return changes
 
 
-def _find_checkpoints(connection: Connection, config: Config, changes: Changes) -> None:
-    """Find the sessions whose checkpoint has changed, from one listing."""
-    stamps: dict[str, Stamp] = {}
-    try:
-        with os.scandir(config.home / "state") as entries:
-            for entry in entries:
-                if entry.name.endswith(".json") and not entry.name.startswith("."):
-                    found = entry.stat()
-                    stamps[entry.name.removesuffix(".json")] = found.st_size, found.st_mtime_ns
-    except OSError:  # nothing was sent yet
-        pass
+def _find_checkpoints(connection: Connection, walk: Walk, changes: Changes) -> None:
+    """Find the sessions whose checkpoint has changed."""
     known = {row[0]: row[1:] for row in connection.execute("SELECT session_id, size, modified_ns FROM checkpoint")}
     for transcript in changes.listing.transcripts.values():
-        stamp = stamps.get(transcript.session_id)
+        stamp = walk.states.get(transcript.session_id)
         if known.get(transcript.session_id) != stamp:
             changes.checkpoints[transcript.session_id] = stamp
 

@@ -62,28 +62,52 @@ class Listing(msgspec.Struct):
     unlisted: dict[str, str] = {}  # project directories, with the reason
 
 
-def listed(
-    projects: Path, known_ids: Mapping[str, tuple[str, Stamp]], known_flat: Mapping[str, tuple[Stamp, str]]
-) -> Listing:
-    """List all transcripts. What is known of a file holds as long as its size and time are the same."""
-    found = Listing()
+class Directory(msgspec.Struct):
+    """The files of a project, each with its stamp."""
+
+    path: str
+    files: dict[str, Stamp] = {}  # transcripts, by name
+    agents: dict[str, dict[str, Stamp]] = {}  # subagents' files, by the directory of their session
+    titles: Stamp | None = None
+
+
+class Walk(msgspec.Struct):
+    """What is on disk: names, sizes and times."""
+
+    directories: dict[str, Directory] = {}
+    unlisted: dict[str, str] = {}
+    states: dict[str, Stamp] = {}  # checkpoints, by session
+
+    @property
+    def signature(self) -> str:
+        """A digest of everything: as long as it is the same, nothing has changed."""
+        try:
+            raw = msgspec.msgpack.encode(self)
+        except UnicodeEncodeError:  # a name that is not UTF-8
+            raw = repr(self).encode("utf-8", "backslashreplace")
+        return blake2b(raw, digest_size=16).hexdigest()
+
+
+def walked(projects: Path, states: Path) -> Walk:
+    """Walk over all transcripts and checkpoints, without opening any."""
+    walk = Walk()
     try:
         names = sorted(entry.name for entry in os.scandir(projects) if _may_be_directory(entry))
     except (FileNotFoundError, NotADirectoryError):
-        return found
+        names = []
     except OSError as error:
         raise TranscriptError(f"cannot list {str(projects)!r}: {error.strerror}") from error
-    each: list[Transcript] = []
     for name in names:
         try:
-            each += _in_project(str(projects / name), name, known_ids, known_flat, found)
+            walk.directories[name] = _directory(str(projects / name))
         except OSError as error:
-            found.unlisted[name] = f"cannot list {str(projects / name)!r}: {error.strerror}"
-        except TranscriptError as error:
-            found.unlisted[name] = str(error)
-    for transcript in _each_once(each):
-        found.transcripts[transcript.path] = transcript
-    return found
+            walk.unlisted[name] = f"cannot list {str(projects / name)!r}: {error.strerror}"
+    with suppress(OSError), os.scandir(states) as entries:  # there are none before something was sent
+        for entry in entries:
+            if entry.name.endswith(".json") and not entry.name.startswith("."):
+                found = entry.stat()
+                walk.states[entry.name.removesuffix(".json")] = found.st_size, found.st_mtime_ns
+    return walk
 
 
 def _may_be_directory(entry: os.DirEntry[str]) -> bool:
@@ -93,42 +117,65 @@ def _may_be_directory(entry: os.DirEntry[str]) -> bool:
         return True
 
 
+def _directory(path: str) -> Directory:
+    found = Directory(path)
+    with os.scandir(path) as entries:
+        for entry in entries:
+            name = entry.name
+            if name.endswith(".jsonl"):
+                if (stamp := _stamp(entry)) is not None:
+                    found.files[name] = stamp
+            elif name == _TITLES:
+                found.titles = _stamp(entry)
+            elif entry.is_dir() and (agents := _agents(f"{path}{os.sep}{name}{os.sep}subagents")):
+                found.agents[name] = agents
+    return found
+
+
+def listed(
+    walk: Walk, known_ids: Mapping[str, tuple[str, Stamp]], known_flat: Mapping[str, tuple[Stamp, str]]
+) -> Listing:
+    """Return all transcripts. What is known of a file holds as long as its size and time are the same."""
+    found = Listing(unlisted=dict(walk.unlisted))
+    each: list[Transcript] = []
+    for name, directory in walk.directories.items():
+        try:
+            each += _in_project(name, directory, known_ids, known_flat, found)
+        except TranscriptError as error:
+            found.unlisted[name] = str(error)
+    for transcript in _each_once(each):
+        found.transcripts[transcript.path] = transcript
+    return found
+
+
 def _in_project(
-    path: str,
     name: str,
+    directory: Directory,
     known_ids: Mapping[str, tuple[str, Stamp]],
     known_flat: Mapping[str, tuple[Stamp, str]],
     found: Listing,
 ) -> Iterator[Transcript]:
-    transcripts: dict[str, Transcript] = {}
-    directories: set[str] = set()
+    transcripts: list[Transcript] = []
     flat: dict[str, dict[str, Stamp]] = {}
-    with os.scandir(path) as entries:
-        for entry in entries:
-            file = entry.name
-            if not file.endswith(".jsonl"):
-                if file == _TITLES and (stamp := _stamp(entry)) is not None:
-                    found.titles[name] = stamp
-                directories.add(file)
-                continue
-            is_agent = file.startswith("agent-")
-            stem = file[6:-6] if is_agent else file[:-6]
-            stamp = _stamp(entry) if is_safe_id(stem) else None
-            if stamp is None:
-                continue
-            if is_agent:
-                session_id = _owner(entry.path, stamp, known_flat)
-                found.flat[entry.path] = stamp, session_id
-                flat.setdefault(session_id, {})[stem] = stamp
-            else:
-                known = known_ids.get(entry.path)
-                session_id = known[0] if known is not None and known[1] == stamp else _id_of(entry.path, stem)
-                transcripts[file] = Transcript(session_id, entry.path, name, stamp)
-    for transcript in transcripts.values():
-        agents = flat.get(transcript.session_id, {})
-        if transcript.session_id in directories:
-            agents = {**agents, **_agents(f"{path}{os.sep}{transcript.session_id}{os.sep}subagents")}
-        transcript.agents = agents
+    if directory.titles is not None:
+        found.titles[name] = directory.titles
+    for file, stamp in directory.files.items():
+        path = directory.path + os.sep + file
+        is_agent = file.startswith("agent-")
+        stem = file[6:-6] if is_agent else file[:-6]
+        if not is_safe_id(stem):
+            continue
+        if is_agent:
+            session_id = _owner(path, stamp, known_flat)
+            found.flat[path] = stamp, session_id
+            flat.setdefault(session_id, {})[stem] = stamp
+        else:
+            known = known_ids.get(path)
+            session_id = known[0] if known is not None and known[1] == stamp else _id_of(path, stem)
+            transcripts.append(Transcript(session_id, path, name, stamp))
+    for transcript in transcripts:
+        session_id = transcript.session_id
+        transcript.agents = {**flat.get(session_id, {}), **directory.agents.get(session_id, {})}
         yield transcript
 
 

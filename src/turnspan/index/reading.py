@@ -84,6 +84,7 @@ class SessionReader:
         self._prices = prices_of(config)
         self._rules = rules_of(config)
         self._policy = ExportPolicy(destination, config)
+        self._paths: dict[str, str] = {}
         self._by_prompt = destination.policy["turn_names"] == "prompt"
         least = {**destination.policy, "capture": "metadata"}
         self._least = ExportPolicy(msgspec.structs.replace(destination, policy=least), config)
@@ -99,8 +100,7 @@ class SessionReader:
                 is_anew = is_first and reading.is_rewritten
                 before = Progress() if is_anew else before
                 for trace in piece.traces:
-                    if trace.cwd not in narrowings:
-                        narrowings[trace.cwd] = narrowing_digest(self._config, trace.cwd)
+                    self._note_narrowing(trace.cwd, narrowings)
                     is_off = job.is_disabled or self._policy.is_off(trace.cwd)
                     capture = "metadata" if is_off else str(self._policy.capture(trace.cwd))
                 rows = list(self._rows(piece.traces, is_disabled=job.is_disabled))
@@ -111,7 +111,8 @@ class SessionReader:
             problem = str(error)
         if is_first and reading.is_rewritten:
             yield Part(Progress(), [], is_anew=True)
-        yield Finish(self._last_row_ns(session.path), cwd_of(session.path), narrowings, is_off, capture, problem)
+        began_in = self._without_secrets(cwd_of(session.path))
+        yield Finish(self._last_row_ns(session.path), began_in, narrowings, is_off, capture, problem)
 
     def _rows(self, traces: Sequence[Trace], *, is_disabled: bool) -> Iterator[TraceRows]:
         """Yield the rows of the traces of a piece; those that have no span are not exported."""
@@ -119,9 +120,20 @@ class SessionReader:
             found = list(group)
             policy = self._least if is_disabled or self._policy.is_off(cwd) else self._policy
             masked = masked_together([reduced(trace) for trace in found], policy, by_prompt=self._by_prompt)
-            project = mask(cwd, rules=self._rules).text
+            project = self._without_secrets(cwd)
             for trace, original in zip(masked, found, strict=True):
                 yield rows_of(trace, trace.cwd or project, cut_spans(original))
+
+    def _note_narrowing(self, cwd: str, narrowings: dict[str, str]) -> None:
+        """Add what a directory restricts. It is stored without secrets; with one, later changes are not noticed."""
+        stored = self._without_secrets(cwd)
+        if stored not in narrowings:
+            narrowings[stored] = narrowing_digest(self._config, stored)
+
+    def _without_secrets(self, path: str) -> str:
+        if path not in self._paths:
+            self._paths[path] = mask(path, rules=self._rules).text if path else ""
+        return self._paths[path]
 
     def _last_row_ns(self, path: Path) -> int:
         try:

@@ -59,9 +59,8 @@ _TABLES: Final = (
     "CREATE TABLE late(session INTEGER, piece INTEGER, progress BLOB, PRIMARY KEY(session, piece))",
     """CREATE TABLE file(
         session INTEGER PRIMARY KEY, size INTEGER, modified_ns INTEGER, agent_digest TEXT, last_row_ns INTEGER,
-        cwd TEXT,
-        progress BLOB, since_piece BLOB, position INTEGER, piece INTEGER, in_piece INTEGER, spans INTEGER,
-        copied INTEGER, is_disabled INTEGER, title_text INTEGER, problem TEXT)""",
+        cwd TEXT, problem TEXT, copied INTEGER, is_disabled INTEGER, title_text INTEGER,
+        position INTEGER, piece INTEGER, in_piece INTEGER, spans INTEGER, since_piece BLOB, progress BLOB)""",
     """CREATE TABLE agent_file(
         session INTEGER, agent_id TEXT, size INTEGER, modified_ns INTEGER,
         PRIMARY KEY(session, agent_id)) WITHOUT ROWID""",
@@ -77,6 +76,8 @@ _TABLES: Final = (
     "CREATE INDEX turn_by_session ON turn(session, position)",
     "CREATE INDEX turn_by_start ON turn(start_ns)",
     "CREATE INDEX session_by_id ON session(session_id)",
+    "CREATE INDEX file_by_time ON file(modified_ns)",
+    "CREATE INDEX file_with_problem ON file(problem) WHERE problem <> ''",
     *(f"CREATE INDEX {table}_by_turn ON {table}(turn)" for table in ("response", "tool_call", "subagent", "event")),
 )  # fmt: skip
 _TEXT: Final = "turn UNINDEXED, span_id UNINDEXED, kind UNINDEXED, body"
