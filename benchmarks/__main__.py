@@ -104,6 +104,18 @@ def event_rows(size: Size, data: Path) -> Iterator[Row]:
         yield Row(row["what"], row["next to"], row["goal"], True, row["min_ratio"], row["median_ratio"], detail)
 
 
+def index_rows(size: Size, data: Path) -> Iterator[Row]:
+    length, rounds = str(size.lengths[-1]), str(size.rounds)
+    options = ("--megabytes", str(size.megabytes), "--sessions", str(size.sessions), "--turns", length)
+    for row in script("index.py", *options, "--rounds", rounds, "--data", str(data))["rows"]:
+        detail = f"{row['min']:.0f} {row['unit']}"
+        if "instructions_ratio" in row:
+            detail += f"; {row['instructions_ratio']:.2f} x in instructions"
+        if "cpu_ratio" in row:
+            detail += f"; {row['cpu_ratio']:.2f} x in CPU time of all processes"
+        yield Row(row["what"], row["next to"], row["goal"], True, row["min_ratio"], row["median_ratio"], detail)
+
+
 def core_rows(size: Size, data: Path) -> Iterator[Row]:
     length = size.lengths[-2]
     kept = data / f"turns{length}"
@@ -196,6 +208,7 @@ def masking_rows(_: Size, __: Path) -> Iterator[Row]:
 PARTS: dict[str, Callable[[Size, Path], Iterator[Row]]] = {
     "hook": hook_rows,
     "event": event_rows,
+    "index": index_rows,
     "core": core_rows,
     "backfill": backfill_rows,
     "encode": encode_rows,

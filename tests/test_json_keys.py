@@ -21,6 +21,8 @@ MAPS = {"masked", "left", "given_up", "failed", "unreadable", "unsent", "facts",
 COMMANDS = {
     "show": ("show", SESSION),
     "sessions": ("sessions",),
+    "stats": ("stats", "--by", "tool"),
+    "search": ("search", "use"),
     "status": ("status",),
     "doctor": ("doctor", "--to", "local"),
     "config": ("config",),

@@ -49,9 +49,7 @@ MAY_IMPORT = {
         "backends", "claude", "delivery", "errors", "hook_event", "log", "private_files", "settings", "ship", "source",
         "terminal", "trace", "unsent", "worker",
     },
-    "view": {
-        "delivery", "errors", "index", "private_files", "settings", "source", "terminal", "trace", "unsent",
-    },
+    "view": {"delivery", "errors", "index", "private_files", "settings", "source", "terminal", "trace", "unsent"},
     "demo": set(),
     "health": {
         "backends", "bulk", "claude", "delivery", "errors", "hook", "index", "log", "private_files", "settings",

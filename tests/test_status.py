@@ -407,7 +407,7 @@ def test_commands_and_sessions_complete(turnspan, capsys, monkeypatch):
             main([])
         return capsys.readouterr().out.split()
 
-    assert completed("turnspan st", 1) == ["plain,status"]
+    assert completed("turnspan st", 1) == ["plain,stats", "plain,status"]
     assert completed("turnspan forget 5e", 2) == [f"plain,{SESSION}"]
     assert "plain,--send-test" in completed("turnspan doctor --", 2)
 

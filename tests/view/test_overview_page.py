@@ -2,7 +2,6 @@
 
 import json
 import os
-import sqlite3
 import time
 from urllib.parse import quote, urlsplit
 
@@ -233,29 +232,16 @@ def test_the_list_can_be_used_with_the_keyboard_alone(tmp_path, page):
 
 def test_a_long_list_is_quick(tmp_path, page):
     """With 5,000 sessions a page of the list is loaded, and typed into, without a noticeable wait."""
-    made(tmp_path, "hello")
-    config = settings(tmp_path)
-    with opened(config):
-        pass
-    connection = sqlite3.connect(tmp_path / "turnspan" / "index.sqlite3")
-    for table, columns in (
-        ("session", "session_id, path, directory, project, branch, title, client, first_ns, last_ns"),
-    ):
-        connection.executemany(
-            f"INSERT INTO {table}({columns}, turns, active_ns, generations, tools, agents, errors, interruptions, compactions,"
-            " input, output, cache_read, cache_write_5m, cache_write_1h, web_searches, cost_usd, cut_off, incomplete, unpriced,"
-            " is_off, capture) VALUES (?, ?, '-home-ada-loom', '/home/ada/loom', 'main', ?, '2', ?, ?, 1, 1, 1, 0, 0, 0, 0, 0,"
-            " 1, 1, 1, 1, 1, 0, 0.5, 0, 0, '', 0, 'full')",
-            [(f"{n:08}-0000-4000-8000-000000000001", f"/nowhere/{n}.jsonl", f"title {n}", n, n) for n in range(10_000)],
-        )
-    connection.close()
-    for number in range(5000):  # files of one turn: the index has them all after the first request
+    (tmp_path / "projects" / "-home-ada-loom").mkdir(parents=True)
+    for number in range(5000):
         path = tmp_path / "projects" / "-home-ada-loom" / f"{number:08}-0000-4000-8000-000000000001.jsonl"
         writer = Writer(path.stem, tag=f"n{number}x")
+        writer.wait(600 * number)
         writer.turn(f"title {number}", "Done.")
         path.write_bytes(b"".join(writer.lines()))
+    with opened(settings(tmp_path)):  # brings the index up to date
+        pass
     with viewing(tmp_path) as viewer:
-        records_of(viewer, "sessions")
         took = []
         for _ in range(3):
             began = time.process_time()
@@ -264,7 +250,7 @@ def test_a_long_list_is_quick(tmp_path, page):
         assert min(took) < 0.2  # of CPU: other tests run at the same time
         page.visit(f"{viewer.url}#/sessions")
         page.wait(MANY % ".sessions tbody tr" + " === 100")
-        assert "of 5,001 sessions" in page.value("document.querySelector('.count').textContent")
+        assert "of 5,000 sessions" in page.value("document.querySelector('.count').textContent")
         page.press("/")
         for letter in "title 4999":
             page.press(letter)
@@ -291,7 +277,10 @@ def test_a_hit_opens_at_its_turn(tmp_path, page):
         page.press("Enter")
         page.wait("location.hash.includes('/t/') && " + MANY % ".turn" + " > 0")
         page.wait("document.body.innerText.includes('the treadle of')")
-        page.value("history.back()")
+        while "/t/" in page.value("location.hash"):  # the first step back may close the span
+            before = page.value("location.hash")
+            page.value("history.back()")
+            page.wait(f"location.hash !== {json.dumps(before)}")
         page.wait(MANY % ".row-link" + " === 1")
         assert page.value("document.querySelector('.hits input').value") == "treadle"
         page.visit(f"{viewer.url}#/search?q=shuttle")

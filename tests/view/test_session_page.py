@@ -99,8 +99,8 @@ def test_the_waterfall_has_an_axis_and_a_critical_path(tmp_path, page):
         (turn, *_) = turns_of(viewer)
         spans = spans_of(viewer, turn)
         page.open(viewer, f"#/s/{SESSION}/t/{turn['trace']}", MANY % ".rows .span" + f" === {len(spans) - 1}")
-        assert page.texts(".tick")[0] == "0ms"
-        assert len(page.texts(".tick")) >= 3
+        assert page.texts(".axis-tick")[0] == "0ms"
+        assert len(page.texts(".axis-tick")) >= 3
         critical = {span["id"] for span in spans if span["is_critical"]}
         marked = page.value(
             "JSON.stringify([...document.querySelectorAll('.critical[data-span]')].map(e => e.dataset.span))"

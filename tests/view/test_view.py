@@ -131,7 +131,7 @@ def test_the_page_loads_nothing_from_other_servers(tmp_path):
 
 
 def test_it_only_reads(tmp_path):
-    """POST is not supported, and viewing writes no file but the index."""
+    """POST is not supported, and viewing writes no file except the index."""
     made(tmp_path, "hello")
     with viewing(tmp_path) as viewer:
         for method in ("POST", "PUT", "DELETE"):
@@ -139,8 +139,8 @@ def test_it_only_reads(tmp_path):
         records_of(viewer, "sessions")
         records_of(viewer, f"session/{SESSION}")
         records_of(viewer, f"trace/{SESSION}?at=0")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["projects", "turnspan"]
-    assert all(path.name.startswith("index.") for path in (tmp_path / "turnspan").iterdir())
+    written = {path.name.partition(".")[0] for path in tmp_path.rglob("*") if "projects" not in path.parts}
+    assert written <= {"projects", "turnspan", "index"}
 
 
 @pytest.mark.parametrize("name", ["..%2F..%2Fetc%2Fpasswd", "%2Fetc%2Fpasswd", "....jsonl", "%00", "~root", "-"])

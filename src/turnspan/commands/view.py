@@ -49,8 +49,8 @@ def view(
     Nothing is sent, and nothing but the index of sessions is written unless you use
     --stable: it keeps the port and the key in ~/.claude/turnspan/view.json, readable
     only by you, so that links to a session, a turn or a span work after a restart.
-    Delete the file for a new key. While the viewer is not running, another user of the machine could
-    listen on its port and learn the key from a link that you open.
+    Delete the file for a new key. While the viewer is not running, another user of
+    the machine could listen on its port and learn the key from a link that you open.
 
     Keys: j and k or the arrows move between rows, Enter opens one, Left and Right
     collapse and expand, z zooms to a span and Z out, c and t show the conversation

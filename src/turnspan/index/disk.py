@@ -175,8 +175,10 @@ def _in_project(
             transcripts.append(Transcript(session_id, path, name, stamp))
     known = {transcript.session_id for transcript in transcripts}
     if not flat.keys() | directory.agents.keys() <= known | {""}:
-        for lost in lost_sessions(Path(directory.path), known):
-            transcripts.append(Transcript(lost.session_id, str(lost.path), name, stamp_of(str(lost.path))))
+        transcripts += [
+            Transcript(lost.session_id, str(lost.path), name, stamp_of(str(lost.path)))
+            for lost in lost_sessions(Path(directory.path), known)
+        ]
     for transcript in transcripts:
         session_id = transcript.session_id
         transcript.agents = {**flat.get(session_id, {}), **directory.agents.get(session_id, {})}

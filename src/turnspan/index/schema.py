@@ -76,6 +76,8 @@ _TABLES: Final = (
     "CREATE INDEX turn_by_session ON turn(session, position)",
     "CREATE INDEX turn_by_start ON turn(start_ns)",
     "CREATE INDEX session_by_id ON session(session_id)",
+    "CREATE INDEX file_by_time ON file(modified_ns)",
+    "CREATE INDEX file_with_problem ON file(problem) WHERE problem <> ''",
     *(f"CREATE INDEX {table}_by_turn ON {table}(turn)" for table in ("response", "tool_call", "subagent", "event")),
 )  # fmt: skip
 _TEXT: Final = "turn UNINDEXED, span_id UNINDEXED, kind UNINDEXED, body"

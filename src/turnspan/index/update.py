@@ -7,10 +7,10 @@ again by the next command.
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
@@ -57,6 +57,37 @@ class _Continued(Exception):  # noqa: N818 - a result, not an error
     """A later turn continued a subagent of a late group, whose rows therefore do not stay."""
 
 
+class _Bar:
+    """Shows progress once it has taken a while."""
+
+    def __init__(self, show: ShowProgress | None, sessions: int, size: int) -> None:
+        self._show = show
+        self._total = sessions, size
+        self._stack = ExitStack()
+        self._watch: Watch | None = None
+        self._began_s = time.monotonic()
+        self._sessions = self._bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def done(self, size: int) -> None:
+        """Count a session that was read."""
+        self._sessions += 1
+        self._bytes += size
+        self.reached(0)
+
+    def reached(self, size: int) -> None:
+        """Show how far the current session was read."""
+        if self._show is not None and self._watch is None and time.monotonic() - self._began_s > _SHOWN_AFTER_S:
+            self._watch = self._stack.enter_context(self._show(*self._total))
+        if self._watch is not None:
+            self._watch(self._sessions, None, self._bytes + size, "indexing")
+
+
 class Updater:
     """Applies changes, a session a transaction."""
 
@@ -67,6 +98,7 @@ class Updater:
         self._config = config
         self._destination = destination
         self._show = show
+        self._bar = _Bar(None, 0, 0)
         self._writer = Writer(connection)
 
     def apply(self, changes: Changes) -> None:
@@ -75,11 +107,13 @@ class Updater:
             for session in changes.delete:
                 self._writer.delete(session)
         jobs = {change.transcript.path: self._planned(change) for change in changes.read}
-        results = read_jobs([plan.job for plan in jobs.values()], self._config, self._destination)
-        for group in self._grouped(self._watched(results, jobs), jobs):
-            with self._transaction():
-                for path, parts in group:
-                    self._write(jobs[path], parts)
+        with _Bar(self._show, len(jobs), sum(plan.job.size for plan in jobs.values())) as self._bar:
+            results = read_jobs([plan.job for plan in jobs.values()], self._config, self._destination)
+            for group in self._grouped(results, jobs):
+                with self._transaction():
+                    for path, parts in group:
+                        self._write(jobs[path], parts)
+                        self._bar.done(jobs[path].job.size)
         with self._transaction():
             self._store_checkpoints(changes)
             self._store_titles(changes)
@@ -127,23 +161,6 @@ class Updater:
             self._connection.execute("ROLLBACK")
             raise
         self._connection.execute("COMMIT")
-
-    def _watched(
-        self, results: Iterator[tuple[str, Iterable[Part | Finish]]], jobs: Mapping[str, Plan]
-    ) -> Iterator[tuple[str, Iterable[Part | Finish]]]:
-        """Show progress once it has taken a while."""
-        began_s, done, size = time.monotonic(), 0, 0
-        total = sum(plan.job.size for plan in jobs.values())
-        for path, parts in results:
-            yield path, parts
-            done, size = done + 1, size + jobs[path].job.size
-            if self._show is not None and time.monotonic() - began_s > _SHOWN_AFTER_S:
-                with self._show(len(jobs), total) as watch:
-                    watch(done, None, size, "indexing")
-                    for again, more in results:
-                        yield again, more
-                        done, size = done + 1, size + jobs[again].job.size
-                        watch(done, None, size, "indexing")
 
     def _planned(self, change: Change, *, can_late_stay: bool = True) -> Plan:
         """Return where to begin to read, and which late groups stay."""
@@ -227,6 +244,7 @@ class Updater:
             match part.stage:
                 case Stage.SETTLED:
                     writer.add_settled(session, place, part)
+                    self._bar.reached(part.change.main.offset - plan.job.progress.main.offset)
                 case Stage.END:
                     writer.add_end(session, place, part)
                 case Stage.LATE:

@@ -64,7 +64,7 @@ function callOf(block, context) {
   const time = block.figures[3] ?? "";
   const cost = block.figures[2] ?? "";
   const summary = make("summary", {},
-    make("i", { className: `dot kind-${block.kind}` }),
+    make("i", { className: `sign kind-${block.kind}` }),
     make("span", { className: `name kind-${block.kind}` }, block.name),
     ...(block.error ? [make("span", { className: "badge error" }, block.error)] : []),
     ...badges(block.badges),

@@ -34,7 +34,7 @@ function skeleton(value) {
   });
   words.addEventListener("keydown", (event) => {
     if (event.key === "Enter") find();
-    else if (event.key === "ArrowDown") parts.list.querySelector("a")?.focus();
+    else if (event.key === "ArrowDown") parts.list.querySelector(".row-link")?.focus();
     else if (event.key === "Escape") words.blur();
     else return;
     event.preventDefault();

@@ -75,9 +75,9 @@ class SessionView {
     );
     const legend = make(
       "span",
-      { className: "legend", attributes: { "aria-hidden": "true" } },
+      { className: "kinds-legend", attributes: { "aria-hidden": "true" } },
       ...[["generation", "response"], ["tool", "tool"], ["agent", "agent"], ["event", "event"]].map(([kind, name]) =>
-        make("span", { className: `kind-${kind}` }, make("i", { className: "dot" }), name),
+        make("span", { className: `kind-${kind}` }, make("i", { className: "sign" }), name),
       ),
       make("span", { className: "critical" }, make("i", { className: "line" }), "critical path"),
     );
@@ -138,7 +138,7 @@ class SessionView {
     const { Title, ...others } = facts;
     this.name = Title;
     this.title = make("h1", {}, ...marked(Title || "Session without a title"));
-    this.facts = make("dl", { className: "about" },
+    this.facts = make("dl", { className: "session-facts" },
       ...Object.entries(others).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", { title: value }, ...marked(value)))));
     this.totals = make("p", { className: "totals" });
     const resume = `claude --resume ${session}`;

@@ -47,7 +47,7 @@ function showRecord(span, place, { path, at, trace, id, signal, waterfall }) {
   };
   said.append(...span.sections.map((one) => sectionOf(one, all)));
   place.replaceChildren(
-    make("h2", {}, make("i", { className: `dot kind-${span.kind}` }), make("span", { className: `kind-${span.kind}` }, span.name),
+    make("h2", {}, make("i", { className: `sign kind-${span.kind}` }), make("span", { className: `kind-${span.kind}` }, span.name),
       ...(span.error ? [make("span", { className: "badge error" }, span.error)] : []), ...badges(span.badges), ...zoom),
     quickly(span),
     said,
@@ -87,7 +87,7 @@ function links(span) {
 function facts(span) {
   if (!span.facts.length) return [];
   const pairs = span.facts.flatMap(([name, value]) => [make("dt", {}, name.replaceAll("_", " ")), make("dd", {}, ...marked(value))]);
-  return [make("details", { className: "more" }, make("summary", {}, "More facts"), make("dl", { className: "facts" }, ...pairs))];
+  return [make("details", { className: "more-facts" }, make("summary", {}, "More facts"), make("dl", { className: "facts" }, ...pairs))];
 }
 
 // A section of content; `all` loads the complete text of one that was cut.

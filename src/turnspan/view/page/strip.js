@@ -15,7 +15,7 @@ export function strip(turns, go) {
   const width = Math.max(slots.length, 12); // a few responses are not stretched over the screen
   const height = CONTEXT + GAP + COST;
   const chart = draw("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" });
-  chart.append(draw("path", { class: "context", d: areaOf(slots, peak) }));
+  chart.append(draw("path", { class: "context-area", d: areaOf(slots, peak) }));
   chart.append(...costBars(slots, turns, dearest, height));
   for (const [n, slot] of slots.entries()) {
     if (slot.compactions) chart.append(draw("line", { class: "compaction", x1: n, x2: n, y1: 0, y2: CONTEXT, "vector-effect": "non-scaling-stroke" }));

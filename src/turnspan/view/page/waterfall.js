@@ -72,7 +72,7 @@ export class Waterfall {
     const most = Math.max(2, Math.floor((this.element.clientWidth || 900) / 220));
     for (const at of ticks(from, to, most)) {
       if ((at - from) / (to - from) > 0.93) continue; // its text would be cut off
-      const tick = make("span", { className: "tick" }, briefly(at));
+      const tick = make("span", { className: "axis-tick" }, briefly(at));
       tick.style.left = `${(100 * (at - from)) / (to - from)}%`;
       scale.append(tick);
     }
@@ -134,7 +134,7 @@ export class Waterfall {
     const waited = span.waited_ms ? [make("span", { className: "badge waited", title: "Inferred: the time that it waited for you" }, `~${briefly(span.waited_ms)} waited`)] : [];
     const what = make("span", { className: "what" },
       twisty,
-      make("i", { className: `dot kind-${span.kind}` }),
+      make("i", { className: `sign kind-${span.kind}` }),
       make("span", { className: `name kind-${span.kind}` }, span.name),
       ...(span.error ? [make("span", { className: "badge error" }, span.error)] : []),
       ...badges(span.badges), ...waited,
