@@ -25,6 +25,8 @@ PIECE_SPANS: Final = 400  # `show --turn` reads at most about this many spans be
 _TOTALS: Final = ("active_ns", *COUNTED, *USAGE, "cost_usd", "cut_off", "incomplete")
 _LATE_POSITION: Final = 1 << 40  # until `order`
 _CHILDREN: Final = ("response", "tool_call", "subagent", "event")
+# Words of deleted texts stay in the full-text index until its segments are merged.
+PURGE: Final = "INSERT INTO text(text) VALUES ('optimize')"
 _INSERT_TEXT: Final = "INSERT INTO text(rowid, turn, span_id, kind, body) VALUES (?, ?, ?, ?, ?)"
 
 
