@@ -86,7 +86,7 @@ def test_a_damaged_index_is_rebuilt(project, path, harm):
     """A file that is damaged anywhere is built again, with a remark, and has the same rows."""
     for number in range(20):
         saved(project, f"hello {number}", number=number)
-    whole = index_of()[0]
+    expected = index_of()[0]
     if harm == "text":
         path.write_bytes(b"this is not a database, whatever its name is\n" * 100)
     elif harm == "head":
@@ -100,10 +100,10 @@ def test_a_damaged_index_is_rebuilt(project, path, harm):
         connection.commit()
         connection.close()
     found, remarks, is_in_memory = index_of()
-    assert found == whole
+    assert found == expected
     assert not is_in_memory
     assert "was damaged" in remarks[0]
-    assert index_of() == (whole, [], False)
+    assert index_of() == (expected, [], False)
 
 
 def test_the_file_of_another_program_is_not_touched(project, path):

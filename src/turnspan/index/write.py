@@ -1,6 +1,7 @@
 """Writes the rows of one session: adds, replaces and deletes them, and sums them up.
 
-The caller opens and commits the transaction: one a session, so that a crash leaves all of an update of it or nothing.
+The caller opens and commits the transaction. It never ends within a session: after a crash, the rows of a session are
+those before an update or those after it.
 """
 
 from __future__ import annotations
