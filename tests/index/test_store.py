@@ -86,7 +86,7 @@ def test_a_damaged_index_is_rebuilt(project, path, harm):
     """A file that is damaged anywhere is built again, with a remark, and has the same rows."""
     for number in range(20):
         saved(project, f"hello {number}", number=number)
-    whole = index_of()[0]
+    expected = index_of()[0]
     if harm == "text":
         path.write_bytes(b"this is not a database, whatever its name is\n" * 100)
     elif harm == "head":
@@ -100,10 +100,10 @@ def test_a_damaged_index_is_rebuilt(project, path, harm):
         connection.commit()
         connection.close()
     found, remarks, is_in_memory = index_of()
-    assert found == whole
+    assert found == expected
     assert not is_in_memory
     assert "was damaged" in remarks[0]
-    assert index_of() == (whole, [], False)
+    assert index_of() == (expected, [], False)
 
 
 def test_the_file_of_another_program_is_not_touched(project, path):
@@ -198,6 +198,25 @@ def test_other_settings_rebuild_it(project, path, monkeypatch):
     assert b"special" not in bytes_of(path)
 
 
+def test_the_credentials_of_another_environment_do_not_rebuild_it(project, path, monkeypatch):
+    """Only a credential that was not masked before makes the index be built again."""
+    saved(project, "hello")
+
+    def made():
+        with opened(load_config(os.environ)) as index:
+            return index.connection.execute("SELECT value FROM meta WHERE key = 'credentials'").fetchone()[0]
+
+    assert made() == ""
+    monkeypatch.setenv("LANGFUSE_PUBLIC_KEY", "pk-lf-1")
+    monkeypatch.setenv("LANGFUSE_SECRET_KEY", "sk-lf-" + "1" * 30)
+    with_key = made()
+    assert with_key
+    assert b"sk-lf-" not in bytes_of(path)
+    monkeypatch.delenv("LANGFUSE_PUBLIC_KEY")
+    monkeypatch.delenv("LANGFUSE_SECRET_KEY")
+    assert made() == with_key
+
+
 # ---- what is in it
 
 
@@ -212,6 +231,7 @@ def test_a_directory_that_is_switched_off_has_figures_and_no_texts(project, path
         (row,) = list_sessions(index, Filter())
         assert (row.is_off, row.capture, row.title, row.tally.turns) == (True, "metadata", "", 1)
         assert index.connection.execute("SELECT count(*) FROM text").fetchone() == (0,)
+    assert b"unspeakable" not in bytes_of(path)
     (claude_home / "turnspan" / "config.toml").write_text("")
     assert b"unspeakable" in bytes_of_index(path)
     (work / ".claude").mkdir()

@@ -4,11 +4,16 @@ import os
 from random import Random
 
 import pytest
+from rows import Writer
 from secret_samples import MAKERS
 from test_secrets_stay import STORIES, poisoned
 
+from turnspan.delivery.policy import ExportPolicy
 from turnspan.index import NAME, opened
+from turnspan.index.rows import rows_of
 from turnspan.settings.config import load_config
+from turnspan.source.reader import all_traces
+from turnspan.source.sessions import SessionFile
 
 
 @pytest.mark.parametrize("is_linked", [True, False])
@@ -28,3 +33,25 @@ def test_no_secret_is_in_the_index(claude_home, is_linked):
     assert b"redacted" in data
     found = sorted({sample.rule for sample in samples if sample.secret.encode() in data})
     assert found == []
+
+
+def test_texts_are_masked_as_for_an_export(claude_home):
+    """The texts in the index are those of each trace as it is exported, also where some of many turns have secrets."""
+    project = claude_home / "projects" / "-home-ada-loom"
+    project.mkdir(parents=True)
+    samples = [make(Random(3)) for make in MAKERS[:12]]
+    writer = Writer()
+    for number in range(120):
+        sample = samples[number % 12] if number > 60 else None
+        words = f"{sample.text}\nand again {sample.secret}" if sample is not None else "nothing to hide"
+        writer.turn(f"Question {number}: {words}", f"Answer {number}")
+    path = writer.save(project)
+    config = load_config(os.environ)
+    policy = ExportPolicy(config.destinations[0], config)
+    traces = [policy.masked(trace).trace for trace in all_traces(SessionFile(path.stem, path))]
+    expected = [row for trace in traces for row in rows_of(trace, "").texts]
+    with opened(config) as index:
+        found = index.connection.execute("SELECT span_id, kind, body FROM text WHERE kind <> 'title' ORDER BY rowid")
+        assert found.fetchall() == expected
+        names = [name for (name,) in index.connection.execute("SELECT name FROM turn ORDER BY position")]
+    assert names == [trace.name for trace in traces]

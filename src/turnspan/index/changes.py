@@ -88,6 +88,7 @@ class Changes(msgspec.Struct):
     checkpoints: dict[str, Stamp | None] = {}
     titles: dict[str, Stamp] = {}  # by project directory
     flat: bool = False
+    is_purging: bool = False  # texts that are no longer allowed must be removed from the file, too
     signature: str = ""  # of what is on disk, if it is not the index's
 
     @property
@@ -143,8 +144,10 @@ def _compared(connection: Connection, config: Config, walk: Walk, restricted: se
         if each is None or each.session_id != transcript.session_id:
             changes.read.append(Change(transcript, is_disabled, each.session if each is not None else None))
             continue
+        is_other_policy = each.is_disabled != is_disabled or each.session in restricted
+        changes.is_purging |= is_other_policy
         is_anew = (
-            each.is_disabled != is_disabled or each.session in restricted or bool(each.problem)
+            is_other_policy or bool(each.problem)
             or transcript.stamp[0] < each.stamp[0]
             or (transcript.stamp[0] == each.stamp[0] and transcript.stamp[1] != each.stamp[1])
             or (each.copied > 0 and each.directory in emptied)

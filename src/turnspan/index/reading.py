@@ -23,7 +23,7 @@ from turnspan.errors import TranscriptError
 from turnspan.index.changes import narrowing_digest
 from turnspan.index.masked import masked_together
 from turnspan.index.places import difference
-from turnspan.index.rows import TraceRows, cut_spans, reduced, rows_of
+from turnspan.index.rows import TraceRows, rows_of
 from turnspan.secrets.replace import mask
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
@@ -117,12 +117,9 @@ class SessionReader:
     def _rows(self, traces: Sequence[Trace], *, is_disabled: bool) -> Iterator[TraceRows]:
         """Yield the rows of the traces of a piece; those that have no span are not exported."""
         for cwd, group in groupby((trace for trace in traces if trace.spans), key=lambda trace: trace.cwd):
-            found = list(group)
             policy = self._least if is_disabled or self._policy.is_off(cwd) else self._policy
-            masked = masked_together([reduced(trace) for trace in found], policy, by_prompt=self._by_prompt)
-            project = self._without_secrets(cwd)
-            for trace, original in zip(masked, found, strict=True):
-                yield rows_of(trace, trace.cwd or project, cut_spans(original))
+            for trace in masked_together(list(group), policy, by_prompt=self._by_prompt):
+                yield rows_of(trace, trace.cwd or self._without_secrets(cwd))
 
     def _note_narrowing(self, cwd: str, narrowings: dict[str, str]) -> None:
         """Add what a directory restricts. It is stored without secrets; with one, later changes are not noticed."""

@@ -6,8 +6,8 @@ Rules:
 - `active_ns` is inferred: the time in which a response or a tool call of the trace was under way. Calls that ask the
   user, and calls that the user refused, are not part of it. How long the client waited for a permission is mostly not
   recorded, so it is part of the call's time.
-- Only what the index stores is masked, so a trace is reduced first (`reduced`). A long text is cut then, generously,
-  and again after masking, without its last part: that may end in half a secret, which no rule recognises.
+- Texts for the search are cut after masking: a text that is cut first may end in half a secret.
+- A text that two spans have is stored once: what a response was asked is a prompt or the output of a tool.
 """
 
 from __future__ import annotations
@@ -20,27 +20,21 @@ from turnspan.index.schema import USAGE
 from turnspan.terminal import one_line
 from turnspan.trace.build import root_of
 from turnspan.trace.labels import HINT, headline, words_of
-from turnspan.trace.model import Json, Kind, Reasoning, Text, ToolCall
+from turnspan.trace.model import Json, Kind, Reasoning, Text
 from turnspan.trace.one_liner import gist_of
 from turnspan.trace.tally import tally_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from turnspan.trace.model import Content, Facts, Span, Trace, Usage
+    from turnspan.trace.model import Span, Trace, Usage
 
 Row = tuple[object, ...]
 
 LONGEST_TEXT: Final = 20_000  # characters of a prompt, an answer or a thought that the search sees
 LONGEST_TOOL_TEXT: Final = 4_000  # the same of the input or output of a tool
-_MARGIN: Final = 4_096  # longer than any secret that is not recognised by its beginning
 _LONGEST_LABEL: Final = 300  # characters of a prompt, a hint or an error
 _LABEL_SOURCE: Final = 1_200  # characters that a label is made from
-_TRACE_FACTS: Final = ("title", "cwd", "git_branch")
-_SPAN_FACTS: Final = (
-    "turn_number", "origin", "interrupted", "command", "aborted", "time.inferred", "incomplete", "agent_description",
-    "background",
-)  # fmt: skip
 _ASKING: Final = frozenset({"AskUserQuestion", "ExitPlanMode"})  # tools whose time is the user's
 _STATUS: Final = {"tool_error": "error", "permission_denied": "denied", "interrupted": "interrupted"}
 _NO_USAGE: Final = (None,) * len(USAGE)
@@ -58,55 +52,8 @@ class TraceRows(NamedTuple):
     spans: int
 
 
-def reduced(trace: Trace) -> Trace:
-    """Return a trace with only the content that becomes a row: prompts and results are content of two spans."""
-    facts = {name: trace.facts[name] for name in _TRACE_FACTS if name in trace.facts}
-    return msgspec.structs.replace(trace, tags=(), facts=facts, spans=tuple([_reduced(span) for span in trace.spans]))
-
-
-def cut_spans(trace: Trace) -> frozenset[bytes]:
-    """Return the tool calls of a trace whose output `reduced` cuts."""
-    return frozenset([span.span_id for span in trace.spans if span.kind is Kind.TOOL and _is_long(span)])
-
-
-def _is_long(span: Span) -> bool:
-    return isinstance(span.output, str) and len(span.output) > LONGEST_TOOL_TEXT + _MARGIN
-
-
-def _reduced(span: Span) -> Span:
-    facts: Facts = {name: span.facts[name] for name in _SPAN_FACTS if name in span.facts}
-    inputs, outputs = span.input, span.output
-    match span.kind:
-        case Kind.TURN:
-            outputs = None
-        case Kind.GENERATION:
-            inputs, outputs = None, _spoken(outputs)
-        case Kind.TOOL:
-            if isinstance(outputs, str) and _is_long(span):
-                outputs = outputs[: LONGEST_TOOL_TEXT + _MARGIN]
-        case Kind.AGENT:
-            inputs, outputs = (None if "agent_description" in facts else inputs), None
-        case Kind.EVENT:
-            facts = span.facts
-    return msgspec.structs.replace(span, input=inputs, output=outputs, facts=facts, links=())
-
-
-def _spoken(content: Content | None) -> Content | None:
-    """Return what a model said; its calls have spans of their own."""
-    if not isinstance(content, tuple):
-        return content
-    return tuple(
-        [
-            msgspec.structs.replace(
-                message, parts=tuple([part for part in message.parts if not isinstance(part, ToolCall)])
-            )
-            for message in content
-        ]
-    )
-
-
-def rows_of(trace: Trace, project: str, cut: frozenset[bytes] = frozenset()) -> TraceRows:
-    """Return the rows of a masked trace; `project` is its working directory, `cut` what was cut before masking."""
+def rows_of(trace: Trace, project: str) -> TraceRows:
+    """Return the rows of a masked trace; `project` is its working directory."""
     top = trace.spans[0]
     agents = _agents(trace)
     kinds: dict[Kind, list[Span]] = {kind: [] for kind in Kind}
@@ -118,7 +65,7 @@ def rows_of(trace: Trace, project: str, cut: frozenset[bytes] = frozenset()) -> 
         [_tool(span, agents) for span in kinds[Kind.TOOL]],
         list(_subagents(trace, kinds[Kind.AGENT])),
         [_event(span) for span in kinds[Kind.EVENT]],
-        list(_texts(trace, cut)),
+        list(_texts(trace)),
         len(trace.spans),
     )
 
@@ -199,10 +146,14 @@ def _subagents(trace: Trace, spans: Sequence[Span]) -> Iterator[Row]:
         costs = [each.cost_usd for each in own if each.cost_usd is not None]
         status = "interrupted" if span.facts.get("interrupted") else "error" if span.error is not None else "ok"
         yield (
-            span.span_id.hex(), clean(span.name), label(gist_of(span, is_parent=True)), span.start_ns, span.end_ns,
+            span.span_id.hex(), clean(span.name), _agent_hint(span), span.start_ns, span.end_ns,
             status, sum(each.kind is Kind.GENERATION for each in own), sum(each.kind is Kind.TOOL for each in own),
             *usage, sum(costs) if costs else None,
         )  # fmt: skip
+
+
+def _agent_hint(span: Span) -> str:
+    return label(str(span.facts.get("agent_description") or "") or headline(words_of(span)))
 
 
 def _event(span: Span) -> Row:
@@ -254,15 +205,12 @@ def _agents(trace: Trace) -> dict[bytes, str]:
 # ---- texts
 
 
-def _texts(trace: Trace, cut: frozenset[bytes]) -> Iterator[Row]:
+def _texts(trace: Trace) -> Iterator[Row]:
     for span in trace.spans:
         for kind, body in _texts_in(span):
             longest = LONGEST_TOOL_TEXT if kind.startswith("tool_") else LONGEST_TEXT
-            if kind == "tool_output" and span.span_id in cut:
-                longest = min(longest, len(body) - _MARGIN)
-            shown = body if len(body) <= longest else body[: max(0, longest)]
-            if shown and not shown.isspace():
-                yield span.span_id.hex(), kind, shown
+            if body and not body.isspace():
+                yield span.span_id.hex(), kind, body if len(body) <= longest else body[:longest]
 
 
 def _texts_in(span: Span) -> Iterator[tuple[str, str]]:

@@ -126,18 +126,38 @@ def _policy_of(destination: Destination) -> list[object]:
 
 
 def fingerprint(config: Config, destination: Destination) -> str:
-    """Return a digest of everything besides transcripts that decides what is in the index."""
-    options = [(each.options.get("headers"), each.options.get("public_key"), each.options.get("secret_key"))
-               for each in config.destinations]  # fmt: skip
+    """Return a digest of what decides the content of the index, besides transcripts and credentials."""
     prices: bytes | None = None
     if config.values["prices"]:
         with suppress(OSError):
             prices = read_regular(Path(config.values["prices"]).expanduser(), _PRICES_BYTES)
     what = (
         schema.DIGEST, turnspan.__version__, _policy_of(destination), config.values["mask_paths"],
-        sorted(config.values["patterns"].items()), options, prices,
+        sorted(config.values["patterns"].items()), prices,
     )  # fmt: skip
+    return _digest(what)
+
+
+def _credentials(config: Config) -> set[str]:
+    """Return digests of the configured credentials, which are masked."""
+    found = set()
+    for each in config.destinations:
+        secrets = [*(each.options.get("headers") or {}).items(), each.options.get("secret_key")]
+        found |= {_digest(secret) for secret in secrets if secret}
+    return found
+
+
+def _digest(what: object) -> str:
     return blake2b(repr(what).encode("utf-8", "replace"), digest_size=16).hexdigest()
+
+
+def _is_current(connection: sqlite3.Connection, work: _Work) -> bool:
+    """Return whether the rows were made with these settings. Credentials of another environment do no harm."""
+    if not _check(connection, work.path):
+        return False
+    if _meta(connection, "fingerprint") != fingerprint(work.config, work.destination):
+        return False
+    return _credentials(work.config) <= set((_meta(connection, "credentials") or "").split())
 
 
 # ---- the file
@@ -168,14 +188,11 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _updated(connection: sqlite3.Connection, work: _Work) -> Index:
     index = Index(connection, is_in_memory=False)
-    wanted = fingerprint(work.config, work.destination)
-    changes = None
-    if _check(connection, work.path) and _meta(connection, "fingerprint") == wanted:
-        changes = work.changes(connection)
+    changes = work.changes(connection) if _is_current(connection, work) else None
     if changes is None or not changes.is_empty:
         try:
             with kernel_lock(work.config.home / _LOCK, _WAIT_S):
-                changes = _write(connection, work, wanted)
+                changes = _write(connection, work)
         except Busy:
             if changes is None:
                 raise StateError("another command is building it", hint="try again when it is done") from None
@@ -201,22 +218,26 @@ def _check(connection: sqlite3.Connection, path: Path) -> bool:
     return False
 
 
-def _write(connection: sqlite3.Connection, work: _Work, wanted: str) -> Changes:
+def _write(connection: sqlite3.Connection, work: _Work) -> Changes:
     """Bring the file up to date. The caller holds the lock."""
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
-    if not _check(connection, work.path) or _meta(connection, "fingerprint") != wanted:
-        _empty(connection, wanted)
+    if not _is_current(connection, work):
+        _empty(connection, work)
     return work.update(connection, is_in_memory=False)
 
 
-def _empty(connection: sqlite3.Connection, wanted: str) -> None:
+def _empty(connection: sqlite3.Connection, work: _Work) -> None:
     """Create the tables anew; what was there before is overwritten."""
     connection.execute("BEGIN IMMEDIATE")
     had_tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
     schema.drop(connection)
     schema.create(connection)
-    connection.execute("INSERT INTO meta VALUES ('fingerprint', ?)", (wanted,))
+    values = {
+        "fingerprint": fingerprint(work.config, work.destination),
+        "credentials": " ".join(sorted(_credentials(work.config))),
+    }
+    connection.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
     connection.execute("COMMIT")
     if had_tables:
         connection.execute("VACUUM")
@@ -236,7 +257,7 @@ def _rebuilt(work: _Work, error: sqlite3.DatabaseError) -> Index:
             os.close(open_private(work.path, os.O_RDWR | os.O_CREAT))
             connection = _connect(work.path)
             index = Index(connection, is_in_memory=False)
-            changes = _write(connection, work, fingerprint(work.config, work.destination))
+            changes = _write(connection, work)
     except Busy:
         raise StateError("another command is building it", hint="try again when it is done") from None
     except (OSError, sqlite3.Error) as again:
@@ -298,7 +319,7 @@ def forget(config: Config, session_id: str) -> bool:
 
 
 def _forget(connection: sqlite3.Connection, session_id: str) -> bool:
-    from turnspan.index.write import Writer  # noqa: PLC0415 - for `forget` only
+    from turnspan.index.write import PURGE, Writer  # noqa: PLC0415 - for `forget` only
 
     found = connection.execute("SELECT id FROM session WHERE session_id = ?", (session_id,)).fetchall()
     if not found:
@@ -307,7 +328,7 @@ def _forget(connection: sqlite3.Connection, session_id: str) -> bool:
     writer = Writer(connection)
     for (session,) in found:
         writer.delete(session)
-    connection.execute("INSERT INTO text(text) VALUES ('optimize')")  # else deleted words stay until segments merge
+    connection.execute(PURGE)
     connection.execute("COMMIT")
     connection.execute("VACUUM")
     if connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:

@@ -21,7 +21,7 @@ from turnspan.index.places import Place, can_stay, continues, with_late
 from turnspan.index.pool import read_jobs
 from turnspan.index.reading import Finish, Job, Part, Stage
 from turnspan.index.rows import label
-from turnspan.index.write import Writer
+from turnspan.index.write import PURGE, Writer
 from turnspan.secrets.replace import mask
 from turnspan.source.progress import Progress
 from turnspan.source.scan import first_time_ns
@@ -118,6 +118,8 @@ class Updater:
             self._store_checkpoints(changes)
             self._store_titles(changes)
             self._store_flat(changes)
+            if changes.is_purging:
+                self._connection.execute(PURGE)
             if changes.signature:
                 self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('signature', ?)", (changes.signature,))
 

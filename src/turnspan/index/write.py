@@ -1,6 +1,7 @@
 """Writes the rows of one session: adds, replaces and deletes them, and sums them up.
 
-The caller opens and commits the transaction: one a session, so that a crash leaves all of an update of it or nothing.
+The caller opens and commits the transaction. It never ends within a session: after a crash, the rows of a session are
+those before an update or those after it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ PIECE_SPANS: Final = 400  # `show --turn` reads at most about this many spans be
 _TOTALS: Final = ("active_ns", *COUNTED, *USAGE, "cost_usd", "cut_off", "incomplete")
 _LATE_POSITION: Final = 1 << 40  # until `order`
 _CHILDREN: Final = ("response", "tool_call", "subagent", "event")
+# Words of deleted texts stay in the full-text index until its segments are merged.
+PURGE: Final = "INSERT INTO text(text) VALUES ('optimize')"
 _INSERT_TEXT: Final = "INSERT INTO text(rowid, turn, span_id, kind, body) VALUES (?, ?, ?, ?, ?)"
 
 
