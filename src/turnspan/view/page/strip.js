@@ -10,8 +10,8 @@ const COST = 30;
 export function strip(turns, go) {
   const slots = slotsOf(turns);
   if (!slots.length) return [];
-  const peak = Math.max(...slots.map((slot) => slot.context), 1);
-  const dearest = Math.max(...turns.map((turn) => turn.cost_usd ?? 0), 0);
+  const peak = slots.reduce((most, slot) => Math.max(most, slot.context), 1);
+  const dearest = turns.reduce((most, turn) => Math.max(most, turn.cost_usd ?? 0), 0);
   const width = Math.max(slots.length, 12); // a few responses are not stretched over the screen
   const height = CONTEXT + GAP + COST;
   const chart = draw("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" });
