@@ -47,10 +47,10 @@ def masked_trace(trace: Trace, rules: RuleSet, meter: Meter) -> tuple[Trace, dic
         return trace, {}
     collector = _Collector()
     walk(trace, collector)
-    suspects, over_budget = collector.scan(rules, meter)
+    suspects, over_budget, known = collector.scan(rules, meter)
     if not suspects and not over_budget:
         return trace, {}
-    masker = _Masker(rules, meter, suspects, over_budget)
+    masker = _Masker(rules.with_known(known), meter, suspects, over_budget)
     return walk(trace, masker), masker.counts
 
 
@@ -86,24 +86,30 @@ class _Collector:
         self._texts["".join(parts)] = None
         return None
 
-    def scan(self, rules: RuleSet, meter: Meter) -> tuple[set[str], set[str]]:
-        """Return the strings that may hold a secret, and those that exceeded the budget."""
+    def scan(self, rules: RuleSet, meter: Meter) -> tuple[set[str], set[str], dict[bytes, str]]:
+        """Return the strings that may hold a secret, those that exceeded the budget, and secrets that may recur."""
         holders: dict[str, list[str]] = {}
         for document in self._documents:
             for leaf in self._leaves(document):
                 holders.setdefault(leaf, []).append(document)
         suspects, over_budget = self._suspects, set[str]()
-        for batch in _batches({**self._texts, **dict.fromkeys(holders)}):
+        texts = {**self._texts, **dict.fromkeys(holders)}
+        known: dict[bytes, str] = {}
+        for batch in _batches(texts):
             try:
-                suspects.update(replace.suspects(batch, rules=rules, meter=meter))
+                found, secrets = replace.suspects(batch, rules=rules, meter=meter)
+                suspects.update(found)
+                known.update(secrets)
             except (OverBudget, *_FAILURES):
                 over_budget.update(batch)
+        repeated = [value.decode("utf-8", "surrogatepass") for value in known]
+        suspects.update(text for text in texts if any(value in text for value in repeated))
         for leaf, documents in holders.items():
             if leaf in over_budget:
                 over_budget.update(documents)
             elif leaf in suspects:
                 suspects.update(documents)
-        return suspects, over_budget
+        return suspects, over_budget, known
 
     def _leaves(self, document: str) -> list[str]:
         """Return the strings in a JSON text, keys included."""
