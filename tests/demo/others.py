@@ -124,6 +124,7 @@ def others():
     for days, project, branch, model, title, turns in SESSIONS:
         ends = NEWEST - timedelta(days=days)
         session = Session(project, model=model, branch=branch, ends=ends - timedelta(hours=1), title=title)
+        session.weight = 90
         for number, (prompt, calls, answer) in enumerate(turns):
             session.fresh += 9_000 if not number else 2_500  # files that the client added
             session.prompt(prompt, after=75 if number else 0)

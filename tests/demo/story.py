@@ -120,7 +120,7 @@ def story():
         title="Loader breaks at quoted fields",
     )  # fmt: skip
     s.fresh += 11_600  # the project's instructions
-    s.weight = 60
+    s.weight = 110
     _find_out(s)
     _fix(s)
     _look_around(s)

@@ -32,7 +32,7 @@ _TURN = 2  # a turn with an error and its fix
 def demo(*, port: int, is_quiet: bool) -> None:
     """Try turnspan with bundled sessions.
 
-    Prints one turn as a tree and opens the page with two weeks of made-up sessions:
+    Prints one turn as a tree and opens the page with four weeks of made-up sessions:
     reads, edits, a failing test and its fix, subagents, a compaction, API retries.
     Nothing is installed, nothing is sent, and your own sessions are not read. Press
     Ctrl-C to stop; the temporary directory is then deleted.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_SOURCE: Final = Path(__file__).with_name("sessions.jsonl")
+_SOURCE: Final = Path(__file__).with_name("sessions.jsonl.gz")
 _NEWEST: Final = datetime(2026, 1, 15, 16, 40, tzinfo=UTC)  # the last time in the file
 _TIME: Final = re.compile(r'(?<="timestamp":")\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z')
 
@@ -39,7 +40,7 @@ def _files(moved: partial[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield the path and the lines of each file."""
     name, rows = "", list[str]()
     common: dict[str, dict[str, str]] = {}
-    for line in _SOURCE.read_text(encoding="utf-8").splitlines():
+    for line in gzip.decompress(_SOURCE.read_bytes()).decode().splitlines():
         row = json.loads(line)
         if "file" in row:
             if name:
