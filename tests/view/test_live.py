@@ -1,6 +1,7 @@
 """A session that grows while the page shows it: what is new, what is still running, and that nothing is read twice."""
 
 import json
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -197,3 +198,16 @@ def test_the_page_asks_for_what_is_new(client, tmp_path):
         assert records_of(viewer, f"session/{SESSION}?{query}") == []
         client.answer()
         assert turns(records_of(viewer, f"session/{SESSION}?{query}")) == [("Turn 1", True)]
+
+
+def test_a_killed_client_is_noticed(client, session, monkeypatch):
+    """A turn that is shown as running is looked at again every minute, though nothing is written."""
+    client.ask("first")
+    *_, end = session.records()
+    assert since(session, end) == []
+    later = time.monotonic() + 61
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    *new, end = since(session, end)
+    assert turns(new) == [("Turn 1", True)]
+    *_, end = since(session, end)
+    assert since(session, end) == []

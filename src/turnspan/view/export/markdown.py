@@ -10,21 +10,20 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections import Counter
 from html import escape
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.terminal import one_line, plain, unstyled
+from turnspan.terminal import one_line, plain
 from turnspan.trace.labels import numbered
 from turnspan.trace.model import Json, Kind, Media, Reasoning, Text
 from turnspan.trace.one_liner import flat, gist_of
-from turnspan.trace.tally import Tally, tally_of
 from turnspan.view.content import conversation
 from turnspan.view.content.code import language_of
 from turnspan.view.content.diff import diff_text
-from turnspan.view.tree import Layout, badges_of, by_parent, figures_of, foot_lines, head_of, name_of, time_of_day
+from turnspan.view.export.parts import Form, parts
+from turnspan.view.tree import Layout, badges_of, by_parent, figures_of, name_of, time_of_day
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,27 +42,15 @@ _NO_CONTENT: Final = "content not exported"
 
 def pieces(traces: Iterable[PreviewedTrace], path: str, layout: Layout) -> Iterator[str]:
     """Yield the document, each turn as soon as it is read. `path` is the transcript's."""
-    total, masked = Tally(), Counter[str]()
-    is_begun = False
-    for previewed in traces:
-        if not previewed.trace.spans:
-            continue
-        if not is_begun:
-            yield _head(previewed, path, layout)
-            is_begun = True
-        yield from _turn(previewed.trace, layout)
-        total += tally_of(previewed.trace)
-        masked.update(previewed.masked)
-    if is_begun:
-        yield "\n---\n\n" + "".join(f"{_words(unstyled(line))}  \n" for line in foot_lines(total, masked, layout))
+    return parts(traces, path, layout, Form(_head, _turn, _foot))
 
 
-def _head(previewed: PreviewedTrace, path: str, layout: Layout) -> str:
-    facts = head_of(previewed, path, layout)
-    title = facts.pop("Title", "") or f"Session {previewed.trace.session_id}"
-    facts.pop("File", None)
-    rows = "".join(f"- **{name}:** {_words(value)}\n" for name, value in facts.items())
-    return f"# {_words(title)}\n\n- **Session:** `{previewed.trace.session_id}`\n{rows}"
+def _head(title: str, facts: dict[str, str]) -> str:
+    return f"# {_words(title)}\n\n" + "".join(f"- **{name}:** {_words(value)}\n" for name, value in facts.items())
+
+
+def _foot(lines: list[str]) -> str:
+    return "\n---\n\n" + "".join(f"{_words(line)}  \n" for line in lines)
 
 
 def _turn(trace: Trace, layout: Layout) -> Iterator[str]:

@@ -21,16 +21,27 @@ async function queued(job) {
 
 // `earlier` is the element of the same turn before it grew: it is shown until the new one is loaded.
 export function chatTurn(turn, { path, signal, row, earlier, open }) {
-  const body = make("div", { className: "talk-body" }, ...(earlier ? earlier.querySelector(".talk-body").childNodes : [make("p", { className: "prompt loading" }, ...marked(turn.gist))]));
+  const body = make(
+    "div",
+    { className: "talk-body" },
+    ...(earlier
+      ? earlier.querySelector(".talk-body").childNodes
+      : [make("p", { className: "prompt loading" }, ...marked(turn.gist))]),
+  );
   const talk = make("article", { className: "talk", attributes: { "aria-label": turn.name } }, row, body);
   const where = `${path}?at=${turn.at}&trace=${turn.trace}`;
   queued(() => {
     if (signal.aborted) return undefined;
-    return fill(`chat/${where}`, signal, ({ blocks }) => {
-      const opened = new Set([...body.querySelectorAll("details[open][data-span]")].map((one) => one.dataset.span));
-      const context = { where, signal, open, opened };
-      body.replaceChildren(...blocks.map((block) => blockOf(block, context)));
-    }, body);
+    return fill(
+      `chat/${where}`,
+      signal,
+      ({ blocks }) => {
+        const opened = new Set([...body.querySelectorAll("details[open][data-span]")].map((one) => one.dataset.span));
+        const context = { where, signal, open, opened };
+        body.replaceChildren(...blocks.map((block) => blockOf(block, context)));
+      },
+      body,
+    );
   });
   return talk;
 }
@@ -39,7 +50,12 @@ function blockOf(block, context) {
   if (block.is === "event") return eventOf(block, context);
   if (block.is === "tool" || block.is === "agent") return callOf(block, context);
   const all = async () => {
-    await fill(`span/${context.where}&span=${block.id}&full=1`, context.signal, (span) => said.replaceChildren(...sections(block, span.sections)), said);
+    await fill(
+      `span/${context.where}&span=${block.id}&full=1`,
+      context.signal,
+      (span) => said.replaceChildren(...sections(block, span.sections)),
+      said,
+    );
   };
   const said = make("div", { className: `${block.is}${block.error ? " failed" : ""}`, data: { span: block.id } });
   said.append(...sections(block, block.sections, all));
@@ -57,29 +73,59 @@ function sections(block, all, more) {
 
 function eventOf(block, { open }) {
   const text = [block.name, block.gist].filter(Boolean).join(": ");
-  return make("button", { type: "button", className: `event ${block.name.replaceAll(" ", "-")}`, title: "Details", on: { click: () => open(block.id) } }, ...marked(text));
+  return make(
+    "button",
+    {
+      type: "button",
+      className: `event ${block.name.replaceAll(" ", "-")}`,
+      title: "Details",
+      on: { click: () => open(block.id) },
+    },
+    ...marked(text),
+  );
 }
 
 function callOf(block, context) {
   const time = block.figures[3] ?? "";
   const cost = block.figures[2] ?? "";
-  const summary = make("summary", {},
+  const summary = make(
+    "summary",
+    {},
     make("i", { className: `sign kind-${block.kind}` }),
     make("span", { className: `name kind-${block.kind}` }, block.name),
     ...(block.error ? [make("span", { className: "badge error" }, block.error)] : []),
     ...badges(block.badges),
     make("span", { className: "gist" }, ...marked(block.gist)),
-    make("span", { className: "faint figure" }, [cost, time].filter(Boolean).join(" · ")));
+    make("span", { className: "faint figure" }, [cost, time].filter(Boolean).join(" · ")),
+  );
   const inside = make("div", { className: "call-body" });
-  const folded = make("details", { className: `call is-${block.is}${block.error ? " failed" : ""}`, data: { span: block.id } }, summary, inside);
+  const folded = make(
+    "details",
+    { className: `call is-${block.is}${block.error ? " failed" : ""}`, data: { span: block.id } },
+    summary,
+    inside,
+  );
   let isLoaded = false;
   folded.addEventListener("toggle", () => {
     if (!folded.open || isLoaded) return;
     isLoaded = true;
     const said = make("div", { className: "said" });
-    inside.append(said, ...block.blocks.map((one) => blockOf(one, context)),
-      make("button", { type: "button", className: "small", on: { click: () => context.open(block.id) } }, "Figures and ids"));
-    const load = (full) => fill(`span/${context.where}&span=${block.id}${full}`, context.signal, (span) => said.replaceChildren(...span.sections.map((one) => sectionOf(one, () => load("&full=1")))), said);
+    inside.append(
+      said,
+      ...block.blocks.map((one) => blockOf(one, context)),
+      make(
+        "button",
+        { type: "button", className: "small", on: { click: () => context.open(block.id) } },
+        "Figures and ids",
+      ),
+    );
+    const load = (full) =>
+      fill(
+        `span/${context.where}&span=${block.id}${full}`,
+        context.signal,
+        (span) => said.replaceChildren(...span.sections.map((one) => sectionOf(one, () => load("&full=1")))),
+        said,
+      );
     load("");
   });
   if (context.opened.has(block.id)) folded.open = true;

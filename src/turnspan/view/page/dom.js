@@ -12,7 +12,10 @@ const policy = window.trustedTypes?.createPolicy("sections", { createHTML: (html
 // Say where the user is: in the title, and in the header as links. setTitle("Fix the parser", ["Sessions", "#/sessions"])
 export function setTitle(text, ...above) {
   document.title = [text, ...above.map(([name]) => name), "turnspan"].join(" - ");
-  const links = above.flatMap(([name, href]) => [make("a", { href }, name), make("span", { className: "faint" }, " / ")]);
+  const links = above.flatMap(([name, href]) => [
+    make("a", { href }, name),
+    make("span", { className: "faint" }, " / "),
+  ]);
   where.replaceChildren(...links, make("span", { className: "here", title: text }, text));
 }
 

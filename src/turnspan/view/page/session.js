@@ -1,7 +1,8 @@
 // A session: what is known about it, its context window and cost, and its turns as a conversation or as traces.
 
 import { chatTurn } from "./chat.js";
-import { badges, copyButton, figures, fill, filter, main, make, marked, records, setTitle, showError } from "./dom.js";
+import { badges, figures, fill, filter, main, make, marked, records, setTitle, showError } from "./dom.js";
+import { SessionHead } from "./head.js";
 import { LazyList } from "./lazy.js";
 import { watch } from "./live.js";
 import { chosenSpan, closeDetails, onClose, showSpan } from "./span.js";
@@ -46,23 +47,28 @@ class SessionView {
   // ---- the frame
 
   async load() {
+    this.head = new SessionHead(this.path);
     this.retitle();
-    this.head = make("div", { className: "session-head" });
     this.strip = make("div", { className: "strip-place" });
     this.list = make("div", { className: `turns ${this.view}`, role: "list", attributes: { "aria-label": "Turns" } });
     this.foot = make("div", { className: "session-foot" });
     this.empty = make("p", { className: "note", hidden: true }, "No turn has these words.");
-    main.replaceChildren(this.head, this.strip, this.bar(), this.list, this.empty, this.foot);
+    main.replaceChildren(this.head.element, this.strip, this.bar(), this.list, this.empty, this.foot);
     this.makeList();
     const [, trace, span] = this.visit.words;
     let isOpened = !trace;
-    await fill(`session/${this.path}`, this.signal, (one) => {
-      this.take(one);
-      if (one.is === "turn" && one.trace === trace && !isOpened) {
-        isOpened = true;
-        this.reveal(one, span);
-      }
-    }, this.foot);
+    await fill(
+      `session/${this.path}`,
+      this.signal,
+      (one) => {
+        this.take(one);
+        if (one.is === "turn" && one.trace === trace && !isOpened) {
+          isOpened = true;
+          this.reveal(one, span);
+        }
+      },
+      this.foot,
+    );
     if (this.signal.aborted) return;
     this.drawStrip();
     if (!isOpened) showError(this.foot, "this session does not have that turn", "it may be in another session");
@@ -71,20 +77,36 @@ class SessionView {
 
   bar() {
     this.tabs = Object.entries(VIEWS).map(([name, label]) =>
-      make("button", { type: "button", className: "tab", data: { view: name }, title: `${label} view (${name[0]})`, on: { click: () => this.setView(name) } }, label),
+      make(
+        "button",
+        {
+          type: "button",
+          className: "tab",
+          data: { view: name },
+          title: `${label} view (${name[0]})`,
+          on: { click: () => this.setView(name) },
+        },
+        label,
+      ),
     );
     const legend = make(
       "span",
       { className: "kinds-legend", attributes: { "aria-hidden": "true" } },
-      ...[["generation", "response"], ["tool", "tool"], ["agent", "agent"], ["event", "event"]].map(([kind, name]) =>
-        make("span", { className: `kind-${kind}` }, make("i", { className: "sign" }), name),
-      ),
+      ...[
+        ["generation", "response"],
+        ["tool", "tool"],
+        ["agent", "agent"],
+        ["event", "event"],
+      ].map(([kind, name]) => make("span", { className: `kind-${kind}` }, make("i", { className: "sign" }), name)),
       make("span", { className: "critical" }, make("i", { className: "line" }), "critical path"),
     );
     const names = ["in", "out", "cost", "time"].map((name) => make("span", { className: `figure ${name}` }, name));
-    this.barRow = make("div", { className: "bar-row row-grid" },
+    this.barRow = make(
+      "div",
+      { className: "bar-row row-grid" },
       make("div", { className: "tabs", role: "group", attributes: { "aria-label": "View" } }, ...this.tabs, legend),
-      ...names);
+      ...names,
+    );
     this.markTabs();
     return this.barRow;
   }
@@ -112,11 +134,11 @@ class SessionView {
     this.markTabs();
     this.entries.clear();
     this.waterfalls.clear();
-    closeDetails();
+    closeDetails(true);
     this.list.replaceChildren();
     this.makeList();
     this.lazy.set(this.shown);
-    history.replaceState(history.state, "", this.address());
+    this.rename();
     if (at && at !== this.shown[0]) this.scrollTo(at);
   }
 
@@ -128,44 +150,17 @@ class SessionView {
   // ---- records
 
   take(one) {
-    if (one.is === "head") this.showHead(one);
+    if (one.is === "head") this.head.show(one);
     else if (one.is === "turn") this.add(one);
     else if (one.is === "foot") this.showFoot(one);
     else if (one.is === "end") this.end = one;
   }
 
-  showHead({ session, facts }) {
-    const { Title, ...others } = facts;
-    this.name = Title;
-    this.title = make("h1", {}, ...marked(Title || "Session without a title"));
-    this.facts = make("dl", { className: "session-facts" },
-      ...Object.entries(others).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", { title: value }, ...marked(value)))));
-    this.totals = make("p", { className: "totals" });
-    const resume = `claude --resume ${session}`;
-    this.head.replaceChildren(
-      make("div", { className: "lead" }, this.title, this.totals, this.facts),
-      make("div", { className: "actions" },
-        copyButton(resume, "Copy resume command", "Copy"),
-        copyButton(session, session.slice(0, 8), "Copy the session id"),
-        ...this.exportLinks()),
+  showFoot(foot) {
+    this.foot.replaceChildren(
+      ...[...this.foot.children].filter((one) => !one.matches(".sum")),
+      ...this.head.sum(foot, this.turns).map((line) => make("p", { className: "sum" }, line)),
     );
-    if (Title) this.retitle();
-  }
-
-  exportLinks() {
-    const link = (form, label) => make("a", { href: `export/${this.path}.${form}`, download: "", title: `Save this session as one file, secrets masked` }, label);
-    return [link("html", "Export HTML"), link("md", "Markdown")];
-  }
-
-  showFoot({ lines, title }) {
-    const active = this.turns.reduce((sum, turn) => sum + (turn.active_ms ?? 0), 0);
-    const words = [...lines[0].split(" · "), ...(active ? [`~${briefly(active)} active`] : []), ...(lines[1]?.split(" · ") ?? [])];
-    this.totals.replaceChildren(...words.map((text) => make("span", { className: / errors?$/.test(text) ? "error" : "" }, text)));
-    this.foot.replaceChildren(...[...this.foot.children].filter((one) => !one.matches(".sum")), ...lines.slice(2).map((line) => make("p", { className: "sum" }, line)));
-    const name = title || this.turns.find((turn) => turn.gist)?.gist.slice(0, 160);
-    if (!name || name === this.name) return;
-    this.name = name;
-    this.title.replaceChildren(...marked(name));
     this.retitle();
   }
 
@@ -198,7 +193,8 @@ class SessionView {
     }
     const { since, trace, stamp } = this.end;
     const found = [];
-    for await (const record of records(`session/${this.path}?since=${since}&trace=${trace}&stamp=${stamp}`, this.signal)) found.push(record);
+    const path = `session/${this.path}?since=${since}&trace=${trace}&stamp=${stamp}`;
+    for await (const record of records(path, this.signal)) found.push(record);
     if (!found.length || this.signal.aborted) return;
     if (found.some((one) => one.is === "again" || one.is === "error")) {
       this.end = null;
@@ -212,7 +208,7 @@ class SessionView {
     this.lazy.drop((one) => one.at >= since);
     for (const one of found) this.refresh(one, before);
     this.drawStrip();
-    if (isAtEnd && before.length + found.length > 0) scrollTo(0, document.documentElement.scrollHeight);
+    if (isAtEnd) scrollTo(0, document.documentElement.scrollHeight);
   }
 
   // Take a record; a turn that was shown before keeps what the user opened in it.
@@ -253,13 +249,15 @@ class SessionView {
     const previous = this.turns[turn.at - 1];
     if (began && began !== (previous && day(previous.start_ms))) entry.append(make("div", { className: "day" }, began));
     if (this.view === "chat") {
-      entry.append(chatTurn(turn, {
-        path: this.path,
-        signal: this.signal,
-        row: this.row(turn),
-        earlier: earlier?.querySelector(".talk"),
-        open: (span) => this.choose(turn, span),
-      }));
+      entry.append(
+        chatTurn(turn, {
+          path: this.path,
+          signal: this.signal,
+          row: this.row(turn),
+          earlier: earlier?.querySelector(".talk"),
+          open: (span) => this.choose(turn, span),
+        }),
+      );
     } else {
       entry.append(this.row(turn));
       if (waterfall) this.place(entry, turn, waterfall);
@@ -270,19 +268,56 @@ class SessionView {
 
   row(turn) {
     const isChat = this.view === "chat";
-    const failed = turn.errors ? [make("span", { className: "badge error" }, turn.errors === 1 ? "1 error" : `${turn.errors} errors`)] : [];
+    const failed = turn.errors
+      ? [make("span", { className: "badge error" }, turn.errors === 1 ? "1 error" : `${turn.errors} errors`)]
+      : [];
     const masked = turn.masked ? [make("span", { className: "badge masked" }, `${turn.masked} masked`)] : [];
-    const running = turn.is_open ? [make("span", { className: "badge running", title: "This turn has not ended: it is not exported yet" }, "running, not exported yet")] : [];
-    const waited = turn.waited_ms >= 1000 ? [make("span", { className: "badge waited", title: "Inferred: the time that tools waited for you" }, `~${briefly(turn.waited_ms)} waited`)] : [];
-    const what = make("span", { className: "what", title: turn.gist },
+    const running = turn.is_open
+      ? [
+          make(
+            "span",
+            { className: "badge running", title: "This turn has not ended: it is not exported yet" },
+            "running, not exported yet",
+          ),
+        ]
+      : [];
+    const waited =
+      turn.waited_ms >= 1000
+        ? [
+            make(
+              "span",
+              { className: "badge waited", title: "Inferred: the time that tools waited for you" },
+              `~${briefly(turn.waited_ms)} waited`,
+            ),
+          ]
+        : [];
+    const what = make(
+      "span",
+      { className: "what", title: turn.gist },
       make("span", { className: `name kind-${turn.is_later ? "agent" : "turn"}` }, turn.name),
       make("span", { className: "faint when" }, turn.when),
-      ...running, ...badges(turn.badges), ...failed, ...waited, ...masked,
-      ...(isChat ? [] : [make("span", { className: "gist" }, ...marked(turn.gist))]));
-    const row = make("button", { className: "row turn row-grid", type: "button", data: { at: turn.at, trace: turn.trace }, on: { click: () => this.toggle(turn) } }, what, ...figures(turn.figures));
+      ...running,
+      ...badges(turn.badges),
+      ...failed,
+      ...waited,
+      ...masked,
+      ...(isChat ? [] : [make("span", { className: "gist" }, ...marked(turn.gist))]),
+    );
+    const row = make(
+      "button",
+      {
+        className: "row turn row-grid",
+        type: "button",
+        data: { at: turn.at, trace: turn.trace },
+        on: { click: () => this.toggle(turn) },
+      },
+      what,
+      ...figures(turn.figures),
+    );
     if (isChat) row.title = "Open the trace of this turn";
     else row.setAttribute("aria-expanded", String(this.waterfalls.has(turn.at)));
-    if (typeof turn.active_ms === "number") row.lastChild.title = `active ~${(turn.active_ms / 1000).toFixed(1)} s (inferred), without waiting for you`;
+    if (typeof turn.active_ms === "number")
+      row.lastChild.title = `active ~${(turn.active_ms / 1000).toFixed(1)} s (inferred), without waiting for you`;
     return row;
   }
 
@@ -291,11 +326,11 @@ class SessionView {
       this.setView("trace");
       this.goTo(turn);
     } else if (this.waterfalls.has(turn.at)) {
-      if (chosenSpan()?.at === turn.at) closeDetails();
+      if (chosenSpan()?.at === turn.at) closeDetails(true);
       this.waterfalls.get(turn.at).element.remove();
       this.waterfalls.delete(turn.at);
       this.entries.get(turn.at).querySelector(".turn").setAttribute("aria-expanded", "false");
-      this.say(null);
+      this.rename();
     } else {
       this.open(turn);
     }
@@ -316,7 +351,12 @@ class SessionView {
   }
 
   fetchTrace(turn, waterfall) {
-    return fill(`trace/${this.path}?at=${turn.at}&trace=${turn.trace}`, this.signal, (trace) => waterfall.show(trace), waterfall.element);
+    return fill(
+      `trace/${this.path}?at=${turn.at}&trace=${turn.trace}`,
+      this.signal,
+      (trace) => waterfall.show(trace),
+      waterfall.element,
+    );
   }
 
   // ---- places: a turn, a span
@@ -351,23 +391,40 @@ class SessionView {
     const isFirst = !chosenSpan();
     const waterfall = this.waterfalls.get(turn.at);
     for (const one of this.waterfalls.values()) one.mark(one === waterfall ? span : null);
-    const shown = showSpan({ path: this.path, at: turn.at, trace: turn.trace, id: span, signal: this.signal, waterfall });
+    const shown = showSpan({
+      path: this.path,
+      at: turn.at,
+      trace: turn.trace,
+      id: span,
+      signal: this.signal,
+      waterfall,
+    });
     shown.then(() => waterfall?.rows.get(span)?.scrollIntoView({ block: "nearest" }));
     const address = this.address(turn, span);
-    if (isFirst && location.hash !== address) history.pushState({ isDetails: true, scroll: history.state?.scroll }, "", address);
+    if (isFirst && location.hash !== address)
+      history.pushState({ isDetails: true, scroll: history.state?.scroll }, "", address);
     else history.replaceState(history.state, "", address);
     this.retitle(turn);
   }
 
   openedTurn() {
+    this.unmark();
+    return this.turns.find((one) => location.hash.includes(`/t/${one.trace}`)) ?? null;
+  }
+
+  unmark() {
     for (const one of this.waterfalls.values()) one.mark(null);
-    const at = Number(/\/t\/([0-9a-f]+)/.test(location.hash) ? this.turns.findIndex((one) => location.hash.includes(one.trace)) : -1);
-    return this.turns[at] ?? null;
+  }
+
+  // Name only the session in the URL and the title.
+  rename() {
+    history.replaceState({ scroll: history.state?.scroll }, "", this.address());
+    this.retitle(null);
   }
 
   retitle(turn = this.named) {
     this.named = turn; // the turn in the title
-    setTitle(this.name || this.session, ["Sessions", "#/sessions"]);
+    setTitle(this.head.name || this.session, ["Sessions", "#/sessions"]);
     if (turn) document.title = `${turn.name} - ${document.title}`;
   }
 
@@ -389,7 +446,10 @@ class SessionView {
     if (session !== this.session) return false;
     const view = query.get("view") in VIEWS ? query.get("view") : "trace";
     if (view !== this.view) this.setView(view);
-    if (!span) closeDetails(true);
+    if (!span) {
+      closeDetails(true);
+      this.unmark();
+    }
     const turn = trace && this.turns.find((one) => one?.trace === trace);
     if (turn && !this.waterfalls.has(turn.at)) this.reveal(turn, span);
     else if (turn && span && chosenSpan()?.id !== span) this.choose(turn, span);

@@ -18,7 +18,12 @@ export async function showSpan(wanted) {
   chosen = wanted;
   const { path, at, trace, id, signal } = wanted;
   const place = make("div", { className: "details-body" });
-  await fill(`span/${path}?at=${at}&trace=${trace}&span=${id}`, signal, (span) => showRecord(span, place, wanted), place);
+  await fill(
+    `span/${path}?at=${at}&trace=${trace}&span=${id}`,
+    signal,
+    (span) => showRecord(span, place, wanted),
+    place,
+  );
   if (chosen !== wanted || signal.aborted) return;
   details.hidden = false;
   document.body.classList.add("has-details");
@@ -36,29 +41,85 @@ export function closeDetails(isMoved = false) {
 }
 
 function closeButton() {
-  return make("button", { className: "close", type: "button", title: "Close (Esc)", attributes: { "aria-label": "Close" }, on: { click: () => closeDetails() } }, "×");
+  return make(
+    "button",
+    {
+      className: "close",
+      type: "button",
+      title: "Close (Esc)",
+      attributes: { "aria-label": "Close" },
+      on: { click: () => closeDetails() },
+    },
+    "×",
+  );
 }
 
 function showRecord(span, place, { path, at, trace, id, signal, waterfall }) {
-  const zoom = waterfall ? [make("button", { type: "button", className: "small", title: "Zoom the time axis to this span (z)", on: { click: () => waterfall.zoomTo(id) } }, "Zoom")] : [];
+  const zoom = waterfall
+    ? [
+        make(
+          "button",
+          {
+            type: "button",
+            className: "small",
+            title: "Zoom the time axis to this span (z)",
+            on: { click: () => waterfall.zoomTo(id) },
+          },
+          "Zoom",
+        ),
+      ]
+    : [];
   const said = make("div", { className: "said" });
   const all = async () => {
-    await fill(`span/${path}?at=${at}&trace=${trace}&span=${id}&full=1`, signal, (full) => said.replaceChildren(...full.sections.map((one) => sectionOf(one))), said);
+    await fill(
+      `span/${path}?at=${at}&trace=${trace}&span=${id}&full=1`,
+      signal,
+      (full) => said.replaceChildren(...full.sections.map((one) => sectionOf(one))),
+      said,
+    );
   };
   said.append(...span.sections.map((one) => sectionOf(one, all)));
   place.replaceChildren(
-    make("h2", {}, make("i", { className: `sign kind-${span.kind}` }), make("span", { className: `kind-${span.kind}` }, span.name),
-      ...(span.error ? [make("span", { className: "badge error" }, span.error)] : []), ...badges(span.badges), ...zoom),
+    make(
+      "h2",
+      {},
+      make("i", { className: `sign kind-${span.kind}` }),
+      make("span", { className: `kind-${span.kind}` }, span.name),
+      ...(span.error ? [make("span", { className: "badge error" }, span.error)] : []),
+      ...badges(span.badges),
+      ...zoom,
+    ),
     quickly(span),
     said,
     make("h3", {}, "Figures"),
-    make("table", { className: "figures" }, make("tbody", {}, ...span.figures.map(([name, value, remark]) =>
-      make("tr", {}, make("th", { scope: "row" }, name), ...(value.length > 14
-        ? [make("td", { colSpan: 2 }, value, make("span", { className: "faint" }, remark && ` ${remark}`))]
-        : [make("td", { className: "number" }, value), make("td", { className: "faint" }, remark)]))))),
+    make(
+      "table",
+      { className: "figures" },
+      make(
+        "tbody",
+        {},
+        ...span.figures.map(([name, value, remark]) =>
+          make(
+            "tr",
+            {},
+            make("th", { scope: "row" }, name),
+            ...(value.length > 14
+              ? [make("td", { colSpan: 2 }, value, make("span", { className: "faint" }, remark && ` ${remark}`))]
+              : [make("td", { className: "number" }, value), make("td", { className: "faint" }, remark)]),
+          ),
+        ),
+      ),
+    ),
     make("h3", {}, "Identity"),
-    make("dl", { className: "ids" }, ...span.ids.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, make("code", {}, value), copyButton(value, "Copy", `Copy the ${name} id`))]),
-      ...resume(span)),
+    make(
+      "dl",
+      { className: "ids" },
+      ...span.ids.flatMap(([name, value]) => [
+        make("dt", {}, name),
+        make("dd", {}, make("code", {}, value), copyButton(value, "Copy", `Copy the ${name} id`)),
+      ]),
+      ...resume(span),
+    ),
     ...links(span),
     ...facts(span),
   );
@@ -68,26 +129,54 @@ function showRecord(span, place, { path, at, trace, id, signal, waterfall }) {
 function quickly(span) {
   const wanted = new Set(["input", "cache read", "output", "cost", "duration"]);
   const shown = span.figures.filter(([name]) => wanted.has(name));
-  return make("p", { className: "quick" }, ...shown.map(([name, value, remark]) =>
-    make("span", { title: remark }, make("span", { className: "faint" }, name), " ", make("b", {}, remark.startsWith("inferred") ? `~${value}` : value))));
+  return make(
+    "p",
+    { className: "quick" },
+    ...shown.map(([name, value, remark]) =>
+      make(
+        "span",
+        { title: remark },
+        make("span", { className: "faint" }, name),
+        " ",
+        make("b", {}, remark.startsWith("inferred") ? `~${value}` : value),
+      ),
+    ),
+  );
 }
 
 function resume(span) {
   const session = span.ids.find(([name]) => name === "session")?.[1];
   const command = `claude --resume ${session}`;
-  return session ? [make("dt", {}, "resume"), make("dd", {}, make("code", {}, command), copyButton(command, "Copy", "Copy the command"))] : [];
+  return session
+    ? [
+        make("dt", {}, "resume"),
+        make("dd", {}, make("code", {}, command), copyButton(command, "Copy", "Copy the command")),
+      ]
+    : [];
 }
 
 function links(span) {
   if (!span.links.length) return [];
-  const items = span.links.map(([name, href]) => make("a", { href, target: "_blank", rel: "noreferrer noopener" }, `Open in ${name} ↗`));
+  const items = span.links.map(([name, href]) =>
+    make("a", { href, target: "_blank", rel: "noreferrer noopener" }, `Open in ${name} ↗`),
+  );
   return [make("p", { className: "links" }, ...items)];
 }
 
 function facts(span) {
   if (!span.facts.length) return [];
-  const pairs = span.facts.flatMap(([name, value]) => [make("dt", {}, name.replaceAll("_", " ")), make("dd", {}, ...marked(value))]);
-  return [make("details", { className: "more-facts" }, make("summary", {}, "More facts"), make("dl", { className: "facts" }, ...pairs))];
+  const pairs = span.facts.flatMap(([name, value]) => [
+    make("dt", {}, name.replaceAll("_", " ")),
+    make("dd", {}, ...marked(value)),
+  ]);
+  return [
+    make(
+      "details",
+      { className: "more-facts" },
+      make("summary", {}, "More facts"),
+      make("dl", { className: "facts" }, ...pairs),
+    ),
+  ];
 }
 
 // A section of content; `all` loads the complete text of one that was cut.
@@ -95,7 +184,13 @@ export function sectionOf(section, all) {
   const name = make(section.is_folded ? "summary" : "h3", {}, section.label);
   const body = make("div", { className: `section-body ${section.kind}` }, rendered(section.html));
   if (section.is_cut && all) {
-    body.append(make("button", { type: "button", className: "small", on: { click: all } }, `Show all ${section.size.toLocaleString("en")} characters`));
+    body.append(
+      make(
+        "button",
+        { type: "button", className: "small", on: { click: all } },
+        `Show all ${section.size.toLocaleString("en")} characters`,
+      ),
+    );
   }
   return make(section.is_folded ? "details" : "section", { className: `content is-${section.kind}` }, name, body);
 }
@@ -104,11 +199,15 @@ export function sectionOf(section, all) {
 
 function sizer() {
   const handle = make("div", {
-    className: "sizer", role: "separator", tabIndex: 0, title: "Drag to resize the panel",
+    className: "sizer",
+    role: "separator",
+    tabIndex: 0,
+    title: "Drag to resize the panel",
     attributes: { "aria-orientation": "vertical", "aria-label": "Width of the panel" },
     on: {
       pointerdown: (event) => handle.setPointerCapture(event.pointerId),
-      pointermove: (event) => handle.hasPointerCapture(event.pointerId) && setWidth((100 * (innerWidth - event.clientX)) / innerWidth),
+      pointermove: (event) =>
+        handle.hasPointerCapture(event.pointerId) && setWidth((100 * (innerWidth - event.clientX)) / innerWidth),
       keydown: (event) => {
         const by = { ArrowLeft: 2, ArrowRight: -2 }[event.key];
         if (!by) return;

@@ -10,15 +10,18 @@ const COST = 30;
 export function strip(turns, go) {
   const slots = slotsOf(turns);
   if (!slots.length) return [];
-  const peak = Math.max(...slots.map((slot) => slot.context), 1);
-  const dearest = Math.max(...turns.map((turn) => turn.cost_usd ?? 0), 0);
+  const peak = slots.reduce((most, slot) => Math.max(most, slot.context), 1);
+  const dearest = turns.reduce((most, turn) => Math.max(most, turn.cost_usd ?? 0), 0);
   const width = Math.max(slots.length, 12); // a few responses are not stretched over the screen
   const height = CONTEXT + GAP + COST;
   const chart = draw("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" });
   chart.append(draw("path", { class: "context-area", d: areaOf(slots, peak) }));
   chart.append(...costBars(slots, turns, dearest, height));
   for (const [n, slot] of slots.entries()) {
-    if (slot.compactions) chart.append(draw("line", { class: "compaction", x1: n, x2: n, y1: 0, y2: CONTEXT, "vector-effect": "non-scaling-stroke" }));
+    if (slot.compactions)
+      chart.append(
+        draw("line", { class: "compaction", x1: n, x2: n, y1: 0, y2: CONTEXT, "vector-effect": "non-scaling-stroke" }),
+      );
   }
   const cursor = draw("rect", { class: "cursor", x: 0, y: 0, width: 1, height, visibility: "hidden" });
   chart.append(cursor);
@@ -70,7 +73,11 @@ export function strip(turns, go) {
         blur: rest,
         click: (event) => go(slots[Math.min(under(event), slots.length - 1)].turn),
         keydown: (event) => {
-          const act = { ArrowLeft: () => near(-1), ArrowRight: () => near(1), Enter: () => at >= 0 && go(slots[at].turn) }[event.key];
+          const act = {
+            ArrowLeft: () => near(-1),
+            ArrowRight: () => near(1),
+            Enter: () => at >= 0 && go(slots[at].turn),
+          }[event.key];
           if (!act) return;
           event.preventDefault();
           event.stopPropagation();
@@ -90,7 +97,10 @@ function slotsOf(turns) {
   const all = turns.flatMap((turn) => {
     const sizes = turn.context.length ? turn.context : [0];
     return sizes.map((context, n) => ({
-      turn, context, number: n + 1, count: turn.context.length,
+      turn,
+      context,
+      number: n + 1,
+      count: turn.context.length,
       compactions: turn.compactions.filter((place) => place === n || (n === sizes.length - 1 && place > n)).length,
     }));
   });
@@ -140,7 +150,11 @@ function summary(turns, slots, peak) {
 }
 
 function short(tokens) {
-  return tokens >= 1e6 ? `${(tokens / 1e6).toFixed(1)}M` : tokens >= 1000 ? `${Math.round(tokens / 1000)}k` : String(tokens);
+  return tokens >= 1e6
+    ? `${(tokens / 1e6).toFixed(1)}M`
+    : tokens >= 1000
+      ? `${Math.round(tokens / 1000)}k`
+      : String(tokens);
 }
 
 function usd(amount) {

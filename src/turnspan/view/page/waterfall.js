@@ -79,17 +79,43 @@ export class Waterfall {
     const parents = this.spans.filter((span) => span.is_parent && span !== this.root);
     const left = make("span", { className: "what" });
     if (this.root) {
-      const row = make("button", { type: "button", className: "row span root", data: { span: this.root.id }, on: { click: () => this.chooseSpan(this.root.id) } }, "Prompt and answer");
+      const row = make(
+        "button",
+        {
+          type: "button",
+          className: "row span root",
+          data: { span: this.root.id },
+          on: { click: () => this.chooseSpan(this.root.id) },
+        },
+        "Prompt and answer",
+      );
       row.setAttribute("aria-pressed", String(this.marked === this.root.id));
       this.rows.set(this.root.id, row);
       left.append(row);
     }
     if (parents.length) {
       const isAnyOpen = parents.some((span) => !this.collapsed.has(span.id));
-      left.append(make("button", { type: "button", className: "small", on: { click: () => this.foldAll(isAnyOpen) } }, isAnyOpen ? "Collapse all" : "Expand all"));
+      left.append(
+        make(
+          "button",
+          { type: "button", className: "small", on: { click: () => this.foldAll(isAnyOpen) } },
+          isAnyOpen ? "Collapse all" : "Expand all",
+        ),
+      );
     }
     if (this.zoomed) {
-      left.append(make("button", { type: "button", className: "small zoomed", title: "Show all of the turn (Z)", on: { click: () => this.zoom(null) } }, "Zoom out"));
+      left.append(
+        make(
+          "button",
+          {
+            type: "button",
+            className: "small zoomed",
+            title: "Show all of the turn (Z)",
+            on: { click: () => this.zoom(null) },
+          },
+          "Zoom out",
+        ),
+      );
     }
     this.axis.replaceChildren(left, scale, this.splitter());
   }
@@ -97,8 +123,17 @@ export class Waterfall {
   splitter() {
     const now = () => parseFloat(document.documentElement.style.getPropertyValue("--names"));
     const handle = make("div", {
-      className: "splitter", role: "separator", tabIndex: 0, title: "Drag to resize the columns",
-      attributes: { "aria-orientation": "vertical", "aria-label": "Width of the names", "aria-valuenow": now(), "aria-valuemin": NARROWEST, "aria-valuemax": WIDEST },
+      className: "splitter",
+      role: "separator",
+      tabIndex: 0,
+      title: "Drag to resize the columns",
+      attributes: {
+        "aria-orientation": "vertical",
+        "aria-label": "Width of the names",
+        "aria-valuenow": now(),
+        "aria-valuemin": NARROWEST,
+        "aria-valuemax": WIDEST,
+      },
       on: {
         pointerdown: (event) => handle.setPointerCapture(event.pointerId),
         pointermove: (event) => {
@@ -121,7 +156,9 @@ export class Waterfall {
   // ---- rows
 
   row(span) {
-    const bar = make("span", { className: `bar${span.is_inferred ? " inferred" : ""}${span.ms < 0.01 ? " moment" : ""}` });
+    const bar = make("span", {
+      className: `bar${span.is_inferred ? " inferred" : ""}${span.ms < 0.01 ? " moment" : ""}`,
+    });
     const part = (className, from, ms) => {
       const piece = make("i", { className });
       piece.style.left = `${(100 * from) / span.ms}%`;
@@ -130,30 +167,54 @@ export class Waterfall {
     };
     if (span.first_token_ms && span.ms > 0) part("first", 0, span.first_token_ms);
     if (span.waited_ms && span.ms > 0) part("waited", 0, span.waited_ms);
-    const twisty = make("span", { className: "twisty", attributes: { "aria-hidden": "true" }, on: { click: (event) => this.turnOver(event, span) } });
-    const waited = span.waited_ms ? [make("span", { className: "badge waited", title: "Inferred: the time that it waited for you" }, `~${briefly(span.waited_ms)} waited`)] : [];
-    const what = make("span", { className: "what" },
+    const twisty = make("span", {
+      className: "twisty",
+      attributes: { "aria-hidden": "true" },
+      on: { click: (event) => this.turnOver(event, span) },
+    });
+    const waited = span.waited_ms
+      ? [
+          make(
+            "span",
+            { className: "badge waited", title: "Inferred: the time that it waited for you" },
+            `~${briefly(span.waited_ms)} waited`,
+          ),
+        ]
+      : [];
+    const what = make(
+      "span",
+      { className: "what" },
       twisty,
       make("i", { className: `sign kind-${span.kind}` }),
       make("span", { className: `name kind-${span.kind}` }, span.name),
       ...(span.error ? [make("span", { className: "badge error" }, span.error)] : []),
-      ...badges(span.badges), ...waited,
-      make("span", { className: "gist" }, ...marked(span.gist)));
+      ...badges(span.badges),
+      ...waited,
+      make("span", { className: "gist" }, ...marked(span.gist)),
+    );
     const lane = make("span", { className: `lane kind-${span.kind}${span.error ? " failed" : ""}` }, bar);
-    const row = make("div", {
-      className: `row span row-grid${span.is_critical ? " critical" : ""}`,
-      role: "treeitem", tabIndex: -1, data: { span: span.id },
-      attributes: { "aria-level": span.depth || 1, "aria-selected": "false", "aria-label": this.labelOf(span) },
-      on: {
-        click: () => this.chooseSpan(span.id),
-        dblclick: () => this.zoom(span),
-        keydown: (event) => {
-          if (event.key !== "Enter" && event.key !== " ") return;
-          event.preventDefault();
-          this.chooseSpan(span.id);
+    const row = make(
+      "div",
+      {
+        className: `row span row-grid${span.is_critical ? " critical" : ""}`,
+        role: "treeitem",
+        tabIndex: -1,
+        data: { span: span.id },
+        attributes: { "aria-level": span.depth || 1, "aria-selected": "false", "aria-label": this.labelOf(span) },
+        on: {
+          click: () => this.chooseSpan(span.id),
+          dblclick: () => this.zoom(span),
+          keydown: (event) => {
+            if (event.key !== "Enter" && event.key !== " ") return;
+            event.preventDefault();
+            this.chooseSpan(span.id);
+          },
         },
       },
-    }, what, lane, ...figures(span.figures));
+      what,
+      lane,
+      ...figures(span.figures),
+    );
     row.style.setProperty("--depth", Math.max(span.depth - (this.root ? 1 : 0), 0));
     this.rows.set(span.id, row);
     return row;
@@ -161,7 +222,15 @@ export class Waterfall {
 
   labelOf(span) {
     const figure = (name, n) => (span.figures[n] ? `${name} ${span.figures[n]}` : "");
-    const parts = [span.name, span.error, ...span.badges, span.gist, figure("cost", 2), figure("time", 3), span.is_critical ? "on the critical path" : ""];
+    const parts = [
+      span.name,
+      span.error,
+      ...span.badges,
+      span.gist,
+      figure("cost", 2),
+      figure("time", 3),
+      span.is_critical ? "on the critical path" : "",
+    ];
     return parts.filter(Boolean).join(", ");
   }
 
@@ -191,7 +260,9 @@ export class Waterfall {
   }
 
   foldAll(isCollapsed) {
-    this.collapsed = new Set(isCollapsed ? this.spans.filter((span) => span.is_parent && span !== this.root).map((span) => span.id) : []);
+    this.collapsed = new Set(
+      isCollapsed ? this.spans.filter((span) => span.is_parent && span !== this.root).map((span) => span.id) : [],
+    );
     this.fold();
     this.drawAxis();
   }
@@ -220,7 +291,10 @@ export class Waterfall {
   zoom(span) {
     if (span) {
       const margin = Math.max(span.ms * 0.02, 0.5);
-      this.window = { from: Math.max(span.from_ms - margin, 0), to: Math.min(span.from_ms + span.ms + margin, this.trace.ms) };
+      this.window = {
+        from: Math.max(span.from_ms - margin, 0),
+        to: Math.min(span.from_ms + span.ms + margin, this.trace.ms),
+      };
     } else {
       this.window = { from: 0, to: this.trace.ms };
     }
@@ -240,7 +314,8 @@ export class Waterfall {
     if (name === "z") this.zoom(span);
     else if (name === "Z") this.zoom(null);
     else if (name === "ArrowRight" && span.is_parent && this.collapsed.has(span.id)) this.turnOver(null, span);
-    else if (name === "ArrowLeft" && span.is_parent && !this.collapsed.has(span.id) && span !== this.root) this.turnOver(null, span);
+    else if (name === "ArrowLeft" && span.is_parent && !this.collapsed.has(span.id) && span !== this.root)
+      this.turnOver(null, span);
     else if (name === "ArrowLeft" && span.parent) this.rows.get(span.parent.id)?.focus();
     else if (name === "Home") this.rows.get(this.spans[0].id)?.focus();
     else if (name === "End") this.rows.get(this.spans.at(-1).id)?.focus();
@@ -254,7 +329,9 @@ export class Waterfall {
     const span = id && lane && this.spans?.find((one) => one.id === id);
     hint.hidden = !span;
     if (!span) return;
-    hint.replaceChildren(...this.timesOf(span).map(([name, value]) => make("div", {}, make("b", {}, name), " ", value)));
+    hint.replaceChildren(
+      ...this.timesOf(span).map(([name, value]) => make("div", {}, make("b", {}, name), " ", value)),
+    );
     const box = lane.getBoundingClientRect();
     hint.style.top = `${box.bottom + 6 + hint.offsetHeight > innerHeight ? box.top - 6 - hint.offsetHeight : box.bottom + 6}px`;
     hint.style.left = `${Math.min(Math.max(event.clientX - 60, 8), innerWidth - hint.offsetWidth - 8)}px`;
