@@ -21,14 +21,14 @@ AGO = timedelta(minutes=12)
 
 
 def places(path, config):
-    """Yield the name of each picture, the place on the page, and what to do there."""
+    """Yield the name of each picture, the place on the page, and what is there when it is complete."""
     traces = [shown.trace for shown in Preview(session_of(path), config, config.destinations[0]).traces()]
     session, fix, agents = traces[0].session_id, traces[1], traces[2]
     edit = [span for span in fix.spans if span.name == "Edit"][-1]
-    yield "overview", "#/", ""
-    yield "trace", f"#/s/{session}/t/{agents.trace_id.hex()}", ""
-    yield "span", f"#/s/{session}/t/{fix.trace_id.hex()}/{edit.span_id.hex()}", ""
-    yield "chat", f"#/s/{session}?view=chat", ""
+    yield "overview", "#/", "main table"
+    yield "trace", f"#/s/{session}/t/{agents.trace_id.hex()}", ".waterfall .span"
+    yield "span", f"#/s/{session}/t/{fix.trace_id.hex()}/{edit.span_id.hex()}", "#details .c-diff"
+    yield "chat", f"#/s/{session}?view=chat", "main .c-md"
 
 
 def main():
@@ -40,10 +40,11 @@ def main():
         with Viewer(config, config.destinations[0]) as viewer:
             threading.Thread(target=viewer.serve_forever, daemon=True).start()
             for theme in ("light", "dark"):
-                for name, place, _ in places(path, config):
+                for name, place, complete in places(path, config):
                     with Browser(*SIZE, is_dark=theme == "dark") as page:
                         page.visit(viewer.url + place)
                         page.wait(READY)
+                        page.wait(f"document.querySelector('{complete}') !== null")
                         page.wait("document.getAnimations().every(each => each.playState !== 'running')")
                         page.picture(target / f"{name}-{theme}.png")
             viewer.shutdown()
