@@ -1,12 +1,15 @@
 """Measures which share of secrets masking misses, by family, and how much clean text it masks, by kind of text.
 
-    python -m benchmarks secrets [--samples 400] [--seed N] [--gitleaks gitleaks.toml] [--texts DIRECTORY] [--json]
+    python -m benchmarks secrets [--samples 400] [--seed N] [--gitleaks gitleaks.toml] [--vectors FILE]
+                                 [--texts DIRECTORY] [--json]
 
 - A sample leaks if a third or more of the secret, in one piece, is in the masked text.
 - Samples are generated at random from a name, a syntax and an alphabet; the tests generate theirs separately.
 - `--gitleaks`: the rules of another scanner as test vectors. The file is `config/gitleaks.toml` of the Go module
   github.com/zricethezav/gitleaks/v8. Rules of detect-secrets are used if that package is installed. Nothing of them is
   kept in this tree.
+- `--vectors`: test vectors of any scanner, one JSON object per line: family, text, secrets (a list). TruffleHog's
+  are the `input` and `want` of its Go tests (module github.com/trufflesecurity/trufflehog/v3, pkg/detectors).
 - `--texts`: a directory of clean text (output of test runners, compilers, package managers); each file is a kind.
   Default: the installed packages, by suffix.
 
@@ -286,6 +289,14 @@ def detect_secrets_samples(random, count):
                     yield f"detect-secrets, {name}", text[start:end], random.choice(AROUND).replace("{}", text)
 
 
+def vectors(path):
+    for line in path.read_text().splitlines():
+        vector = json.loads(line)
+        for secret in vector["secrets"]:
+            if len(secret) >= 6 and secret in vector["text"]:
+                yield vector["family"], secret, vector["text"]
+
+
 def is_leaked(secret: str, text: str) -> bool:
     """Return whether a third or more of the secret is in the masked text."""
     masked = mask(text, rules=RULES).text
@@ -332,6 +343,16 @@ def false_positives(directory):
     return {kind: (masked[kind] / max(size[kind], 1), size[kind], examples.get(kind, [])) for kind in size}
 
 
+def show_leaks(group, found, *, has_examples):
+    if found:
+        print(f"\n{group}: {summary(found):.1%} leaked (mean of {len(found)} families)")
+    for family, (rate, number, example) in sorted(found.items(), key=lambda item: -item[1][0]):
+        if rate:
+            print(f"  {rate:7.1%} of {number:5}  {family}")
+            if has_examples:
+                print(f"      {example!r}")
+
+
 def main():
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks secrets", description=(__doc__ or "").partition("\n")[0]
@@ -339,6 +360,7 @@ def main():
     parser.add_argument("--samples", type=int, default=200, help="samples per family")
     parser.add_argument("--seed", type=int, default=None, help="default: another one in every run")
     parser.add_argument("--gitleaks", type=Path, help="config/gitleaks.toml")
+    parser.add_argument("--vectors", type=Path, help="test vectors, one JSON object per line")
     parser.add_argument("--texts", type=Path, help="a directory of clean text")
     parser.add_argument("--examples", action="store_true", help="print a missed sample of each family")
     parser.add_argument("--json", action="store_true")
@@ -351,6 +373,8 @@ def main():
     }
     if options.gitleaks:
         groups["gitleaks"] = rates(gitleaks_samples(options.gitleaks, random, options.samples))
+    if options.vectors:
+        groups[options.vectors.stem] = rates(vectors(options.vectors))
     clean = false_positives(options.texts)
     share = sum(rate * size for rate, size, _ in clean.values()) / max(sum(size for _, size, _ in clean.values()), 1)
     if options.json:
@@ -358,13 +382,7 @@ def main():
         print(json.dumps({"leaks": leaks, "false_positives": {kind: rate for kind, (rate, _, _) in clean.items()}}))
         return
     for group, found in groups.items():
-        if found:
-            print(f"\n{group}: {summary(found):.1%} leaked (mean of {len(found)} families)")
-        for family, (rate, number, example) in sorted(found.items(), key=lambda item: -item[1][0]):
-            if rate:
-                print(f"  {rate:7.1%} of {number:5}  {family}")
-                if options.examples:
-                    print(f"      {example!r}")
+        show_leaks(group, found, has_examples=options.examples)
     print(f"\nclean text masked: {share:.4%} of characters")
     for kind, (rate, size, lines) in sorted(clean.items(), key=lambda item: -item[1][0]):
         print(f"  {rate:9.4%} of {size / 1e6:6.1f} MB  {kind}")

@@ -209,6 +209,20 @@ def test_a_secret_split_over_parts():
     assert redact(one_span(input=apart, output=TOKEN), REDACTED).trace.spans[0].input == apart
 
 
+def test_a_secret_of_one_text_is_masked_in_all_texts_of_a_trace():
+    """A token that a tool printed with its name is masked where the answer repeats it without the name."""
+    secret = "q7Zt" + "4mPx9Lw2Rk8Vb3Nc6Yd1"
+    trace = one_span(
+        input=Json(json.dumps({"command": "echo $DEPLOY_TOKEN", "out": f"é {secret}"})),
+        output=f"DEPLOY_TOKEN={secret}",
+        error_message=f"the token is set to {secret}, as you can see",
+    )
+    redacted = redact(trace, REDACTED)
+    assert secret not in str(redacted.trace)
+    assert redacted.trace.spans[0].error_message == "the token is set to [redacted:token], as you can see"
+    assert redacted.counts == {"token": 3}
+
+
 def test_an_error_message_cut_inside_a_secret():
     """An error message that is a truncated output is masked like the output."""
     output = "x" * 480 + f" {TOKEN} and more"

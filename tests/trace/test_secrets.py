@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from secret_samples import INSIDE, MAKERS, PREFIXED, some
+from secret_samples import ALNUM, INSIDE, MAKERS, PREFIXED, some
 
 from turnspan.errors import ConfigError
 from turnspan.secrets import formats
@@ -138,6 +138,19 @@ def test_a_value_is_masked_by_its_name():
     assert mask_named("password", "hunter2", rules=RULES.credentials_only()) == ("hunter2", {})
 
 
+def test_a_secret_that_is_repeated_without_its_name():
+    """A secret recognised by its name is masked in the rest of the text, too; a short or ordinary value is not."""
+    secret = some(Random(4), ALNUM, 32)
+    masked = mask(f"API_TOKEN={secret}\nnow the request uses '{secret}' | {secret}", rules=RULES)
+    assert masked == (
+        "API_TOKEN=[redacted:token]\nnow the request uses '[redacted:token]' | [redacted:token]",
+        {"token": 3},
+    )
+    assert mask("password=hunter2\nhunter2 is a joke", rules=RULES).text.endswith("\nhunter2 is a joke")
+    cached = f'cache_key: "{secret}"\nlooked up {secret}'
+    assert mask(cached, rules=RULES).text.endswith(f"looked up {secret}")  # too often not a secret
+
+
 @given(texts)
 @settings(max_examples=150, deadline=None)
 def test_masking_is_idempotent(text):
@@ -151,7 +164,7 @@ def test_masking_is_idempotent(text):
 @settings(max_examples=150, deadline=None)
 def test_one_scan_of_many_texts_finds_every_suspect(many):
     """Scanning texts together finds each text that would be masked on its own."""
-    found = suspects(many, rules=RULES, meter=Meter(10**12))
+    found, _ = suspects(many, rules=RULES, meter=Meter(10**12))
     assert {text for text in many if mask(text, rules=RULES).counts} <= found
 
 

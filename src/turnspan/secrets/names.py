@@ -36,6 +36,7 @@ _NAMED: Final = lazy.pattern(
       | (?P<element></key>\s{0,40}<string>|>\s{0,40})  # <password>...</password>, and property lists
       | (?P<prose>[ ]is:?[ ])
       | (?P<spaced>[ \t]{1,20}(?=N?["'`]))  # WITH PASSWORD '...', #define PASSWORD "...", --password "..."
+      | (?P<dash>[ ]-{1,2}>?[ ](?=["'`]))  # token - '...'
       | (?P<flag>[ ](?=[^\s-]))  # --password ...
     )""",
     re.IGNORECASE | re.VERBOSE,
@@ -121,7 +122,7 @@ def _rule_of_key(before: bytes) -> str | None:
         return "azure-key"
     if (owner[:-1] if owner[-1:] in {b" ", b"_", b".", b"-"} else owner).endswith(KEY_OWNERS):
         return "api-key"
-    return "key" if before[-1:] in {b"_", b"-"} or before[-1:].isalpha() else None
+    return "key" if before[-1:] in {b"_", b"-", b"?", b"&"} or before[-1:].isalpha() else None
 
 
 def look_at_name(data: bytes, at: int, hits: list[Hit]) -> int:
@@ -143,12 +144,14 @@ def look_at_name(data: bytes, at: int, hits: list[Hit]) -> int:
     quoted = _QUOTED.match(data, start)
     if quoted is not None and quoted.lastindex is not None:
         start, end = quoted.span(quoted.lastindex)
+        value = data[start:end]
+        start, end = end - len(value.lstrip()), start + len(value.rstrip())  # '…' can have spaces inside
         style = Style.SHELL if is_shell else Style.LOOSE if _is_loose(named, head, name) else Style.QUOTED
         if is_secret(rule, data[start:end], style):
             hits.append((start, end, rule))
             return end
         return after_word
-    if named["loose"] is not None or named["spaced"] is not None:
+    if named["loose"] is not None or named["spaced"] is not None or named["dash"] is not None:
         return after_word
     if data[start : start + 1] in {b'"', b"'", b"`"}:
         start += 1  # a quote without its end: truncated text
@@ -167,7 +170,7 @@ def look_at_name(data: bytes, at: int, hits: list[Hit]) -> int:
 def _is_code(named: re.Match[bytes], data: bytes, head: bytes, name: bytes) -> bool:
     """Return whether name and value are part of code or prose: an option must begin with a dash, a cell with a pipe."""
     if named["cell"] is not None:
-        is_cell = head.rstrip(b" \t*`").endswith(b"|") and b"." not in name
+        is_cell = (head.rstrip(b" \t*`").endswith(b"|") or _begins_line(head)) and b"." not in name
         return not is_cell or _CELL_END.match(data, named.end()) is None
     if named["flag"] is not None:  # an option, `aws configure set`, or a .netrc file
         is_set = head.endswith(b" set ") or b"login " in head
@@ -197,7 +200,7 @@ def _is_loose(named: re.Match[bytes], head: bytes, name: bytes) -> bool:
     """Return whether name and value are only next to each other: arguments of a call, cells, words of a sentence."""
     if named["spaced"] is not None:
         return not (name[:1] == b"-" or head.endswith(b"#define ") or named["word"].isupper())
-    return named["loose"] is not None or named["cell"] is not None
+    return named["loose"] is not None or named["cell"] is not None or named["dash"] is not None
 
 
 def _is_shell(named: re.Match[bytes], head: bytes, name: bytes) -> bool:

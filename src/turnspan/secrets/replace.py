@@ -7,6 +7,7 @@ Rules:
 - The cost is bounded: a `Meter` counts steps, not seconds, so that the result does not depend on the machine. When the
   budget is used up, `OverBudget` is raised and the caller withholds the text.
 - turnspan's own credentials are masked in every spelling and in every capture mode.
+- A secret that was recognised in one place is masked in all others, too: `TOKEN=…`, and later "I use … now".
 - The user's patterns run on pieces of a few thousand characters, cut at line ends, and may not nest
   repetitions or match the same text in too many ways (`backtracking`).
 """
@@ -16,7 +17,8 @@ from __future__ import annotations
 import base64
 import re
 from bisect import bisect_right
-from itertools import accumulate
+from collections.abc import Mapping  # noqa: TC003  msgspec reads the annotation
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -25,14 +27,15 @@ from turnspan import lazy
 from turnspan.errors import ConfigError
 from turnspan.secrets.names import rule_of_name
 from turnspan.secrets.scan import Meter, OverBudget, find
-from turnspan.secrets.values import Style, is_secret
+from turnspan.secrets.values import LONGEST_KNOWN, Style, is_distinctive, is_secret
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from turnspan.secrets.names import Hit
 
 _SHORTEST_CREDENTIAL: Final = 4  # anything shorter occurs in every text
+_MOST_KNOWN: Final = 100  # secrets that are searched everywhere else
 _PASSES: Final = 4  # masking can join two halves of a secret, once; more passes mean that rules trigger each other
 _PIECE, _OVERLAP = 4_000, 500  # characters, for the user's patterns
 _MOST_WAYS: Final = 40_000_000  # to match a piece: less than a second
@@ -55,6 +58,7 @@ class RuleSet(msgspec.Struct, frozen=True):
     patterns: tuple[tuple[str, re.Pattern[str]], ...] = ()
     credentials: tuple[bytes, ...] = ()
     has_builtin: bool = True
+    known: Mapping[bytes, str] = {}  # secrets that were recognised elsewhere, and the rule of each
 
     def __repr__(self) -> str:
         return f"RuleSet({len(self.patterns)} patterns, {len(self.credentials)} credentials)"  # never their values
@@ -67,6 +71,10 @@ class RuleSet(msgspec.Struct, frozen=True):
     def credentials_only(self) -> RuleSet:
         """Return the rules of capture mode `full`."""
         return msgspec.structs.replace(self, patterns=(), has_builtin=False)
+
+    def with_known(self, known: Mapping[bytes, str]) -> RuleSet:
+        """Return these rules for a text that may repeat secrets of other texts."""
+        return msgspec.structs.replace(self, known=known) if known else self
 
     def with_pattern(self, name: str, pattern: re.Pattern[str]) -> RuleSet:
         """Return these rules with one more pattern."""
@@ -126,11 +134,15 @@ def mask_named(name: str, value: str, *, rules: RuleSet, meter: Meter | None = N
     return Masked(marker(rule), {rule: 1})
 
 
-def suspects(texts: Sequence[str], *, rules: RuleSet, meter: Meter) -> set[str]:
-    """Return the texts that `mask` would change, and possibly a few more, from one scan of all texts."""
+def suspects(texts: Sequence[str], *, rules: RuleSet, meter: Meter) -> tuple[set[str], dict[bytes, str]]:
+    """Return the texts that `mask` would change, and possibly a few more, from one scan of all texts.
+
+    Also returns the secrets that are to be masked wherever else they occur, with their rules.
+    """
     encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
     data = _BETWEEN.join(encoded)
     found: set[str] = set()
+    known: dict[bytes, str] = {}
     if rules.has_builtin and b"\\u00" in data:
         found.update(text for text in texts if "\\u00" in text)
     for _, pattern in rules.patterns:
@@ -139,7 +151,8 @@ def suspects(texts: Sequence[str], *, rules: RuleSet, meter: Meter) -> set[str]:
         ends = list(accumulate(len(text) + len(_BETWEEN) for text in encoded))
         for start, end, _ in hits:
             found.update(texts[bisect_right(ends, start) : bisect_right(ends, end - 1) + 1])
-    return found
+        known = _distinctive(data, hits)
+    return found, known
 
 
 def marker(rule: str) -> str:
@@ -231,14 +244,31 @@ def _mask_pattern(text: str, name: str, pattern: re.Pattern[str], counts: dict[s
 
 
 def _mask_bytes(data: bytes, rules: RuleSet, counts: dict[str, int], meter: Meter) -> bytes:
+    known = dict(rules.known)
     for _ in range(_PASSES):
-        hits = find(data, rules.credentials, meter, has_builtin=rules.has_builtin)
+        hits = [*find(data, rules.credentials, meter, has_builtin=rules.has_builtin), *_repeats(data, known, meter)]
         if not hits:
             return data
+        known.update(_distinctive(data, hits))
         hits = _merged(hits)
         _count(counts, hits)
         data = _spliced(data, hits)
     raise OverBudget
+
+
+def _distinctive(data: bytes, hits: Iterable[Hit]) -> dict[bytes, str]:
+    """Return the secrets that are masked wherever else they occur, with their rules."""
+    found = ((data[start:end], rule) for start, end, rule in sorted(hits) if end - start <= LONGEST_KNOWN)
+    return dict(islice(((value, rule) for value, rule in found if is_distinctive(rule, value)), _MOST_KNOWN))
+
+
+def _repeats(data: bytes, known: Mapping[bytes, str], meter: Meter) -> Iterator[Hit]:
+    for value, rule in islice(known.items(), _MOST_KNOWN):
+        meter.spend(len(data) // 16 + 1)  # searching a literal is much quicker than a scan
+        at = data.find(value)
+        while at >= 0:
+            yield at, at + len(value), rule
+            at = data.find(value, at + len(value))
 
 
 def _merged(hits: list[Hit]) -> list[Hit]:

@@ -113,9 +113,9 @@ def _find_names(data: bytes, hits: list[Hit], meter: Meter) -> None:
 
 # ---- formats
 
-_WORD_CHARACTERS: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-%+"
+_WORD_CHARACTERS: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-%+/"
 _IS_WORD: Final = bytes(ord("w" if code in _WORD_CHARACTERS else " ") for code in range(256))
-_IDENTIFIER_CHARACTERS: Final = b"abcdefghijklmnopqrstuvwxyz_-"
+_IDENTIFIER_CHARACTERS: Final = b"abcdefghijklmnopqrstuvwxyz_-/"
 _RUN: Final = b"w" * formats.RUN
 _SMALL: Final = 8192  # bytes; in longer texts one search is faster than a look for each prefix
 _BASE64: Final = lazy.pattern(
@@ -245,7 +245,10 @@ def _look_at_key(data: bytes, at: int, hits: list[Hit]) -> int:
         if joint in {b" ", b"."}:
             is_owned = data[max(0, at - 14) : at - 1].lower().endswith(names.KEY_OWNERS)
         else:
-            is_owned = joint.isalnum() or joint in {b"_", b"-"}
+            # https://…?key=…
+            is_owned = (
+                joint.isalnum() or joint in {b"_", b"-"} or (joint in {b"?", b"&"} and data[at + 3 : at + 4] == b"=")
+            )
         return names.look_at_name(data, at, hits) if is_owned else at + 3  # `for key in …`: not part of a name
     head = data.index(b"-----", at) + 5
     begin = data.rfind(b"-----", max(0, at - 64), at)
@@ -349,7 +352,7 @@ def fold(text: bytes) -> bytes:
 # What follows a word that is the end of a name: a suffix, a quote, then an operator, a comma, a bracket or a tag.
 _AS_NAME: Final = (
     rb"""(?:[_-]?[a-z]{1,10}+|[_-]?[0-9]{1,3}+)?+(?:\\{0,3}["'`])?+\]?+(?:\*\*)?+"""
-    rb"""(?:[ \t]{0,40}+(?:[:=!|]|[?+.]{1,2}=|\?:|n?["'`]|[,(][ \t]?[\\"'`])"""
+    rb"""(?:[ \t]{0,40}+(?:[:=!|]|-{1,2}>?[ ]["'`]|[?+.]{1,2}=|\?:|n?["'`]|[,(][ \t]?[\\"'`])"""
     rb"""|[\s,]{1,24}+[\\"']{0,4}+value|</key>|>|[ ]is[ :])"""
 )
 

@@ -151,6 +151,18 @@ def _is_password(value: bytes, style: Style) -> bool:
             return b" " not in value or has_digit
 
 
+# Values of these rules are long texts, or too often something else (`cacheKey`) to be searched everywhere.
+_NOT_DISTINCTIVE: Final = frozenset({"key", "cookie", "private-key", "own-credential"})
+
+
+LONGEST_KNOWN: Final = 2048
+
+
+def is_distinctive(rule: str, value: bytes) -> bool:
+    """Return whether a secret is so long and random that the same text is that secret anywhere else, too."""
+    return rule not in _NOT_DISTINCTIVE and 12 <= len(value) <= LONGEST_KNOWN and looks_random(value)
+
+
 def is_basic(value: bytes) -> bool:
     """Return whether a value is `user:password` in base64."""
     plain = from_base64(value[:512])

@@ -49,10 +49,10 @@ def masked_trace(trace: Trace, rules: RuleSet, meter: Meter) -> tuple[Trace, dic
     """Return the masked trace, and the number of secrets by rule (`withheld`: texts that were not exported)."""
     if rules.is_empty:
         return trace, {}
-    suspects, over_budget = _Collector(trace).scan(rules, meter)
+    suspects, over_budget, known = _Collector(trace).scan(rules, meter)
     if not suspects and not over_budget:
         return trace, {}
-    masker = _Masker(rules, meter, suspects, over_budget)
+    masker = _Masker(rules.with_known(known), meter, suspects, over_budget)
     return walk(trace, masker), masker.counts
 
 
@@ -65,7 +65,7 @@ def clean_traces(traces: Sequence[Trace], rules: RuleSet, meter: Meter) -> set[i
     together = _Collector()
     for collector in collectors:
         together.add(collector)
-    suspects, over_budget = together.scan(rules, meter)
+    suspects, over_budget, _ = together.scan(rules, meter)
     if over_budget:
         return set()
     return {place for place, collector in enumerate(collectors) if collector.is_clean(suspects)}
@@ -158,24 +158,30 @@ class _Collector:
             for neighbours in neighbouring(message.parts):
                 texts["".join(neighbours)] = None
 
-    def scan(self, rules: RuleSet, meter: Meter) -> tuple[set[str], set[str]]:
-        """Return the strings that may hold a secret, and those that exceeded the budget."""
+    def scan(self, rules: RuleSet, meter: Meter) -> tuple[set[str], set[str], dict[bytes, str]]:
+        """Return the strings that may hold a secret, those that exceeded the budget, and secrets that may recur."""
         holders: dict[str, list[str]] = {}
         for document in self._documents:
             for leaf in self._leaves(document):
                 holders.setdefault(leaf, []).append(document)
         suspects, over_budget = self._suspects, set[str]()
-        for batch in _batches({**self._texts, **dict.fromkeys(holders)}):
+        texts = {**self._texts, **dict.fromkeys(holders)}
+        known: dict[bytes, str] = {}
+        for batch in _batches(texts):
             try:
-                suspects.update(replace.suspects(batch, rules=rules, meter=meter))
+                found, secrets = replace.suspects(batch, rules=rules, meter=meter)
+                suspects.update(found)
+                known.update(secrets)
             except (OverBudget, *_FAILURES):
                 over_budget.update(batch)
+        repeated = [value.decode("utf-8", "surrogatepass") for value in known]
+        suspects.update(text for text in texts if any(value in text for value in repeated))
         for leaf, documents in holders.items():
             if leaf in over_budget:
                 over_budget.update(documents)
             elif leaf in suspects:
                 suspects.update(documents)
-        return suspects, over_budget
+        return suspects, over_budget, known
 
     def _leaves(self, document: str) -> list[str]:
         """Return the strings in a JSON text, keys included."""
