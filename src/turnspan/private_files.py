@@ -183,8 +183,11 @@ def replace_all(directory: Path, contents: Mapping[str, bytes]) -> dict[str, Sta
         except StateError as error:
             return error
 
-    with ThreadPoolExecutor(_SYNCED_AT_ONCE) as threads:
-        temporaries = list(threads.map(written, contents))
+    if len(contents) > 1:
+        with ThreadPoolExecutor(_SYNCED_AT_ONCE) as threads:
+            temporaries = list(threads.map(written, contents))
+    else:
+        temporaries = list(map(written, contents))
     failed: dict[str, StateError] = {}
     for name, temporary in zip(contents, temporaries, strict=True):
         if isinstance(temporary, StateError):

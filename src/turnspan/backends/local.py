@@ -170,7 +170,8 @@ class LocalBackend:
             sync_directory(self._directory)
             sync_directory(self._directory.parent)
         try:
-            write_all(file, b"".join((opening, *lines)))
+            for line in (opening, *lines):  # not joined: a group of a backfill is large
+                write_all(file, line)
             os.fsync(file)
         except OSError:
             os.ftruncate(file, size)

@@ -237,13 +237,12 @@ def save_all(home: Path, checkpoints: Iterable[Checkpoint]) -> dict[str, StateEr
     failed: dict[str, StateError] = {}
     for checkpoint in checkpoints:
         try:
+            state_directory(home)
             contents[state_path(home, checkpoint.session_id).name] = _encoded(checkpoint)
         except StateError as error:
             failed[checkpoint.session_id] = error
-    if contents:
-        unsaved = replace_all(state_directory(home), contents)
-        failed |= {name.removesuffix(".json"): error for name, error in unsaved.items()}
-    return failed
+    unsaved = replace_all(state_directory(home), contents) if contents else {}
+    return failed | {name.removesuffix(".json"): error for name, error in unsaved.items()}
 
 
 def _encoded(checkpoint: Checkpoint) -> bytes:
