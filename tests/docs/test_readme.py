@@ -70,7 +70,7 @@ def test_the_first_command_of_the_readme(clone):
     said = clone.run([command_after("## Run it")], timeout_s=900)
     assert "Successfully installed" in said
     assert "Collecting pytest" not in said
-    assert said.index("1 turn in 15 spans") < said.index("● Turn 1")
+    assert said.index("sent 1 turn in 14 spans to local") < said.index("● Turn 1")
     assert "Level 3 was here." in said
     assert not any((clone.home / name).exists() for name in (".claude", ".demo"))
 
