@@ -122,7 +122,7 @@ def _spelled_out(option: Setting, answer: str) -> str:
 
 def _is_stored_anyway() -> bool:
     choices = click.Choice(("r", "s"), case_sensitive=False)
-    text = "Try again, or save it as it is? [R/s] (s: save without a test)"
+    text = "Try again, or save it anyway? [R/s] (s: save)"
     return bool(click.prompt(text, type=choices, default="r", show_default=False, show_choices=False) == "s")
 
 
