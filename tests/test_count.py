@@ -21,6 +21,11 @@ FIXTURES = sorted(path.parent for path in (ROOT / "fixtures").glob("*/projects")
 CORPUS = sorted(path.parent for path in (ROOT.parent / "shared" / "corpus").glob("*/*/projects"))
 SEEDS = range(8)
 NOT_COUNTED = {
+    ("damaged", "backed_up"): "the last rows of such a backup name no session, so it is another one",
+    (
+        "agents-forked",
+        "truncated",
+    ): "a fork begins with a copy of the message that launched it, which is exported there",
     ("copied-resume-1.0.80", "truncated"): "an origin that was cut off between the lines of a response has its own",
     ("copied-resume-1.0.80", "merged"): "with new uuids and times, a copy inside the file of its origin is a new turn",
 }
@@ -35,8 +40,8 @@ def objects_in(path):
             try:
                 value, at = DECODER.raw_decode(line, at)
             except (ValueError, RecursionError):
-                at = line.find("{", at + 1)
-                if at < 0:
+                at = line.find("}{", at) + 1  # another record can be glued to a torn one; what is inside of it is torn
+                if not at:
                     break
                 continue
             while at < len(line) and line[at].isspace():
@@ -175,7 +180,18 @@ def merged(projects, chance):
             other.unlink()
 
 
-CHANGES = (written_again, renamed, removed, agents_removed, truncated, merged)
+def backed_up(projects, chance):
+    """Copy some sessions under another name, as they are or as they once were."""
+    for number, path in enumerate(sessions_of(projects)):
+        rows = path.read_bytes().splitlines(keepends=True)
+        if chance.random() < 0.7 and rows:
+            kept = rows[: chance.randrange(1, len(rows) + 1)] if chance.random() < 0.5 else rows
+            backup = path.with_name(f"0-backup-{number}.jsonl")
+            backup.write_bytes(b"".join(kept))
+            shutil.copystat(path, backup)
+
+
+CHANGES = (written_again, renamed, removed, agents_removed, truncated, merged, backed_up)
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
@@ -189,4 +205,21 @@ def test_every_response_of_a_changed_tree_is_exported(tree, change, tmp_path):
         shutil.copytree(tree / "projects", projects)
         change(projects, random.Random(seed))
         assert differences(projects) == set(), f"seed {seed}"
+        shutil.rmtree(projects)
+
+
+@pytest.mark.parametrize("tree", FIXTURES, ids=lambda tree: tree.name)
+def test_every_response_of_a_tree_that_was_changed_twice_is_exported(tree, tmp_path):
+    """The same after two different accidents."""
+    for seed in SEEDS:
+        chance = random.Random(seed)
+        changes = chance.sample(CHANGES, 2)
+        if any((tree.name, change.__name__) in NOT_COUNTED for change in changes):
+            continue
+        projects = tmp_path / str(seed) / "projects"
+        shutil.copytree(tree / "projects", projects)
+        for change in changes:
+            change(projects, chance)
+        names = " and ".join(change.__name__ for change in changes)
+        assert differences(projects) == set(), f"seed {seed}: {names}"
         shutil.rmtree(projects)

@@ -37,6 +37,7 @@ from bisect import bisect_right
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -62,7 +63,6 @@ from turnspan.transcript.turns import Happening, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from turnspan.transcript.turns import Turn
 
@@ -155,10 +155,8 @@ def _files_before(turn: Turn, session: SessionFile) -> Iterator[Path]:
             if first_ns is not None and first_ns < min(turn.times, default=0):
                 yield other.path
     else:
-        uuids = filter(None, [turn.prompt_uuid, *(response.uuid for response in turn.responses)])
-        uuid = next(uuids, "")
         for other in _others(session):
-            if contains_id(other.path, uuid) and _is_origin(other, session, uuid):
+            if contains_id(other.path, turn.key) and _is_origin(other, session, turn.key):
                 yield other.path
 
 
@@ -166,7 +164,7 @@ def _files_of(session_id: str, beside: SessionFile) -> Iterator[Path]:
     """Yield the transcripts of a session in the project of another one, renamed ones too, and in other projects."""
     directory = beside.path.parent
     for other in sessions_in(directory):
-        if other.path != beside.path and session_of(other.path).session_id == session_id:
+        if other.path != beside.path and _session_in(other.path) == session_id:
             yield other.path
     if directory.parent.name == "projects" and is_safe_id(session_id):
         for project in sorted(directory.parent.iterdir()):
@@ -218,7 +216,21 @@ def _has_origin(turn: Turn, session: SessionFile) -> bool:
 
 
 def _others(session: SessionFile) -> Iterator[SessionFile]:
-    return (other for other in sessions_in(session.path.parent) if other.session_id != session.session_id)
+    return (
+        other
+        for other in sessions_in(session.path.parent)
+        if other.path != session.path and _session_in(other.path) != session.session_id
+    )
+
+
+def _session_in(path: Path) -> str:
+    """Return the session that a transcript belongs to: a backup beside it is not another session."""
+    return path.stem if len(path.stem) == 36 else _session_named_in(str(path), stamp_of(str(path)))
+
+
+@lru_cache(maxsize=1 << 9)  # asked with every turn
+def _session_named_in(path: str, _stamp: tuple[int, int]) -> str:
+    return session_of(Path(path)).session_id
 
 
 def original_ref(ref: TurnRef, session: SessionFile) -> TurnRef | None:
@@ -293,8 +305,9 @@ def _overlapping(turn: Turn, session: SessionFile) -> Iterator[SessionFile]:
     if _lifetimes_in(directory, names).sizes.get(session.path.name, 0) < turn.end.end:
         _lifetimes_in.cache_clear()  # the turn was written since, and so may its origin have been
     for name in sorted(_lifetimes_in(directory, names).at(prompt_ns)):
-        if name[:-6] != session.session_id:
-            yield SessionFile(name[:-6], directory / name)
+        path = directory / name
+        if path != session.path and _session_in(path) != session.session_id:
+            yield SessionFile(name[:-6], path)
 
 
 class _Lifetimes(msgspec.Struct, frozen=True):
