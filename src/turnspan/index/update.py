@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     ShowProgress = Callable[[int, int], AbstractContextManager[Watch]]
 
 _SHOWN_AFTER_S: Final = 1.0
+_SHOWN_BYTES: Final = 4 << 20  # less takes long only on a machine that is very busy
 _GROUP_BYTES: Final = 8 << 20  # read and committed together
 _GROUP: Final = 64
 
@@ -61,7 +62,7 @@ class _Bar:
     """Shows progress once it has taken a while."""
 
     def __init__(self, show: ShowProgress | None, sessions: int, size: int) -> None:
-        self._show = show
+        self._show = show if size >= _SHOWN_BYTES else None
         self._total = sessions, size
         self._stack = ExitStack()
         self._watch: Watch | None = None
