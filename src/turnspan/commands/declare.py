@@ -81,9 +81,9 @@ def project_option(function: Function) -> Function:
     return click.option("--project", metavar="P", help=help_text)(function)
 
 
-def limit_option(default: int) -> Callable[[Function], Function]:
+def limit_option(default: int, help_text: str = "Maximum number of sessions.") -> Callable[[Function], Function]:
     """--limit, for lists of sessions."""
     return click.option(
         "--limit", type=click.IntRange(min=1), default=default, show_default=True, metavar="N",
-        help="Maximum number of sessions.",
+        help=help_text,
     )  # fmt: skip

@@ -17,7 +17,7 @@ from turnspan.commands.declare import command, limit_option, preview_option, pro
     "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port to listen on (default: any free port)."
 )
 @project_option
-@limit_option(100)
+@limit_option(100, "Sessions on one page of the list.")
 @preview_option
 @click.option("--stable", "is_stable", is_flag=True, help="Keep the port and the key, so that links work again.")
 @click.option("--no-browser", "is_quiet", is_flag=True, help="Print the URL without opening a browser.")
