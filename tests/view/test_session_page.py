@@ -440,7 +440,7 @@ def test_a_transcript_that_is_replaced_is_loaded_again(tmp_path, page):
 
 
 def test_a_hidden_tab_asks_for_nothing(tmp_path, page):
-    """Without a viewer in front of it, the page stops polling; it catches up when it is shown."""
+    """The page stops polling while its tab is hidden, and catches up when it is shown."""
     client = Client(tmp_path)
     client.ask("first")
     with viewing(tmp_path) as viewer:

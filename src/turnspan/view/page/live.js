@@ -1,4 +1,4 @@
-// What changes while the page is open: polling that stops while nobody looks, and the list of sessions.
+// Live updates: polling that stops while the tab is hidden, and a watch on all sessions.
 
 const EVERY_MS = 1000;
 const offline = document.getElementById("offline");
