@@ -111,20 +111,32 @@ class Links:
         return Link(call, _launched(call, parent), named, files)
 
     def _files_of(self, call: Call, turn: Turn) -> list[AgentFile]:
-        unclaimed = [file for file in self.files.values() if file.agent_id not in self.launched]
-        found = [file for file in unclaimed if file.tool_use_id == call.id]
+        found = [file for file in self._by_call.get(call.id, ()) if file.agent_id not in self.launched]
         if found:
             return found
         named = call.result.agent_id if call.result is not None else None
         file = self.file_of(named) if _is_safe(named) else None
         if file is None:
-            file = self._file_with_prompt(agent_arguments(call)[0].strip(), unclaimed, turn)
+            file = self._file_with_prompt(agent_arguments(call)[0].strip(), turn)
         return [file] if file is not None else []
 
-    def _file_with_prompt(self, prompt: str, unclaimed: list[AgentFile], turn: Turn) -> AgentFile | None:
+    @cached_property
+    def _by_call(self) -> dict[str | None, list[AgentFile]]:
+        """The files that no call has claimed yet, by the call that their `meta.json` names. Looked up by every call."""
+        found: dict[str | None, list[AgentFile]] = {}
+        for file in self.files.values():
+            if file.agent_id not in self.launched:
+                found.setdefault(file.tool_use_id, []).append(file)
+        return found
+
+    def _file_with_prompt(self, prompt: str, turn: Turn) -> AgentFile | None:
         if not prompt:
             return None
-        others = [file for file in unclaimed if file.tool_use_id is None and not sessions.label_of(file.agent_id)]
+        others = [
+            file
+            for file in self._by_call.get(None, ())
+            if file.agent_id not in self.launched and not sessions.label_of(file.agent_id)
+        ]
         if not self.files and turn.times:
             others = list(sessions.flat_agent_files(self._session, min(turn.times)))
         known = self.positions.keys() | self.launched.keys()
