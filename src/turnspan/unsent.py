@@ -57,7 +57,7 @@ def known_ending(session: SessionFile, target: Target, cursor: state.Cursor, end
     That is `ending`, what earlier events said and is not acknowledged yet, and, unless an event has just shown that the
     client is alive (`now_ns` is None), whether its process has exited.
     """
-    reported = cursor.reported
+    reported = _unless_resumed(cursor.reported, ending)
     is_over = ending.is_over or _is_still_over(session, reported) or _is_killed(session, target, ending)
     agents = tuple(dict.fromkeys((*reported.agents, *ending.finished_agents)))
     if not ending.is_stopped and reported.stopped_ns is not None:
@@ -73,6 +73,7 @@ def known_ending(session: SessionFile, target: Target, cursor: state.Cursor, end
 
 def reported_after(session: SessionFile, reported: state.Reported, ending: Ending, now_ns: int) -> state.Reported:
     """Return what to remember when an event says `ending`, and earlier ones said `reported`."""
+    reported = _unless_resumed(reported, ending)
     if ending.is_stopped:
         stopped_ns = now_ns if ending.stopped_ns is None else ending.stopped_ns
         reported = msgspec.structs.replace(
@@ -91,6 +92,12 @@ def reported_when_done(reported: state.Reported) -> state.Reported:
     session that was resumed are later.
     """
     return state.Reported(over_ns=reported.over_ns, is_done=reported.over_ns is not None)
+
+
+def _unless_resumed(reported: state.Reported, ending: Ending) -> state.Reported:
+    """Return what earlier events said, without the end of a session that an event of its client shows to be resumed."""
+    is_alive = ending.now_ns is None and not ending.is_over
+    return msgspec.structs.replace(reported, over_ns=None, is_done=False) if reported.is_done and is_alive else reported
 
 
 def _is_still_over(session: SessionFile, reported: state.Reported) -> bool:

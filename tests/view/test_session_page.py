@@ -5,7 +5,7 @@ import time
 
 import browser
 import pytest
-from pages import MANY, Page, deep, eventful, spans_of, turns_of
+from session_pages import MANY, Page, deep, eventful, spans_of, turns_of
 from rows import Writer
 from test_live import Client
 from test_view import SECRET, SESSION, made, viewing

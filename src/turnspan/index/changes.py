@@ -11,7 +11,7 @@ What is read again:
 | a subagent's file was deleted | all of it |
 | what its project allows, or whether the user disabled it | all of it |
 | the transcript was deleted | nothing: its rows are deleted |
-| a transcript of the same project was deleted, and turns were copied from another session | all of it |
+| turns were copied from another session, and a transcript of the same project changed at an earlier time | all of it |
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ import msgspec
 from turnspan.delivery import state
 from turnspan.errors import StateError
 from turnspan.index.disk import Listing, Stamp, Transcript, Walk, as_text, listed, walked
+from turnspan.source.scan import first_time_ns
 from turnspan.source.sessions import SessionFile, is_of, projects_dir
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from sqlite3 import Connection
 
     from turnspan.settings.config import Config
@@ -46,6 +48,8 @@ class Known(msgspec.Struct, frozen=True):
     is_disabled: bool
     copied: int
     problem: str
+    first_ns: int  # of its turns
+    last_row_ns: int
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -117,11 +121,23 @@ def _is_same(connection: Connection, signature: str) -> bool:
 
 def _compared(connection: Connection, config: Config, walk: Walk, restricted: set[int]) -> Changes:
     rows = connection.execute(
-        "SELECT id, session_id, path, directory, size, modified_ns, agent_digest, is_disabled, copied, problem "
-        "FROM session JOIN file ON file.session = session.id"
+        "SELECT id, session_id, path, directory, size, modified_ns, agent_digest, is_disabled, copied, problem, "
+        "first_ns, last_row_ns FROM session JOIN file ON file.session = session.id"
     )
     known = {
-        row[2]: Known(row[0], row[1], row[2], row[3], (row[4], row[5]), row[6], bool(row[7]), row[8] or 0, row[9] or "")
+        row[2]: Known(
+            row[0],
+            row[1],
+            row[2],
+            row[3],
+            (row[4], row[5]),
+            row[6],
+            bool(row[7]),
+            row[8] or 0,
+            row[9] or "",
+            row[10] or 0,
+            row[11] or 0,
+        )  # fmt: skip
         for row in rows
     }
     flat = {
@@ -137,7 +153,8 @@ def _compared(connection: Connection, config: Config, walk: Walk, restricted: se
     found = {as_text(path): transcript for path, transcript in listing.transcripts.items()}
     gone = {path: each for path, each in known.items() if path not in found and each.directory not in listing.unlisted}
     changes.delete = [each.session for each in gone.values()]
-    emptied = {each.directory for each in gone.values()}
+    older = _older_changes(known, found)
+    older |= dict.fromkeys((each.directory for each in gone.values()), 0)
     for path, transcript in found.items():
         each = known.get(path)
         is_disabled = transcript.session_id in disabled
@@ -150,13 +167,31 @@ def _compared(connection: Connection, config: Config, walk: Walk, restricted: se
             is_other_policy or bool(each.problem)
             or transcript.stamp[0] < each.stamp[0]
             or (transcript.stamp[0] == each.stamp[0] and transcript.stamp[1] != each.stamp[1])
-            or (each.copied > 0 and each.directory in emptied)
+            or (each.copied > 0 and older.get(each.directory, each.first_ns + 1) <= each.first_ns)
         )  # fmt: skip
         if is_anew or transcript.stamp != each.stamp or transcript.digest != each.agents:
             changes.read.append(Change(transcript, is_disabled, each.session, is_anew))
     stamps = {row[0]: row[1:] for row in connection.execute("SELECT * FROM title_file")}
     changes.titles = {name: stamp for name, stamp in listing.titles.items() if stamps.get(as_text(name)) != stamp}
     return changes
+
+
+def _older_changes(known: Mapping[str, Known], found: Mapping[str, Transcript]) -> dict[str, int]:
+    """Return, for each project, the earliest time at which a transcript changed: a copy of that part is read again.
+
+    Rows that are added are later than the last one that was there; other changes can be anywhere.
+    """
+    older: dict[str, int] = {}
+    for path, transcript in found.items():
+        each = known.get(path)
+        if each is None:
+            since_ns = first_time_ns(Path(transcript.path)) or 0
+        elif transcript.stamp == each.stamp:
+            continue
+        else:
+            since_ns = each.last_row_ns if transcript.stamp[0] > each.stamp[0] else 0
+        older[transcript.directory] = min(since_ns, older.get(transcript.directory, since_ns))
+    return older
 
 
 def _find_checkpoints(connection: Connection, walk: Walk, changes: Changes) -> None:

@@ -105,7 +105,7 @@ def walked(projects: Path, states: Path) -> Walk:
     with suppress(OSError), os.scandir(states) as entries:  # there are none before something was sent
         for entry in entries:
             if entry.name.endswith(".json") and not entry.name.startswith("."):
-                found = entry.stat()
+                found = entry.stat(follow_symlinks=False)
                 walk.states[entry.name.removesuffix(".json")] = found.st_size, found.st_mtime_ns
     return walk
 
