@@ -5,8 +5,8 @@ import time
 
 import browser
 import pytest
-from session_pages import MANY, Page, deep, eventful, spans_of, turns_of
 from rows import Writer
+from session_pages import MANY, Page, deep, eventful, spans_of, turns_of
 from test_live import Client
 from test_view import SECRET, SESSION, made, viewing
 

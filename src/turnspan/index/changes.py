@@ -137,7 +137,7 @@ def _compared(connection: Connection, config: Config, walk: Walk, restricted: se
             row[9] or "",
             row[10] or 0,
             row[11] or 0,
-        )  # fmt: skip
+        )
         for row in rows
     }
     flat = {
@@ -164,11 +164,12 @@ def _compared(connection: Connection, config: Config, walk: Walk, restricted: se
         is_other_policy = each.is_disabled != is_disabled or each.session in restricted
         changes.is_purging |= is_other_policy
         is_anew = (
-            is_other_policy or bool(each.problem)
+            is_other_policy
+            or bool(each.problem)
             or transcript.stamp[0] < each.stamp[0]
             or (transcript.stamp[0] == each.stamp[0] and transcript.stamp[1] != each.stamp[1])
             or (each.copied > 0 and older.get(each.directory, each.first_ns + 1) <= each.first_ns)
-        )  # fmt: skip
+        )
         if is_anew or transcript.stamp != each.stamp or transcript.digest != each.agents:
             changes.read.append(Change(transcript, is_disabled, each.session, is_anew))
     stamps = {row[0]: row[1:] for row in connection.execute("SELECT * FROM title_file")}
