@@ -7,9 +7,10 @@ import pytest
 from reads import outline, read
 
 from turnspan.errors import TranscriptError
+from turnspan.source.find import find_session
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
-from turnspan.source.sessions import all_sessions, each_once, find_session, session_of
+from turnspan.source.sessions import all_sessions, each_once, session_of
 from turnspan.source.validate import require_transcript
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"

@@ -12,9 +12,10 @@ from rows import Writer, agent_writer, save_agent
 
 from turnspan.errors import TranscriptError
 from turnspan.source import scan, sessions
+from turnspan.source.find import find_session
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
-from turnspan.source.sessions import SessionFile, find_session, session_at
+from turnspan.source.sessions import SessionFile, session_at
 from turnspan.trace.build import trace_of
 from turnspan.transcript.resume import TurnRef
 

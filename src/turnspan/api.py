@@ -40,6 +40,7 @@ from turnspan.secrets.replace import compile_rules
 from turnspan.secrets.replace import mask as _mask
 from turnspan.settings.config import load_config
 from turnspan.source import sessions as _files
+from turnspan.source.find import find_session
 from turnspan.source.reader import all_traces
 from turnspan.source.scan import modified_ns
 from turnspan.trace.cost import cost_usd
@@ -215,7 +216,7 @@ def sessions(home: str | os.PathLike[str] | None = None) -> list[Session]:
 
 def session(name: str | os.PathLike[str]) -> Session:
     """Return a session by its id, the beginning of one, or the path of its transcript. Raises TranscriptError."""
-    found = _files.find_session(_files.projects_dir(load_config(os.environ).claude_home), os.fspath(name))
+    found = find_session(_files.projects_dir(load_config(os.environ).claude_home), os.fspath(name))
     return Session(found.session_id, found.path)
 
 

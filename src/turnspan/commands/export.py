@@ -50,7 +50,8 @@ def export(
     from turnspan.commands.printing import remark, settings_in_force, working_directory
     from turnspan.delivery.destinations import destination_named
     from turnspan.errors import TranscriptError
-    from turnspan.source.sessions import find_session, projects_dir
+    from turnspan.source.find import find_session
+    from turnspan.source.sessions import projects_dir
     from turnspan.source.validate import require_transcript
     from turnspan.terminal import count
     from turnspan.view.preview import Preview

@@ -23,6 +23,7 @@ from turnspan.errors import StateError, TranscriptError, TurnspanError
 from turnspan.health.status import where_of
 from turnspan.private_files import Busy
 from turnspan.source import sessions
+from turnspan.source.find import find_session
 from turnspan.source.reader import all_traces
 from turnspan.terminal import count
 
@@ -54,7 +55,7 @@ def find_subject(config: Config, name: str) -> Subject:
     """Find a session by its id, the beginning of its id, or its transcript. Raises TranscriptError."""
     projects = sessions.projects_dir(config.claude_home)
     try:
-        found = sessions.find_session(projects, name, unread={})
+        found = find_session(projects, name, unread={})
     except TranscriptError:
         # Its transcript may be deleted already; but the name must not match several sessions.
         known = [session_id for session_id, _ in state.checkpoints(config.home) if session_id.startswith(name)]
