@@ -1,4 +1,4 @@
-"""Finds the session that a user means: by its path, its id, the beginning of its id, or as the latest of a directory."""
+"""Finds the session that a user means: by its path, its id or the beginning of it, or as the latest of a directory."""
 
 from __future__ import annotations
 
