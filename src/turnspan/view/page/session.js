@@ -371,7 +371,7 @@ class SessionView {
     if (this.view === "trace" && !this.waterfalls.has(turn.at)) await this.open(turn);
     if (this.signal.aborted) return;
     this.scrollTo(turn);
-    if (span) this.choose(turn, span);
+    if (span) this.choose(turn, span, { isNew: false });
   }
 
   goTo(turn) {
@@ -383,7 +383,8 @@ class SessionView {
     this.entries.get(turn.at)?.querySelector(".row")?.scrollIntoView();
   }
 
-  choose(turn, span) {
+  // `isNew`: a place of its own for the back button; not if the URL named the span already.
+  choose(turn, span, { isNew = true } = {}) {
     if (chosenSpan()?.id === span) {
       closeDetails();
       return;
@@ -401,7 +402,7 @@ class SessionView {
     });
     shown.then(() => waterfall?.rows.get(span)?.scrollIntoView({ block: "nearest" }));
     const address = this.address(turn, span);
-    if (isFirst && location.hash !== address)
+    if (isNew && isFirst && location.hash !== address)
       history.pushState({ isDetails: true, scroll: history.state?.scroll }, "", address);
     else history.replaceState(history.state, "", address);
     this.retitle(turn);
