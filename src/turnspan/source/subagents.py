@@ -238,10 +238,10 @@ class Agents:
     # ---- queries
 
     def _with_content(self, file: AgentFile, turns: list[Turn]) -> list[Turn]:
-        """Return the runs of an agent, of one that the client started by itself only those with a response."""
+        """Return the runs of an agent; none of one that the client started by itself and that did not respond."""
         if file.agent_id in self.links.launched or not sessions.label_of(file.agent_id):
             return turns
-        return [turn for turn in turns if turn.responses]
+        return turns if any(turn.responses for turn in turns) else []
 
     def _was_in_progress_rows(self, file: AgentFile) -> bool:
         """Whether an agent was exported from its session's progress rows before its file appeared."""

@@ -42,7 +42,7 @@ class InlineAgents:
         root = self._roots.get(entry.parent_uuid or "") or _root_in(past, entry.parent_uuid)
         if root not in self._agents:
             carry = past.agents.get(root or "")
-            agent = self._continued(root) if root is not None and carry is not None else self._new(row, past)
+            agent = self._continued(root) if root is not None and carry is not None else self._new(row, turn, past)
             root = agent.root
             self._agents[root] = (agent, self._grouper(carry))
             turn.agents.append(agent)
@@ -59,10 +59,11 @@ class InlineAgents:
         return InlineAgent(root, "")
 
     @staticmethod
-    def _new(row: Row, past: Carry) -> InlineAgent:
+    def _new(row: Row, turn: Turn, past: Carry) -> InlineAgent:
         entry = row.entry
         text = e.plain_text(e.blocks(entry.message)) if entry.message is not None else ""
-        call_id = dict(past.prompts).get(words_digest(text), "") if past.prompts else ""
+        # Only a further part of a turn can have the agents of that turn's calls.
+        call_id = dict(past.prompts).get(words_digest(text), "") if past.prompts and turn.part else ""
         return InlineAgent(entry.uuid or key_of(entry), text, call_id=call_id)
 
     def finish(self, turn: Turn) -> None:
