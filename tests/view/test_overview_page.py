@@ -182,10 +182,12 @@ def test_the_list_is_sorted_filtered_and_paged(tmp_path, page):
         page.wait("document.querySelector('.count').textContent.startsWith('6\\u201310')")
         assert not set(first) & set(listed(page))
         for name in ("title", "project", "branch", "turns", "tokens", "cost", "errors", "sent", "last"):
+            direction = f"(document.querySelector('th.at-{name}').getAttribute('aria-sort') ?? '')"
             for _ in range(2):
+                before = json.dumps(page.value(direction))
                 page.value(f"document.querySelector('th.at-{name} a').click()")
-                page.wait(f"document.querySelector('th.at-{name}').hasAttribute('aria-sort')")
-            order = page.value(f"document.querySelector('th.at-{name}').getAttribute('aria-sort')")
+                page.wait(f"{direction} !== {before}")
+            order = page.value(direction)
             values = [float(value) for (value,) in cells(page, f"td.at-{name}", "value") if value]
             assert values == sorted(values, reverse=order == "descending")
         page.visit(f"{viewer.url}#/sessions?errors=1")
