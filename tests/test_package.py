@@ -34,6 +34,7 @@ def built(tmp_path_factory):
     return build(ROOT, tmp_path_factory.mktemp("dist"))
 
 
+@pytest.mark.slow
 def test_two_builds_have_the_same_bytes(built, tmp_path):
     """Built again with another umask, and the wheel from the unpacked sdist: the same bytes."""
     sdist, wheel = built

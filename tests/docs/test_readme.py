@@ -32,6 +32,7 @@ def test_the_readme_starts_with_one_line_to_try_it():
     assert all(command.startswith("python3 -m venv .venv && .venv/bin/pip install ") for command in (main, tests))
 
 
+@pytest.mark.slow
 def test_what_the_readme_shows_of_daily_use_works(tmp_path):
     """The commands under "Use it", in an empty home with one session."""
     lines = [line for block in blocks(README, "sh")[3:] for line in block.text.splitlines()]
