@@ -223,6 +223,21 @@ def test_a_secret_of_one_text_is_masked_in_all_texts_of_a_trace():
     assert redacted.counts == {"token": 3}
 
 
+def test_ids_are_not_masked_because_a_text_calls_them_a_secret():
+    """A tool that prints the session's id or a call's id as a token changes neither: traces are found by them."""
+    session, call = "7c1f2b9e-5a34-4c19-9d58-1e2f3a4b5c6d", "toolu_" + "0151319e3dd479d49d3e6cd3"
+    said = one_span(
+        output=f"SESSION_TOKEN={session}\nnext_token: {call}\n",
+        input=(Message("tool", (ToolResult(call, "ok"),)),),
+        facts={"tool_call_id": call},
+    )
+    redacted = redact(msgspec.structs.replace(said, session_id=session), REDACTED)
+    assert redacted.trace.session_id == session
+    assert redacted.trace.spans[0].facts == {"tool_call_id": call}
+    assert redacted.trace.spans[0].input[0].parts[0].id == call
+    assert redacted.trace.spans[0].output == "SESSION_TOKEN=[redacted:token]\nnext_token: [redacted:token]\n"
+
+
 def test_an_error_message_cut_inside_a_secret():
     """An error message that is a truncated output is masked like the output."""
     output = "x" * 480 + f" {TOKEN} and more"

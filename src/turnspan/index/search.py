@@ -155,8 +155,7 @@ def _context(
     else:
         part = query.parts[0]
         kind, span_id, found = connection.execute(
-            "SELECT kind, span_id, substr(body, max(1, instr(lower(body), lower(?)) - ?), ?)"
-            " FROM text WHERE rowid = ?",
+            "SELECT kind, span_id, substr(body, max(1, instr(lower(body), lower(?)) - ?), ?) FROM text WHERE rowid = ?",
             (part, _CONTEXT // 4, _CONTEXT, place),
         ).fetchone()
         found = re.sub(re.escape(part), lambda same: f"{_BEGIN}{same[0]}{_END}", found, flags=re.IGNORECASE)

@@ -244,7 +244,7 @@ def _mask_pattern(text: str, name: str, pattern: re.Pattern[str], counts: dict[s
 
 
 def _mask_bytes(data: bytes, rules: RuleSet, counts: dict[str, int], meter: Meter) -> bytes:
-    known = dict(rules.known)
+    known = {value: rule for value, rule in rules.known.items() if value in data}
     for _ in range(_PASSES):
         hits = [*find(data, rules.credentials, meter, has_builtin=rules.has_builtin), *_repeats(data, known, meter)]
         if not hits:
@@ -264,7 +264,7 @@ def _distinctive(data: bytes, hits: Iterable[Hit]) -> dict[bytes, str]:
 
 def _repeats(data: bytes, known: Mapping[bytes, str], meter: Meter) -> Iterator[Hit]:
     for value, rule in islice(known.items(), _MOST_KNOWN):
-        meter.spend(len(data) // 16 + 1)  # searching a literal is much quicker than a scan
+        meter.spend(len(data) // 64 + 1)  # searching a literal is much quicker than a scan
         at = data.find(value)
         while at >= 0:
             yield at, at + len(value), rule

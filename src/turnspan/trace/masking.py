@@ -5,6 +5,7 @@ Rules:
 - A first look at the trace collects its strings and builds nothing. Only if one of them may hold a secret, a walk
   (`strings`) replaces them. Both visit the same strings.
 - The distinct strings are scanned in long batches; only strings with a hit are masked one by one.
+- A secret is masked in all strings of its trace, unless it is an id of the trace: sessions and calls are found by it.
 - Several traces are scanned together first (`clean_traces`): most hold no secret. The others are masked one by one,
   each with a budget of its own, so that the result for a trace does not depend on its neighbours.
 - JSON stays JSON: its strings and keys are decoded before they are masked, because an escape can hide a secret, and a
@@ -15,6 +16,7 @@ Rules:
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
@@ -37,6 +39,8 @@ Tree: TypeAlias = "dict[str, Tree] | list[Tree] | str | int | float | bool | Non
 
 _BATCH: Final = 250_000  # characters scanned together
 _SHORT: Final = 200  # characters, of names and ids
+_MOST_KNOWN: Final = 100  # secrets that are searched in all strings of their trace
+_SEARCHED: Final = 400_000_000  # characters, for all of these secrets together: some tenths of a second
 _FAILURES: Final = (ValueError, RecursionError, OverflowError, MemoryError)
 
 
@@ -82,6 +86,7 @@ class _Collector:
         self._texts: dict[str, None] = {}
         self._documents: dict[str, None] = {}
         self._suspects: set[str] = set()
+        self._ids: set[str] = set()  # of the session, of calls, of responses
         if trace is not None:
             self._visit(trace)
 
@@ -90,6 +95,7 @@ class _Collector:
         self._texts |= other._texts
         self._documents |= other._documents
         self._suspects |= other._suspects
+        self._ids |= other._ids
 
     def is_clean(self, suspects: set[str]) -> bool:
         """Return whether none of the strings is among the suspects."""
@@ -103,6 +109,7 @@ class _Collector:
     def _visit(self, trace: Trace) -> None:
         texts = self._texts
         texts[trace.name] = texts[trace.session_id] = texts[trace.client_version] = None
+        self._ids.add(trace.session_id)
         for tag in trace.tags:
             texts[tag] = None
         self._visit_facts(trace.facts)
@@ -132,7 +139,9 @@ class _Collector:
             texts[name] = None
             if isinstance(value, str):
                 texts[value] = None
-                if _names_secret(name):
+                if name.endswith("_id"):
+                    self._ids.add(value)
+                elif _names_secret(name):
                     self._suspects.add(value)
             elif isinstance(value, tuple):
                 texts.update(dict.fromkeys(value))
@@ -149,8 +158,10 @@ class _Collector:
                 texts[part.text] = None
             elif isinstance(part, ToolResult):
                 texts[part.id] = texts[part.result] = None
+                self._ids.add(part.id)
             elif isinstance(part, ToolCall):
                 texts[part.id] = texts[part.name] = None
+                self._ids.add(part.id)
                 self._visit_document(part.arguments)
             else:
                 texts[part.mime] = None
@@ -174,6 +185,7 @@ class _Collector:
                 known.update(secrets)
             except (OverBudget, *_FAILURES):
                 over_budget.update(batch)
+        known = self._recurring(known, sum(map(len, texts))) if known else known
         repeated = [value.decode("utf-8", "surrogatepass") for value in known]
         suspects.update(text for text in texts if any(value in text for value in repeated))
         for leaf, documents in holders.items():
@@ -182,6 +194,12 @@ class _Collector:
             elif leaf in suspects:
                 suspects.update(documents)
         return suspects, over_budget, known
+
+    def _recurring(self, known: dict[bytes, str], size: int) -> dict[bytes, str]:
+        """Return the secrets to search in all strings: no ids, and fewer in a long trace."""
+        ids = [text.encode("utf-8", "surrogatepass") for text in self._ids]
+        found = ((value, rule) for value, rule in known.items() if not any(value in each for each in ids))
+        return dict(islice(found, min(_MOST_KNOWN, _SEARCHED // (size + 1) + 1)))
 
     def _leaves(self, document: str) -> list[str]:
         """Return the strings in a JSON text, keys included."""
