@@ -212,6 +212,17 @@ def test_what_an_agent_did_belongs_to_the_agent(claude_home, command):
     assert total["errors"] == 1
 
 
+def test_equal_groups_have_an_order(claude_home, command):
+    """Sessions of the same cost are listed in the same order, whichever was indexed first."""
+    names = [f"5e55104a-0000-4000-8000-00000000000{number}" for number in (3, 1, 2)]
+    for name in names:
+        writer = Writer(session=name, tag=f"t{name[-1]}")
+        writer.turn("weave", "Woven.")
+        saved(writer, claude_home)
+        stats(command)  # indexed in this order
+    assert list(stats(command, "--by", "session")[0]) == sorted(names)
+
+
 def test_periods_of_time_add_up(claude_home, command):
     """What happened before and after a time, in the middle of a turn, adds up to everything."""
     writer = Writer()

@@ -104,7 +104,8 @@ def search(connection: sqlite3.Connection, query: Query, chosen: Slice, *, limit
         " SELECT MIN(place.number), COUNT(*), COUNT(*) OVER (), turn.id, session.session_id, session.title,"
         " turn.project, turn.branch, turn.trace_id, turn.number, turn.start_ns"
         " FROM place JOIN turn ON turn.id = place.turn JOIN session ON session.id = turn.session"
-        f" WHERE {where} GROUP BY turn.id ORDER BY turn.start_ns DESC, turn.id DESC LIMIT ? OFFSET ?",
+        f" WHERE {where} GROUP BY turn.id ORDER BY turn.start_ns DESC, session.session_id, turn.position DESC"
+        " LIMIT ? OFFSET ?",
         [_LAST, *text_values, *values, limit, offset],
     ).fetchall()
     hits = []

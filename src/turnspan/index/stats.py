@@ -214,7 +214,7 @@ class Statistics:
             f" MIN(turn.position), {', '.join(figures.values())}"
             f" FROM {_joined('response')} JOIN session ON session.id = turn.session WHERE {where}"
             " GROUP BY turn.session, turn.trace_id HAVING SUM(response.cost_usd) > 0"
-            " ORDER BY SUM(response.cost_usd) DESC, turn.start_ns LIMIT ?",
+            " ORDER BY SUM(response.cost_usd) DESC, turn.start_ns, turn.trace_id LIMIT ?",
             [*values, limit],
         )
         return [
@@ -330,4 +330,7 @@ def _figures(values: Mapping[str, object], tables: Iterable[str]) -> Figures:
 
 
 def _largest_first(groups: Iterable[Group]) -> list[Group]:
-    return sorted(groups, key=lambda each: (each.figures.cost_usd or 0.0, each.figures.tools or 0), reverse=True)
+    # Rounded: the sum of the same costs in another order differs in its last digits.
+    return sorted(
+        groups, key=lambda each: (-round(each.figures.cost_usd or 0.0, 9), -(each.figures.tools or 0), each.key)
+    )
