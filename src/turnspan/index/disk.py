@@ -18,7 +18,7 @@ import msgspec
 from turnspan import lazy
 from turnspan.errors import TranscriptError
 from turnspan.source.scan import ends, stamp_of
-from turnspan.source.sessions import is_safe_id, lost_sessions, session_of
+from turnspan.source.sessions import SessionFile, is_safe_id, lost_sessions, rank_of, session_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -235,8 +235,7 @@ def _each_once(found: list[Transcript]) -> Iterator[Transcript]:
     """Yield one file for each session: the longest, and of equals the one named after the session."""
     once: dict[str, tuple[tuple[bool, int, bool], Transcript]] = {}
     for each in found:
-        is_own = not each.path.rpartition(os.sep)[2].startswith("agent-")  # or a subagent's, whose session is missing
-        rank = is_own, each.stamp[0], each.path.endswith(f"{os.sep}{each.session_id}.jsonl")
+        rank = rank_of(SessionFile(each.session_id, Path(each.path)), each.stamp[0])
         if each.session_id not in once or once[each.session_id][0] < rank:
             once[each.session_id] = rank, each
     return (each for _, each in once.values())

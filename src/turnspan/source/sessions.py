@@ -239,10 +239,15 @@ def each_once(found: Iterable[SessionFile]) -> list[SessionFile]:
     """Return one file for each session: the longest, and of equals the one named after the session."""
     once: dict[str, tuple[tuple[bool, int, bool], SessionFile]] = {}
     for session in found:
-        rank = not session.is_lost, stamp_of(str(session.path))[0], session.path.stem == session.session_id
+        rank = rank_of(session, stamp_of(str(session.path))[0])
         if session.session_id not in once or once[session.session_id][0] < rank:
             once[session.session_id] = rank, session
     return [session for _, session in once.values()]
+
+
+def rank_of(session: SessionFile, size: int) -> tuple[bool, int, bool]:
+    """Return what decides between several files of one session; the largest counts."""
+    return not session.is_lost, size, session.path.stem == session.session_id
 
 
 def newest_sessions(
