@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from turnspan.delivery import state
-from turnspan.errors import StateError
+from turnspan.errors import StateError, TranscriptError
 from turnspan.index.disk import Listing, Stamp, Transcript, Walk, as_text, listed, walked
 from turnspan.index.places import decode_neighbours, encode
 from turnspan.source.neighbours import Neighbours
@@ -150,7 +150,7 @@ def _compared(connection: Connection, config: Config, walk: Walk, restricted: se
     found = {as_text(path): transcript for path, transcript in listing.transcripts.items()}
     gone = {path: each for path, each in known.items() if path not in found and each.directory not in listing.unlisted}
     changes.delete = [each.session for each in gone.values()]
-    moves = _moves(known, found, gone)
+    projects = _project_changes(known, found, gone)
     for path, transcript in found.items():
         each = known.get(path)
         is_disabled = transcript.session_id in disabled
@@ -164,7 +164,7 @@ def _compared(connection: Connection, config: Config, walk: Walk, restricted: se
             or bool(each.problem)
             or transcript.stamp[0] < each.stamp[0]
             or (transcript.stamp[0] == each.stamp[0] and transcript.stamp[1] != each.stamp[1])
-            or any(move.concerns(each) for move in moves)
+            or any(project.concerns(each) for project in projects)
         )
         if is_anew or transcript.stamp != each.stamp or transcript.digest != each.agents:
             changes.read.append(Change(transcript, is_disabled, each.session, is_anew))
@@ -173,7 +173,7 @@ def _compared(connection: Connection, config: Config, walk: Walk, restricted: se
     return changes
 
 
-class _Moves(msgspec.Struct):
+class _ProjectChanges(msgspec.Struct):
     """What was done to the transcripts of a project."""
 
     directory: str
@@ -194,26 +194,36 @@ class _Moves(msgspec.Struct):
         return self.grown_ns <= known.until_ns or self.new_ns <= new_until_ns
 
 
-def _moves(known: Mapping[str, Known], found: Mapping[str, Transcript], gone: Mapping[str, Known]) -> list[_Moves]:
+def _project_changes(
+    known: Mapping[str, Known], found: Mapping[str, Transcript], gone: Mapping[str, Known]
+) -> list[_ProjectChanges]:
     """Return what was done to the transcripts of each project."""
-    moves = {each.directory: _Moves(each.directory, is_deleted=True) for each in gone.values()}
+    projects = {each.directory: _ProjectChanges(each.directory, is_deleted=True) for each in gone.values()}
     beginnings = Counter((each.directory, each.first_row_ns) for each in known.values())
     for path, transcript in found.items() if known else ():
         each = known.get(path)
         if each is not None and transcript.stamp == each.stamp:
             continue
         directory = as_text(transcript.directory)
-        move = moves.setdefault(directory, _Moves(directory))
+        project = projects.setdefault(directory, _ProjectChanges(directory))
         if each is None:
-            move.new_ns = min(move.new_ns, earliest_ns(Path(transcript.path)) or 0)
+            project.new_ns = min(project.new_ns, _added_ns(transcript, 0) or 0)
         elif transcript.stamp[0] > each.stamp[0]:
-            added_ns = earliest_ns(Path(transcript.path), after=each.stamp[0])
-            move.grown_ns = min(move.grown_ns, NEVER_NS if added_ns is None else added_ns)
+            added_ns = _added_ns(transcript, each.stamp[0])
+            project.grown_ns = min(project.grown_ns, NEVER_NS if added_ns is None else added_ns)
             if beginnings[directory, each.first_row_ns] > 1:
-                move.twins.add(each.first_row_ns)
+                project.twins.add(each.first_row_ns)
         else:
-            move.is_rewritten = True
-    return list(moves.values())
+            project.is_rewritten = True
+    return list(projects.values())
+
+
+def _added_ns(transcript: Transcript, size: int) -> int | None:
+    """Return the earliest time in what was added to a transcript; 0 if it cannot be read now."""
+    try:
+        return earliest_ns(Path(transcript.path), size)
+    except TranscriptError:
+        return 0
 
 
 def _find_checkpoints(connection: Connection, walk: Walk, changes: Changes) -> None:
