@@ -210,18 +210,18 @@ class Writer:
 
     # ---- finishing
 
-    def finish(self, session: int, transcript: Transcript, finish: Finish, *, is_disabled: bool) -> None:
+    def finish(self, session: int, transcript: Transcript, finish: Finish, restriction: str) -> None:
         """Store what the rows depend on, and sum them up."""
         execute, many = self._connection.execute, self._connection.executemany
         execute(
-            "UPDATE file SET size = ?, modified_ns = ?, agent_digest = ?, last_row_ns = ?, cwd = ?, is_disabled = ?, "
+            "UPDATE file SET size = ?, modified_ns = ?, agent_digest = ?, last_row_ns = ?, cwd = ?, restriction = ?, "
             "problem = ? WHERE session = ?",
             (
                 *transcript.stamp,
                 transcript.digest,
                 finish.last_row_ns,
                 as_text(finish.cwd),
-                is_disabled,
+                restriction,
                 finish.problem,
                 session,
             ),
