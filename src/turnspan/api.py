@@ -33,6 +33,7 @@ from turnspan.backends import (
     Verdict,
 )
 from turnspan.backends.naming import scrubbed
+from turnspan.delivery import state
 from turnspan.delivery.destinations import Target, destination_named
 from turnspan.delivery.policy import rules_of
 from turnspan.errors import BackendError, ConfigError, StateError, TranscriptError, TurnspanError
@@ -190,8 +191,10 @@ class Session(msgspec.Struct, frozen=True):
         config = load_config(os.environ)
         target = Target(destination_named(config, to), config)
         policy = None if capture is None else Policy(_mode(capture), rules=rules_of(config))
+        known = state.peek(config.home, self.session_id) if _files.is_safe_id(self.session_id) else None
+        mask = target.mask.of_session(known.capture if known is not None else "")
         for trace in all_traces(_files.SessionFile(self.session_id, self.path), target.prices):
-            yield (target.mask.masked(trace) if policy is None else redact(trace, policy)).trace
+            yield (mask.masked(trace) if policy is None else redact(trace, policy)).trace
 
     def turns(self, *, capture: Literal["full", "redacted", "metadata"] | None = None) -> list[Turn]:
         """Return the turns, each with all of its spans; see `traces` for `capture`."""

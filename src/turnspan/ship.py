@@ -274,7 +274,7 @@ class _Export:
 
     def _exportable(self, traces: Sequence[Trace]) -> list[Trace]:
         """Return the traces that may be exported, masked once, however often they are sent."""
-        mask = self._target.mask
+        mask = self._target.mask.of_session(self._checkpoint.capture)
         allowed = [trace for trace in traces if not mask.is_off(trace.cwd)]
         self.shipped.off += len(traces) - len(allowed)
         masked = mask.masked_all(allowed)

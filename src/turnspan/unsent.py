@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from turnspan.claude.clients import Client
     from turnspan.delivery.destinations import Target
+    from turnspan.delivery.policy import ExportPolicy
     from turnspan.source.progress import Progress
     from turnspan.source.sessions import SessionFile
     from turnspan.trace.model import Trace
@@ -218,6 +219,7 @@ class Rest:
         self._target = target
         self.ending = Ending(now_ns=now_ns, is_asked=True)  # from `traces` on, all that is known
         self._is_resend = is_resend
+        self.mask: ExportPolicy | None = None  # that of the session, from the first trace on
         self.cwd = ""
         self.copied = 0
         self.repeated = 0
@@ -241,6 +243,7 @@ class Rest:
         if checkpoint.is_off:
             self.off = 1
             return
+        self.mask = mask = target.mask.of_session(checkpoint.capture)
         cursor = checkpoint.destinations.get(target.identity, state.Cursor())
         self.ending = known_ending(session, target, cursor, self.ending)
         if self._is_resend:
@@ -257,7 +260,7 @@ class Rest:
             unsent: list[tuple[Trace, Trace]] = []
             for trace in piece.traces:
                 self.cwd = self.cwd or trace.cwd
-                if target.mask.is_off(trace.cwd):
+                if mask.is_off(trace.cwd):
                     self.off += 1
                 elif left := without(with_caller := called(trace, checkpoint.callers), arrived):
                     unsent.append((with_caller, left))

@@ -60,6 +60,7 @@ _SWEEP_EVERY_S: Final = 60.0
 _POLL_S: Final = 0.05
 _SWITCHED_OFF: Final = "switched off"
 _RECOVERED: Final = "recovered"
+_RESTRICTED: Final = "restricted"
 
 
 class Context(msgspec.Struct, frozen=True):
@@ -137,26 +138,20 @@ def serve(
     if event.hook_event_name not in EVENTS:
         raise TurnspanError(f"unknown event {event.hook_event_name[:60]!r}")
     session = _session_of(event, config)
-    if config.is_session_off:
-        # Switched off for this session: remember it, or another session's worker would export it as orphaned.
-        off = {"event": _SWITCHED_OFF, "path": str(session.path)}
-        _attend(Context(config, [], clock, sleep), session, off)
-        return
-    if not config.is_enabled:
+    if config.is_session_off or not config.is_enabled:
+        # Remember that this session is switched off or restricted, or another session's worker would export it as an
+        # orphan, or a backfill when export is enabled again.
+        event_name = _SWITCHED_OFF if config.is_session_off else _RESTRICTED
+        if config.is_session_off or config.session_capture:
+            facts = {"event": event_name, "path": str(session.path), "capture": config.session_capture}
+            _attend(Context(config, [], clock, sleep), session, facts)
         return
     context = Context(config, find_targets(config), clock, sleep)
     opened = list(context.targets)
     for target in opened:
         since(config, target.identity, clock())
     try:
-        facts: dict[str, Any] = {"event": event.hook_event_name, "path": str(session.path), "at": event.at_s or clock()}
-        if event.last_assistant_message:
-            facts["words"] = words_digest(event.last_assistant_message)
-        if event.agent_id:
-            facts["agent"] = event.agent_id
-        if event.hook_event_name == "SessionStart" and event.source != "compact":
-            facts["caller"] = config.traceparent if parsed(config.traceparent) is not None else ""
-        _attend(context, session, facts)
+        _attend(context, session, _facts(event, config, session, clock()))
         if config.values["recover"] and _is_sweep_due(config, event, session, clock()):
             is_stop = event.hook_event_name in {"Stop", "SessionEnd"}
             sweep(context, session, event.session_id if is_stop else None)
@@ -164,6 +159,20 @@ def serve(
     finally:
         for target in opened:
             target.close()
+
+
+def _facts(event: Event, config: Config, session: SessionFile, now_s: float) -> dict[str, Any]:
+    """Return what is to be remembered about an event until it is handled."""
+    facts: dict[str, Any] = {"event": event.hook_event_name, "path": str(session.path), "at": event.at_s or now_s}
+    if event.last_assistant_message:
+        facts["words"] = words_digest(event.last_assistant_message)
+    if event.agent_id:
+        facts["agent"] = event.agent_id
+    if event.hook_event_name == "SessionStart" and event.source != "compact":
+        facts["caller"] = config.traceparent if parsed(config.traceparent) is not None else ""
+    if config.session_capture:
+        facts["capture"] = config.session_capture
+    return facts
 
 
 def _note(config: Config, event: Event) -> None:
@@ -187,6 +196,7 @@ def _attend(context: Context, session: SessionFile, facts: dict[str, Any]) -> No
             _switch_off(context.config, session)
         else:
             _note_callers(context.config, session, events)
+            _note_capture(context.config, session, events)
             _serve_session(context, session, events)
 
     if not marks.attend(home, session_id, facts, work):
@@ -199,9 +209,18 @@ def _note_callers(config: Config, session: SessionFile, events: list[dict[str, A
     for mark in events:
         caller, at = mark.get("caller"), mark.get("at")
         if isinstance(caller, str) and isinstance(at, (int, float)):
-            kept_as = state.note_caller(config.home, session, caller, at_s=at, is_parent=is_parent)
-            if kept_as:
-                log.log_line(config.home, "WARN", "state corrupt", session=session.session_id, kept_as=kept_as)
+            _log_corrupt(config, session, state.note_caller(config.home, session, caller, at_s=at, is_parent=is_parent))
+
+
+def _note_capture(config: Config, session: SessionFile, events: list[dict[str, Any]]) -> None:
+    """Remember to which capture mode the environment of the client restricts the session: others may export it."""
+    for capture in sorted({str(mark["capture"]) for mark in events if mark.get("capture")}):
+        _log_corrupt(config, session, state.note_capture(config.home, session, capture))
+
+
+def _log_corrupt(config: Config, session: SessionFile, kept_as: str) -> None:
+    if kept_as:
+        log.log_line(config.home, "WARN", "state corrupt", session=session.session_id, kept_as=kept_as)
 
 
 def _session_of(event: Event, config: Config) -> SessionFile:
@@ -406,8 +425,7 @@ def _orphans(context: Context, current: SessionFile) -> Iterator[SessionFile]:
             )
         except (TurnspanError, OSError):
             continue
-        if found.kept_as:
-            log.log_line(config.home, "WARN", "state corrupt", session=session.session_id, kept_as=found.kept_as)
+        _log_corrupt(config, session, found.kept_as)
         if is_orphan:
             yield session
 

@@ -89,7 +89,7 @@ def check_line(line: bytes) -> None:
         for block in entries.blocks(entry.message) if entry.message is not None else ():
             mime, size = entries.media(block.source)
             assert size >= 0
-            said += [mime, entries.inner_text(block.content), block.text or "", entries.raw_text(block.input)]
+            said += [mime, *entries.inner_texts(block.content), block.text or "", entries.raw_text(block.input)]
         for text in said:
             text.encode()
             entries.command_of(text)

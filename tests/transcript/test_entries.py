@@ -263,7 +263,7 @@ def test_any_line_is_handled(data):
             entries.outcome(entry)
             entries.system_text(entry)
             for block in entries.blocks(entry.message) if entry.message is not None else ():
-                entries.inner_text(block.content).encode()
+                "".join(entries.inner_texts(block.content)).encode()
                 entries.media(block.source)
 
 
@@ -337,11 +337,15 @@ def test_ide_tags_are_separated_from_the_prompt():
 def test_a_result_is_text_with_markers_for_the_rest():
     """Images and links in a result are described, not repeated."""
     image = Inner(type="image", source=Source("image/png", msgspec.Raw(b'"aGVsbG8h"')))
-    assert entries.inner_text([Inner(type="text", text="two"), image, "ells"]) == "two\n[image/png, 6 bytes]\nells"
-    assert entries.inner_text([Inner(title="Loom", url="https://example.org")]) == "Loom https://example.org"
+    assert entries.inner_texts([Inner(type="text", text="two"), image, "ells"]) == [
+        "two",
+        "[image/png, 6 bytes]",
+        "ells",
+    ]
+    assert entries.inner_texts([Inner(title="Loom", url="https://example.org")]) == ["Loom https://example.org"]
     found = [Inner(type="tool_reference", tool_name=name) for name in ("Loom", "mcp__mill__spin")]
-    assert entries.inner_text(found) == "Loom\nmcp__mill__spin"
-    assert entries.inner_text(None) == ""
+    assert entries.inner_texts(found) == ["Loom", "mcp__mill__spin"]
+    assert entries.inner_texts(None) == []
 
 
 def test_ids_in_texts_are_found():

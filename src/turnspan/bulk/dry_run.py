@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from turnspan.bulk.plan import Job, Plan
     from turnspan.bulk.pool import Parent
     from turnspan.bulk.runner import Orders, Task
+    from turnspan.delivery.policy import ExportPolicy
     from turnspan.trace.model import Trace
 
 
@@ -138,7 +139,7 @@ class Previewer:
         shipped = Shipped(target.identity)
         rest = Rest(job.session, target, time.time_ns(), is_resend=self._orders.is_resend)
         for progress, traces in rest.pieces():
-            part = _share_of(traces, target)
+            part = _share_of(traces, rest.mask or target.mask)
             share.add(part)
             read_bytes = bytes_read(job, progress, index, len(self._targets))
             parent.send(Step(part.tally.turns, part.spans, read_bytes, place))
@@ -154,12 +155,12 @@ class Previewer:
         return shipped
 
 
-def _share_of(traces: Sequence[tuple[Trace, Trace]], target: Target) -> Share:
+def _share_of(traces: Sequence[tuple[Trace, Trace]], policy: ExportPolicy) -> Share:
     """Count traces, each given as it was built and with only its unsent spans."""
     share = Share()
     for _, unsent in traces:
         share.spans += len(unsent.spans)
         share.tally += tally_of(unsent)
-    for redacted in target.mask.masked_all([trace for trace, _ in traces]):
+    for redacted in policy.masked_all([trace for trace, _ in traces]):
         add_counts(share.masked, redacted.counts)
     return share

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from turnspan.delivery.state import narrower
 from turnspan.secrets.replace import compile_rules
 from turnspan.settings.config import narrowed
 from turnspan.trace.labels import labelled
@@ -60,6 +61,19 @@ class ExportPolicy:
         self._config = config
         self._narrowings: dict[str, Narrowing] = {}  # these two by working directory
         self._policies: dict[str, Policy] = {}
+        self._of_sessions: dict[str, ExportPolicy] = {}  # by capture mode
+
+    def of_session(self, capture: str) -> ExportPolicy:
+        """Return the policy for a session that an event restricted to a capture mode; "" is no restriction."""
+        mode = narrower(capture, self._destination.policy["capture"])
+        if mode == self._destination.policy["capture"]:
+            return self
+        if mode not in self._of_sessions:
+            policy = {**self._destination.policy, "capture": mode}
+            found = ExportPolicy(msgspec.structs.replace(self._destination, policy=policy), self._config)
+            found._rules = self._rules  # the same for all sessions, and expensive
+            self._of_sessions[mode] = found
+        return self._of_sessions[mode]
 
     def __call__(self, trace: Trace) -> Redacted | None:
         """Return the trace as it is exported: tagged, masked and labelled; None if its directory is switched off."""

@@ -31,6 +31,7 @@ from turnspan.private_files import (
     replace_all,
     replace_private,
 )
+from turnspan.settings.options import CAPTURES
 from turnspan.source.progress import Progress
 from turnspan.source.sessions import SessionFile, is_safe_id
 
@@ -95,7 +96,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     transcript: str = ""
     is_off: bool = False  # the user switched this session off: it is never exported
     destinations: dict[str, Cursor] = {}
-    callers: tuple[Caller, ...] = ()  # older versions ignore it
+    callers: tuple[Caller, ...] = ()  # older versions ignore it, and the next one
+    capture: str = ""  # the narrowest capture mode to which the environment of an event restricted this session
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -294,6 +296,21 @@ def note_caller(home: Path, session: SessionFile, traceparent: str, *, at_s: flo
     if callers != checkpoint.callers:
         save(home, msgspec.structs.replace(checkpoint, transcript=str(session.path), callers=callers))
     return loaded.kept_as
+
+
+def note_capture(home: Path, session: SessionFile, capture: str) -> str:
+    """Remember the narrowest capture mode to which an event restricts its session; return as `note_caller`."""
+    loaded = load(home, session.session_id)
+    checkpoint = loaded.checkpoint
+    if (mode := narrower(capture, checkpoint.capture)) != checkpoint.capture:
+        save(home, msgspec.structs.replace(checkpoint, transcript=str(session.path), capture=mode))
+    return loaded.kept_as
+
+
+def narrower(capture: str, other: str) -> str:
+    """Return the narrower of two capture modes; "" is no restriction, and an unknown one the narrowest."""
+    known = [mode if mode in CAPTURES else CAPTURES[0] for mode in (capture, other) if mode]
+    return min(known, key=CAPTURES.index, default="")
 
 
 def probe_writable(home: Path) -> None:

@@ -9,7 +9,7 @@ What is read again:
 | a subagent's file has grown, or is new | from the piece before it was first read with a turn, or could have been |
 | the transcript is shorter, was written without growing, or its beginning has changed | all of it |
 | a subagent's file was deleted | all of it |
-| what its project allows, or whether the user disabled it | all of it |
+| what its project allows, or whether the user disabled or restricted it | all of it |
 | the transcript was deleted | nothing: its rows are deleted |
 | another transcript that decided which turns are copies (`source.neighbours`) | all of it |
 """
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from turnspan.settings.config import Config
 
 
+DISABLED: Final = "off"
 NEVER_NS: Final = 2**63 - 1
 _NONE: Final = encode(Neighbours())
 
@@ -52,7 +53,7 @@ class Known(msgspec.Struct, frozen=True):
     directory: str
     stamp: Stamp
     agents: str
-    is_disabled: bool
+    restriction: str
     problem: str
     neighbours: Neighbours
     first_row_ns: int
@@ -62,7 +63,7 @@ class Change(msgspec.Struct, frozen=True):
     """A session to read."""
 
     transcript: Transcript
-    is_disabled: bool
+    restriction: str  # see `restriction_of`
     session: int | None = None
     is_anew: bool = True
 
@@ -127,12 +128,12 @@ def _is_same(connection: Connection, signature: str) -> bool:
 
 def _compared(connection: Connection, config: Config, walk: Walk, restricted: set[int]) -> Changes:
     rows = connection.execute(
-        "SELECT id, session_id, path, directory, size, modified_ns, agent_digest, is_disabled, problem, neighbours, "
+        "SELECT id, session_id, path, directory, size, modified_ns, agent_digest, restriction, problem, neighbours, "
         "first_row_ns FROM session JOIN file ON file.session = session.id"
     )
     known = {
         row[2]: Known(
-            row[0], row[1], row[2], row[3], (row[4], row[5]), row[6], bool(row[7]), row[8] or "",
+            row[0], row[1], row[2], row[3], (row[4], row[5]), row[6], row[7] or "", row[8] or "",
             decode_neighbours(row[9] or _NONE), row[10] or 0,
         )
         for row in rows
@@ -146,18 +147,18 @@ def _compared(connection: Connection, config: Config, walk: Walk, restricted: se
     changes = Changes(listing)
     changes.flat = {as_text(path): found for path, found in listing.flat.items()} != flat
     _find_checkpoints(connection, walk, changes)
-    disabled = _disabled(connection, config, changes)
+    restrictions = _restrictions(connection, config, changes)
     found = {as_text(path): transcript for path, transcript in listing.transcripts.items()}
     gone = {path: each for path, each in known.items() if path not in found and each.directory not in listing.unlisted}
     changes.delete = [each.session for each in gone.values()]
     projects = _project_changes(known, found, gone)
     for path, transcript in found.items():
         each = known.get(path)
-        is_disabled = transcript.session_id in disabled
+        restriction = restrictions.get(transcript.session_id, "")
         if each is None or each.session_id != transcript.session_id:
-            changes.read.append(Change(transcript, is_disabled, each.session if each is not None else None))
+            changes.read.append(Change(transcript, restriction, each.session if each is not None else None))
             continue
-        is_other_policy = each.is_disabled != is_disabled or each.session in restricted
+        is_other_policy = each.restriction != restriction or each.session in restricted
         changes.is_purging |= is_other_policy
         is_anew = (
             is_other_policy
@@ -167,7 +168,7 @@ def _compared(connection: Connection, config: Config, walk: Walk, restricted: se
             or any(project.concerns(each) for project in projects)
         )
         if is_anew or transcript.stamp != each.stamp or transcript.digest != each.agents:
-            changes.read.append(Change(transcript, is_disabled, each.session, is_anew))
+            changes.read.append(Change(transcript, restriction, each.session, is_anew))
     stamps = {row[0]: row[1:] for row in connection.execute("SELECT * FROM title_file")}
     changes.titles = {name: stamp for name, stamp in listing.titles.items() if stamps.get(as_text(name)) != stamp}
     return changes
@@ -235,14 +236,21 @@ def _find_checkpoints(connection: Connection, walk: Walk, changes: Changes) -> N
             changes.checkpoints[transcript.session_id] = stamp
 
 
-def _disabled(connection: Connection, config: Config, changes: Changes) -> set[str]:
-    """Return the sessions that the user disabled."""
-    found = {row[0] for row in connection.execute("SELECT session_id FROM checkpoint WHERE is_off")}
+def _restrictions(connection: Connection, config: Config, changes: Changes) -> dict[str, str]:
+    """Return the sessions that the user disabled or restricted."""
+    found = dict(
+        connection.execute("SELECT session_id, restriction FROM checkpoint WHERE restriction <> ''").fetchall()
+    )
     for session_id, stamp in changes.checkpoints.items():
-        found.discard(session_id)
-        if stamp is not None and checkpoint_of(config, session_id)[0].is_off:
-            found.add(session_id)
+        found.pop(session_id, None)
+        if stamp is not None:
+            found[session_id] = restriction_of(checkpoint_of(config, session_id)[0])
     return found
+
+
+def restriction_of(checkpoint: state.Checkpoint) -> str:
+    """Return how the user restricted a session: "off", a capture mode, or ""."""
+    return DISABLED if checkpoint.is_off else checkpoint.capture
 
 
 def checkpoint_of(config: Config, session_id: str) -> tuple[state.Checkpoint, str]:

@@ -53,7 +53,9 @@ def _is_alike(one: Trace, other: Trace) -> bool:
 
 def _masked(group: Sequence[Trace], policy: ExportPolicy, *, by_prompt: bool) -> Iterator[Trace]:
     if len(group) > 1:
-        joined = msgspec.structs.replace(group[0], spans=tuple([span for trace in group for span in trace.spans]))
+        spans = tuple([span for trace in group for span in trace.spans])
+        blocks = tuple([texts for trace in group for texts in trace.blocks])
+        joined = msgspec.structs.replace(group[0], spans=spans, blocks=blocks)
         masked, counts = policy.masked(joined)
         if not counts:
             yield from _apart(masked, group, by_prompt=by_prompt)

@@ -20,7 +20,7 @@ import msgspec
 from turnspan.delivery.destinations import prices_of
 from turnspan.delivery.policy import ExportPolicy, rules_of
 from turnspan.errors import TranscriptError
-from turnspan.index.changes import narrowing_digest
+from turnspan.index.changes import DISABLED, narrowing_digest
 from turnspan.index.masked import masked_together
 from turnspan.index.places import difference
 from turnspan.index.rows import TraceRows, rows_of
@@ -44,7 +44,7 @@ class Job(msgspec.Struct, frozen=True):
     session_id: str
     path: str
     progress: Progress = Progress()
-    is_disabled: bool = False  # the user disabled this session
+    restriction: str = ""  # how the user restricted this session: `restriction_of`
     size: int = 0  # bytes to read, for the progress bar
 
 
@@ -97,16 +97,18 @@ class SessionReader:
         session = SessionFile(job.session_id, Path(job.path))
         reading = Reading(session, job.progress, Ending(is_over=True), self._prices)
         before, narrowings, problem = job.progress, dict[str, str](), ""
-        is_off, capture, is_first = job.is_disabled, str(self._policy.capture("")), True
+        is_disabled = job.restriction == DISABLED
+        policy = self._least if is_disabled else self._policy.of_session(job.restriction)
+        is_off, capture, is_first = is_disabled, str(policy.capture("")), True
         try:
             for piece in reading.pieces(is_end_apart=True):
                 is_anew = is_first and reading.is_rewritten
                 before = Progress() if is_anew else before
                 for trace in piece.traces:
                     self._note_narrowing(trace.cwd, narrowings)
-                    is_off = job.is_disabled or self._policy.is_off(trace.cwd)
-                    capture = "metadata" if is_off else str(self._policy.capture(trace.cwd))
-                rows = list(self._rows(piece.traces, is_disabled=job.is_disabled))
+                    is_off = is_disabled or policy.is_off(trace.cwd)
+                    capture = "metadata" if is_off else str(policy.capture(trace.cwd))
+                rows = list(self._rows(piece.traces, policy))
                 stage = Stage(reading.is_at_end + reading.is_behind_end)
                 yield Part(difference(piece.progress, before), rows, stage, is_anew)
                 before, is_first = piece.progress, False
@@ -121,11 +123,11 @@ class SessionReader:
             problem,
         )  # fmt: skip
 
-    def _rows(self, traces: Sequence[Trace], *, is_disabled: bool) -> Iterator[TraceRows]:
+    def _rows(self, traces: Sequence[Trace], policy: ExportPolicy) -> Iterator[TraceRows]:
         """Yield the rows of the traces of a piece; those that have no span are not exported."""
         for cwd, group in groupby((trace for trace in traces if trace.spans), key=lambda trace: trace.cwd):
-            policy = self._least if is_disabled or self._policy.is_off(cwd) else self._policy
-            for trace in masked_together(list(group), policy, by_prompt=self._by_prompt):
+            allowed = self._least if policy.is_off(cwd) else policy
+            for trace in masked_together(list(group), allowed, by_prompt=self._by_prompt):
                 yield rows_of(trace, trace.cwd or self._without_secrets(cwd))
 
     def _note_narrowing(self, cwd: str, narrowings: dict[str, str]) -> None:

@@ -59,7 +59,7 @@ _TABLES: Final = (
     "CREATE TABLE late(session INTEGER, piece INTEGER, progress BLOB, PRIMARY KEY(session, piece))",
     """CREATE TABLE file(
         session INTEGER PRIMARY KEY, size INTEGER, modified_ns INTEGER, agent_digest TEXT, last_row_ns INTEGER,
-        cwd TEXT, problem TEXT, neighbours BLOB, first_row_ns INTEGER, is_disabled INTEGER, title_text INTEGER,
+        cwd TEXT, problem TEXT, neighbours BLOB, first_row_ns INTEGER, restriction TEXT, title_text INTEGER,
         position INTEGER, piece INTEGER, in_piece INTEGER, spans INTEGER, since_piece BLOB, progress BLOB)""",
     """CREATE TABLE agent_file(
         session INTEGER, agent_id TEXT, size INTEGER, modified_ns INTEGER,
@@ -69,7 +69,7 @@ _TABLES: Final = (
     """CREATE TABLE policy(
         session INTEGER, cwd TEXT, narrowing TEXT, PRIMARY KEY(session, cwd)) WITHOUT ROWID""",
     """CREATE TABLE checkpoint(
-        session_id TEXT PRIMARY KEY, size INTEGER, modified_ns INTEGER, is_off INTEGER, problem TEXT)
+        session_id TEXT PRIMARY KEY, size INTEGER, modified_ns INTEGER, restriction TEXT, problem TEXT)
         WITHOUT ROWID""",
     "CREATE TABLE title_file(directory TEXT PRIMARY KEY, size INTEGER, modified_ns INTEGER) WITHOUT ROWID",
     "CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID",

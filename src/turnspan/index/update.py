@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import msgspec
 
 from turnspan.delivery.policy import rules_of
-from turnspan.index.changes import Change, Changes, checkpoint_of
+from turnspan.index.changes import Change, Changes, checkpoint_of, restriction_of
 from turnspan.index.disk import as_text
 from turnspan.index.places import Place, can_stay, continues, with_late
 from turnspan.index.pool import read_jobs
@@ -179,7 +179,7 @@ class Updater:
                 groups = {piece: group for piece, group in found.items() if can_stay(group, place.progress, changed)}
         progress = with_late(place.progress, groups.values())
         size = transcript.size - progress.main.offset - sum(each.offset for each in progress.agents.values())
-        job = Job(transcript.session_id, transcript.path, progress, change.is_disabled, max(0, size))
+        job = Job(transcript.session_id, transcript.path, progress, change.restriction, max(0, size))
         return Plan(change, job, place, groups)
 
     def _changed_agents(self, session: int, transcript: Transcript) -> set[str] | None:
@@ -262,7 +262,7 @@ class Updater:
             place = Place()
             self._writer.cut(session, place)
         self._writer.settle(session, place)
-        self._writer.finish(session, change.transcript, finish, is_disabled=change.is_disabled)
+        self._writer.finish(session, change.transcript, finish, change.restriction)
         self._title(session, change.transcript)
 
     # ---- titles, checkpoints, subagents next to their session
@@ -312,7 +312,7 @@ class Updater:
             if stamp is None:
                 continue
             checkpoint, problem = checkpoint_of(self._config, session_id)
-            values = (session_id, *stamp, checkpoint.is_off, problem)
+            values = (session_id, *stamp, restriction_of(checkpoint), problem)
             execute("INSERT INTO checkpoint VALUES (?, ?, ?, ?, ?)", values)
             sent = [(row[0], identity, cursor.sent_turns) for identity, cursor in checkpoint.destinations.items()]
             many("INSERT INTO sent VALUES (?, ?, ?)", sent)

@@ -209,7 +209,7 @@ class Writer:
 
     # ---- finishing
 
-    def finish(self, session: int, transcript: Transcript, finish: Finish, *, is_disabled: bool) -> None:
+    def finish(self, session: int, transcript: Transcript, finish: Finish, restriction: str) -> None:
         """Store what the rows depend on, and sum them up."""
         execute, many = self._connection.execute, self._connection.executemany
         neighbours = finish.neighbours
@@ -218,10 +218,10 @@ class Writer:
             neighbours = decode_neighbours(stored).and_later(neighbours)
         execute(
             "UPDATE file SET size = ?, modified_ns = ?, agent_digest = ?, first_row_ns = ?, last_row_ns = ?, cwd = ?, "
-            "is_disabled = ?, problem = ?, neighbours = ? WHERE session = ?",
+            "restriction = ?, problem = ?, neighbours = ? WHERE session = ?",
             (
                 *transcript.stamp, transcript.digest, finish.first_row_ns, finish.last_row_ns, as_text(finish.cwd),
-                is_disabled, finish.problem, encode(neighbours), session,
+                restriction, finish.problem, encode(neighbours), session,
             ),
         )  # fmt: skip
         execute("DELETE FROM agent_file WHERE session = ?", (session,))

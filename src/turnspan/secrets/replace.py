@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import base64
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping  # noqa: TC003  msgspec reads the annotation
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -153,6 +153,46 @@ def suspects(texts: Sequence[str], *, rules: RuleSet, meter: Meter) -> tuple[set
             found.update(texts[bisect_right(ends, start) : bisect_right(ends, end - 1) + 1])
         known = _distinctive(data, hits)
     return found, known
+
+
+def split_secrets(texts: Sequence[str], *, rules: RuleSet, meter: Meter) -> dict[bytes, str]:
+    """Return the secrets that span several of these texts, as the texts joined with line breaks hold them."""
+    encoded, seams, hits = _spanning(texts, rules, meter)
+    lines = b"\n".join(encoded)
+    return {
+        lines[start + bisect_right(seams, start) : end + bisect_left(seams, end)]: rule for start, end, rule in hits
+    }
+
+
+def mask_joined(texts: Sequence[str], *, rules: RuleSet, meter: Meter) -> Masked | None:
+    """Return the joined texts, masked; None if no secret spans several of them."""
+    encoded, seams, hits = _spanning(texts, rules, meter)
+    if not hits:
+        return None
+    # A text can look like a secret by itself, and not next to another one.
+    for at, text in zip((0, *seams), encoded, strict=True):
+        own = find(text, rules.credentials, meter, has_builtin=rules.has_builtin)
+        hits += ((start + at, end + at, rule) for start, end, rule in own)
+    counts: dict[str, int] = {}
+    hits = _merged(hits)
+    _count(counts, hits)
+    again = mask(_spliced(b"".join(encoded), hits).decode("utf-8", "surrogatepass"), rules=rules, meter=meter)
+    for rule, number in again.counts.items():
+        counts[rule] = counts.get(rule, 0) + number
+    return Masked(again.text, counts)
+
+
+def _spanning(texts: Sequence[str], rules: RuleSet, meter: Meter) -> tuple[list[bytes], list[int], list[Hit]]:
+    """Return the texts as bytes, where one follows the other, and the secrets in the joined texts that span those."""
+    joined = "".join(texts)
+    encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
+    data, seams = b"".join(encoded), list(accumulate(map(len, encoded[:-1])))
+    hits = find(data, rules.credentials, meter, has_builtin=rules.has_builtin)
+    for name, pattern in rules.patterns:
+        for found in _pieces(joined, pattern, meter):
+            start = len(joined[: found.start()].encode("utf-8", "surrogatepass"))
+            hits.append((start, start + len(found[0].encode("utf-8", "surrogatepass")), name))
+    return encoded, seams, [hit for hit in hits if bisect_right(seams, hit[0]) < bisect_left(seams, hit[1])]
 
 
 def marker(rule: str) -> str:

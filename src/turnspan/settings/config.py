@@ -83,6 +83,7 @@ class Config(msgspec.Struct, frozen=True):
     ignored: tuple[str, ...] = ()  # variables that have no effect, one sentence each
     planted: frozenset[str] = frozenset()  # variables that a project's settings set
     is_session_off: bool = False  # the environment of this session disables export
+    session_capture: str = ""  # the capture mode to which the environment of this session restricts it
     traceparent: str = ""  # TRACEPARENT of this session, unless a project sets it or it is switched off
 
     @property
@@ -186,7 +187,10 @@ def load_config(
         loading.give_up(str(file.path), file.problem)
     _take_file(file, loading)
     is_file_deciding = bool(file.table.get("destinations"))
+    widest = _widest_capture(file, loading)
     _take_environment(variables, loading, file if is_file_deciding else None)
+    asked = loading.at_most if is_file_deciding else loading.values["capture"]
+    is_asked = variables.is_of_session("TURNSPAN_CAPTURE", planted) and CAPTURES.index(asked) < CAPTURES.index(widest)
     is_off = env.get("TURNSPAN_ENABLED", "").strip().lower() in OFF
     is_off = is_off or "TURNSPAN_ENABLED" in variables.hidden & planted.certain
     if planted.moves_home:
@@ -215,8 +219,21 @@ def load_config(
         ignored=tuple(loading.ignored),
         planted=planted.certain,
         is_session_off=is_off,
+        session_capture=asked if is_asked else "",
         traceparent=_traceparent(env, planted, loading),
     )
+
+
+def _widest_capture(file: TomlFile, loading: _Loading) -> str:
+    """The widest capture mode of a destination, before the environment restricts it."""
+    tables = file.table.get("destinations")
+    own = (
+        [table.get("capture") for table in tables.values() if isinstance(table, dict)]
+        if isinstance(tables, dict)
+        else []
+    )
+    modes: list[str] = [loading.values["capture"], *(mode for mode in own if mode in CAPTURES)]
+    return max(modes, key=CAPTURES.index)
 
 
 def _traceparent(env: Mapping[str, str], planted: Planted, loading: _Loading) -> str:
@@ -367,6 +384,10 @@ class _Variables:
     def __getitem__(self, name: str) -> str:
         """The value of a variable; empty if it is not set."""
         return self._env.get(name) or self._added.get(name, "")
+
+    def is_of_session(self, name: str, planted: Planted) -> bool:
+        """Whether this session has a value of its own, and commands have another: its shell or its project sets it."""
+        return name in self.hidden & planted.certain or self._env.get(name, "") not in {"", self._added.get(name)}
 
     def label(self, name: str) -> str:
         """Where a variable comes from."""

@@ -281,7 +281,8 @@ def drop_repeated(turn: Turn, session: SessionFile) -> None:
     for call in (call for response in repeated for call in response.calls):
         if call.result is not None and not _is_before(turn, session, call.id, key="tool_use_id"):
             fact: dict[str, str | int | float] = {"unknown_call_id": call.id}
-            turn.happenings.append(Happening("late_result", call.id, call.result.time_ns, call.result.text, fact))
+            late = Happening("late_result", call.id, call.result.time_ns, call.result.text, fact, call.result.blocks)
+            turn.happenings.append(late)
 
 
 def _is_before(turn: Turn, session: SessionFile, needle: str, key: str = "id") -> bool:

@@ -130,6 +130,7 @@ class _Builder:
         self._launch = launch
         self._agent = agent
         self._spans: list[Span] = []
+        self._blocks: list[tuple[str, ...]] = []
         self._built: set[str] = set()
         self._taken: set[bytes] = set()
         self._is_partial = False  # the work of an agent is in no file
@@ -159,6 +160,7 @@ class _Builder:
             tags=tuple(filter(None, (turn.tag,))),
             facts={**session_facts(turn), **({"partial": True} if self._is_partial else {})},
             spans=tuple([_lasting(span) for span in self._spans]),
+            blocks=tuple(self._blocks),
         )
 
     def _turn_span(self, turn: Turn, root: bytes, name: str, totals: Usage, cost: float | None) -> Span:
@@ -194,6 +196,7 @@ class _Builder:
 
     def _add_below(self, turn: Turn, parent: bytes) -> tuple[Usage, float | None]:
         """Add generations, tools, agents and events of a turn; return their total usage and cost."""
+        self._blocks += [texts for texts in turn.blocks if len(texts) > 1]
         totals, costs = Usage(), Costs()
         asked: list[Message] = list(_prompt_messages(turn) or ()) if turn.part == 0 else []
         for response in turn.responses:

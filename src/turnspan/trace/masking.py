@@ -5,6 +5,7 @@ Rules:
 - A first look at the trace collects its strings and builds nothing. Only if one of them may hold a secret, a walk
   (`strings`) replaces them. Both visit the same strings.
 - The distinct strings are scanned in long batches; only strings with a hit are masked one by one.
+- A secret that is split over two blocks of the transcript (`Trace.blocks`) is searched where the blocks meet, joined.
 - A secret is masked in all strings of its trace, unless it is an id of the trace: sessions and calls are found by it.
 - Several traces are scanned together first (`clean_traces`): most hold no secret. The others are masked one by one,
   each with a budget of its own, so that the result for a trace does not depend on its neighbours.
@@ -41,6 +42,7 @@ _BATCH: Final = 250_000  # characters scanned together
 _SHORT: Final = 200  # characters, of names and ids
 _MOST_KNOWN: Final = 100  # secrets that are searched in all strings of their trace
 _SEARCHED: Final = 400_000_000  # characters, for all of these secrets together: some tenths of a second
+_NEAR: Final = 2_048  # characters before and after the end of a block in which a secret that spans it is searched
 _FAILURES: Final = (ValueError, RecursionError, OverflowError, MemoryError)
 
 
@@ -87,8 +89,10 @@ class _Collector:
         self._documents: dict[str, None] = {}
         self._suspects: set[str] = set()
         self._ids: set[str] = set()  # of the session, of calls, of responses
+        self._blocks: dict[str, tuple[str, ...]] = {}  # neighbouring blocks, or what is near their ends, by their text
         if trace is not None:
             self._visit(trace)
+            self._blocks = {"".join(near): near for blocks in trace.blocks for near in _near_ends(blocks)}
 
     def add(self, other: _Collector) -> None:
         """Add what another one collected."""
@@ -96,10 +100,11 @@ class _Collector:
         self._documents |= other._documents
         self._suspects |= other._suspects
         self._ids |= other._ids
+        self._blocks |= other._blocks
 
     def is_clean(self, suspects: set[str]) -> bool:
         """Return whether none of the strings is among the suspects."""
-        return suspects.isdisjoint(self._texts)
+        return suspects.isdisjoint(self._texts) and suspects.isdisjoint(self._blocks)
 
     @property
     def strings(self) -> set[str]:
@@ -176,7 +181,7 @@ class _Collector:
             for leaf in self._leaves(document):
                 holders.setdefault(leaf, []).append(document)
         suspects, over_budget = self._suspects, set[str]()
-        texts = {**self._texts, **dict.fromkeys(holders)}
+        texts = {**self._texts, **dict.fromkeys(holders), **dict.fromkeys(self._blocks)}
         known: dict[bytes, str] = {}
         for batch in _batches(texts):
             try:
@@ -186,6 +191,7 @@ class _Collector:
             except (OverBudget, *_FAILURES):
                 over_budget.update(batch)
         known = self._recurring(known, sum(map(len, texts))) if known else known
+        known = self._split(rules, meter, suspects, over_budget) | known
         repeated = [value.decode("utf-8", "surrogatepass") for value in known]
         suspects.update(text for text in texts if any(value in text for value in repeated))
         for leaf, documents in holders.items():
@@ -194,6 +200,21 @@ class _Collector:
             elif leaf in suspects:
                 suspects.update(documents)
         return suspects, over_budget, known
+
+    def _split(self, rules: RuleSet, meter: Meter, suspects: set[str], over_budget: set[str]) -> dict[bytes, str]:
+        """Return the secrets that span two blocks, as the text of the blocks holds them."""
+        found: dict[bytes, str] = {}
+        try:
+            for joined, blocks in self._blocks.items():
+                if joined in suspects:
+                    found |= replace.split_secrets(blocks, rules=rules, meter=meter)
+            is_done = over_budget.isdisjoint(self._blocks) and len(found) <= _MOST_KNOWN
+        except (OverBudget, *_FAILURES):
+            is_done = False
+        if not is_done:  # any text of several blocks may hold half a secret
+            over_budget.update(text for text in self._texts if "\n" in text)
+            found = {}
+        return found
 
     def _recurring(self, known: dict[bytes, str], size: int) -> dict[bytes, str]:
         """Return the secrets to search in all strings: no ids, and fewer in a long trace."""
@@ -249,10 +270,20 @@ class _Masker:
         return tuple([self._replace(item, name) for item in value]) if isinstance(value, tuple) else value
 
     def joined(self, parts: list[str]) -> str | None:
-        """Mask the joined texts. Each was masked before: a hit now spans two of them."""
-        masked = self._masked("".join(parts), "", is_json=False)
+        """Mask the joined texts if a secret spans two of them."""
+        text = "".join(parts)
+        if text not in self._suspects and text not in self._over_budget:
+            return None
+        try:
+            masked = replace.mask_joined(parts, rules=self._rules, meter=self._meter)
+        except OverBudget:
+            masked = _withheld("scan budget", is_json=False)
+        except _FAILURES:
+            masked = _withheld("masking failed", is_json=False)
+        if masked is None:
+            return None
         self._count(masked.counts)
-        return masked.text if masked.counts else None
+        return masked.text
 
     def _replace(self, text: str, name: str = "", *, is_json: bool = False) -> str:
         if text in self._over_budget:
@@ -320,6 +351,20 @@ def _withheld(why: str, *, is_json: bool) -> Masked:
 
 def _sum(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
     return {**counts, **{rule: counts.get(rule, 0) + number for rule, number in more.items()}}
+
+
+def _near_ends(blocks: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield what is near the ends of neighbouring blocks: short blocks as they are, of a long one both ends."""
+    near: list[str] = []
+    for block in blocks:
+        if len(block) <= 2 * _NEAR:
+            near.append(block)
+            continue
+        if near:
+            yield (*near, block[:_NEAR])
+        near = [block[-_NEAR:]]
+    if len(near) > 1:
+        yield tuple(near)
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -156,6 +156,9 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     facts: Facts = {}  # of the session and the turn: title, cwd, git branch, …
     spans: tuple[Span, ...] = ()
+    # The texts of several blocks that the spans hold as one, joined with line breaks. Only masking reads them: a secret
+    # can be split over two blocks. They are empty in a trace that is exported.
+    blocks: tuple[tuple[str, ...], ...] = ()
 
     @property
     def cwd(self) -> str:

@@ -87,7 +87,7 @@ def redact(
     trace: Trace, policy: Policy, *, budget: int = SCAN_BUDGET, is_late: Callable[[], bool] | None = None
 ) -> Redacted:
     """Return the trace as it is exported. `is_late` ends the scan early; it is a last resort for a stuck scan."""
-    return Redacted(*masked_trace(_allowed(trace, policy), _rules(policy), Meter(budget, is_late)))
+    return _redacted(_allowed(trace, policy), _rules(policy), Meter(budget, is_late))
 
 
 def redact_all(traces: Sequence[Trace], policy: Policy) -> list[Redacted]:
@@ -97,9 +97,18 @@ def redact_all(traces: Sequence[Trace], policy: Policy) -> list[Redacted]:
     if len(traces) > 1 and not rules.is_empty:
         clean = clean_traces(allowed, rules, Meter(SCAN_BUDGET // 2))
     return [
-        Redacted(trace, {}) if place in clean else Redacted(*masked_trace(trace, rules, Meter(SCAN_BUDGET)))
+        Redacted(_without_blocks(trace), {}) if place in clean else _redacted(trace, rules, Meter(SCAN_BUDGET))
         for place, trace in enumerate(allowed)
     ]
+
+
+def _redacted(trace: Trace, rules: RuleSet, meter: Meter) -> Redacted:
+    masked, counts = masked_trace(trace, rules, meter)
+    return Redacted(_without_blocks(masked), counts)
+
+
+def _without_blocks(trace: Trace) -> Trace:
+    return msgspec.structs.replace(trace, blocks=()) if trace.blocks else trace
 
 
 def _rules(policy: Policy) -> RuleSet:
@@ -122,6 +131,7 @@ def _allowed(trace: Trace, policy: Policy) -> Trace:
             tags=(),
             facts=_metadata_facts(trace.facts),
             spans=spans,
+            blocks=(),
         )
     if policy.thinking and policy.tool_inputs and policy.tool_outputs and policy.images:
         return trace

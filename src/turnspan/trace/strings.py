@@ -37,7 +37,7 @@ class Strings(Protocol):
         """Replace the names and values of facts."""
 
     def joined(self, parts: list[str]) -> str | None:
-        """Return one text that replaces these neighbouring texts, or None to keep them."""
+        """Return one text that replaces these neighbouring texts, or None to replace each of them by `text`."""
 
 
 def walk(trace: Trace, strings: Strings) -> Trace:
@@ -92,9 +92,12 @@ def map_messages(content: Content, change: Callable[[Message], Message]) -> Cont
 
 
 def _walk_message(strings: Strings, message: Message) -> Message:
-    parts = _same(message.parts, tuple([map_text(part, strings.text, strings.document) for part in message.parts]))
+    parts = message.parts
     if len(parts) > 1:
-        parts = _same(parts, tuple(_walk_neighbours(parts, strings)))
+        parts = tuple(_walk_neighbours(parts, strings))
+    else:
+        parts = tuple([map_text(part, strings.text, strings.document) for part in parts])
+    parts = _same(message.parts, parts)
     role = strings.text(message.role)
     reason = message.finish_reason and strings.text(message.finish_reason)
     if parts is message.parts and role is message.role and reason is message.finish_reason:
@@ -139,7 +142,7 @@ def _end_of_neighbours(parts: tuple[Part, ...], at: int) -> int:
 
 
 def _walk_neighbours(parts: tuple[Part, ...], strings: Strings) -> Iterable[Part]:
-    """Yield the parts, with neighbouring texts merged where `strings.joined` returns a replacement."""
+    """Yield the replaced parts, with neighbouring texts merged where `strings.joined` returns a replacement."""
     at = 0
     while at < len(parts):
         first, end = parts[at], _end_of_neighbours(parts, at)
@@ -149,5 +152,5 @@ def _walk_neighbours(parts: tuple[Part, ...], strings: Strings) -> Iterable[Part
                 yield Text(merged) if isinstance(first, Text) else Reasoning(merged)
                 at = end
                 continue
-        yield from parts[at:end]
+        yield from (map_text(part, strings.text, strings.document) for part in parts[at:end])
         at = end

@@ -83,9 +83,10 @@ from turnspan.transcript.starts import (
     new_response,
     new_result,
     new_turn,
+    user_event,
     user_row,
 )
-from turnspan.transcript.turns import Happening, Place, Prompt
+from turnspan.transcript.turns import Happening, Place, Prompt, several
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -253,7 +254,7 @@ class Assembly:
         elif self.memory.has_begun:
             turn = self.memory.open.turn or self._part_of(self.memory.earlier_turn(row.entry), row)
             settle(turn, gap, self._context, self.memory.rows)
-            self._interrupt(turn, row, said.text)
+            self._interrupt(turn, row, said)
 
     def _take_prompt(self, row: Row, said: UserRow, gap: Gap) -> None:
         self._context.dequeue(said.text, gap.local_commands)
@@ -261,13 +262,13 @@ class Assembly:
         typed, ide = e.without_ide_tags(said.text)
         media = tuple(e.media(block.source) for block in said.blocks if block.type in {"image", "document"})
         turn = self._new_turn(row, origin_of(row.entry, said.text))
-        turn.prompt = Prompt(typed, row.time_ns, media, ide)
+        turn.prompt = Prompt(typed, row.time_ns, media, ide, blocks=(several(said.texts),))
         if turn.origin == "task_notification":
             turn.answers_call = e.tool_notified(said.text)
         if row.entry.plan_content is not None:
             turn.previous_session = e.session_named_in(said.text)
         if gap.expansion:
-            gap.expansion = []  # what is written before the prompt is not its expansion
+            gap.expansion, gap.expansion_blocks = [], []  # what is written before the prompt is not its expansion
         settle(turn, gap, self._context, self.memory.rows)
         self._context.clear_taken()
         self.memory.input_ns = row.time_ns
@@ -279,36 +280,38 @@ class Assembly:
             self._add_row(turn, row)
         settle(turn, gap, self._context, self.memory.rows)
         if is_interruption(said.text):
-            self._interrupt(turn, row, said.text)
+            self._interrupt(turn, row, said)
         elif said.text.strip() and not said.text.lstrip().startswith("<system-reminder>"):
-            turn.happenings.append(Happening("steering", key_of(row.entry), row.time_ns, said.text))
+            turn.happenings.append(user_event("steering", row, said.texts))
         self.memory.input_ns = max(row.time_ns or 0, self.memory.input_ns or 0) or None
 
     def _take_result(self, row: Row, block: e.Block, outcome: e.Outcome) -> Turn:
         """Complete the call that a result belongs to, or record a late result; return its turn."""
-        text = e.inner_text(block.content)
+        texts = e.inner_texts(block.content)
         call_id = known_as(block.tool_use_id) or ""
         known = self.memory.open.calls.get(call_id)
         if known is None:
-            return self._take_late_result(row, call_id, text)
+            return self._take_late_result(row, call_id, texts)
         if known.call.result is None:
-            known.call.result = new_result(known.call.name, text, block, row, outcome)
+            known.call.result = new_result(known.call.name, texts, block, row, outcome)
         return known.turn
 
-    def _take_late_result(self, row: Row, call_id: str, text: str) -> Turn:
+    def _take_late_result(self, row: Row, call_id: str, texts: list[str]) -> Turn:
         memory, entry = self.memory, row.entry
         ref = memory.turn_waiting_for(call_id)
         turn = memory.open.turn if ref is None and memory.is_of_open_turn(entry) else None
         turn = turn or self._part_of(ref or memory.earlier_turn(entry), row)
         fact = "tool_call_id" if ref is not None else "unknown_call_id"
         key = f"{key_of(entry)}/{call_id}"
-        turn.happenings.append(Happening("late_result", key, row.time_ns, text, {fact: call_id}))
+        turn.happenings.append(
+            Happening("late_result", key, row.time_ns, "\n".join(texts), {fact: call_id}, several(texts))
+        )
         return turn
 
-    def _interrupt(self, turn: Turn, row: Row, text: str) -> None:
+    def _interrupt(self, turn: Turn, row: Row, said: UserRow) -> None:
         turn.is_interrupted = True
         self._add_row(turn, row)
-        turn.happenings.append(Happening("interruption", key_of(row.entry), row.time_ns, text))
+        turn.happenings.append(user_event("interruption", row, said.texts))
 
     # ---- assistant rows
 
@@ -387,7 +390,9 @@ class Assembly:
         """Open the turn of words typed while the last one ran, which have no row of their own."""
         trigger_ns = gap.stopped_ns or self.memory.past.high_water_ns or None
         turn = self._new_turn(row, "queued")
-        turn.prompt = Prompt(self._context.answer_queued(), trigger_ns)  # it begins when the one before has ended
+        texts = self._context.answer_queued()
+        # It begins when the one before has ended.
+        turn.prompt = Prompt("\n".join(texts), trigger_ns, blocks=(several(texts),))
         self.memory.input_ns = trigger_ns
         return turn
 

@@ -20,7 +20,7 @@ import msgspec
 from turnspan.transcript import entries as e
 from turnspan.transcript.classify import is_task_notice
 from turnspan.transcript.resume import Words, known_as, words_digest
-from turnspan.transcript.turns import Happening
+from turnspan.transcript.turns import Happening, several
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
@@ -98,13 +98,13 @@ class SessionContext:
         gone = [at for at in taken if at is not None][: self._dequeued]
         self.state = msgspec.structs.replace(self.state, queued=tuple(at for at in words if at not in gone))
 
-    def answer_queued(self) -> str:
+    def answer_queued(self) -> list[str]:
         """Take the words that have an answer but no row: those taken last, else the first of the queue."""
         queued, taken = self.state.queued, self.state.taken
         words = taken[-1:] or queued[:1]
         self.state = msgspec.structs.replace(self.state, taken=(), queued=queued if taken else queued[1:])
         self._dequeued = 0
-        return self.queued_words(words[0])[0] if words else ""
+        return self._queued_texts(words[0])[0] if words else []
 
     def commit(self) -> None:
         """Keep the context as it is now."""
@@ -132,17 +132,23 @@ class SessionContext:
         """Return words taken from the queue as events, except those `said` in other rows, or whose key is `known`."""
         found = []
         for at in self.state.taken:
-            text, time_ns = self.queued_words(at)
-            words = Happening("steering", f"queue:{time_ns}:{words_digest(text)}", time_ns, text)
+            texts, time_ns = self._queued_texts(at)
+            text = "\n".join(texts)
+            key = f"queue:{time_ns}:{words_digest(text)}"
+            words = Happening("steering", key, time_ns, text, blocks=several(texts))
             if text and text not in said and words.key not in known:
                 found.append(words)
         return found
 
     def queued_words(self, at: Words) -> tuple[str, int | None]:
         """Return the text of a queue operation's line and its time; empty for notifications, which no user typed."""
+        texts, time_ns = self._queued_texts(at)
+        return "\n".join(texts), time_ns
+
+    def _queued_texts(self, at: Words) -> tuple[list[str], int | None]:
         entry = self._entry(at)
-        text = e.system_text(entry) if entry is not None else ""
-        return ("", None) if entry is None or is_task_notice(text) else (text, e.time_ns(entry))
+        texts = e.system_texts(entry) if entry is not None else []
+        return ([], None) if entry is None or is_task_notice("\n".join(texts)) else (texts, e.time_ns(entry))
 
     def values(self) -> Iterator[tuple[str, str]]:
         """Yield titles, tags and the like: the type of the line, and its value."""

@@ -260,9 +260,14 @@ def blocks(message: Message) -> list[Block]:
     return cast("list[Block]", content)
 
 
+def plain_texts(found: list[Block]) -> list[str]:
+    """Return the texts of all text blocks, in order."""
+    return [block.text for block in found if block.type == "text" and block.text]
+
+
 def plain_text(found: list[Block]) -> str:
     """Return the text of all text blocks, in order."""
-    return "\n".join(block.text for block in found if block.type == "text" and block.text)
+    return "\n".join(plain_texts(found))
 
 
 def raw_text(raw: msgspec.Raw) -> str:
@@ -270,12 +275,12 @@ def raw_text(raw: msgspec.Raw) -> str:
     return str(raw, "utf-8", "replace")
 
 
-def inner_text(content: str | list[Inner | str] | Inner | None) -> str:
-    """Return the text of a tool result; images, links and found tools (ToolSearch) as short markers."""
+def inner_texts(content: str | list[Inner | str] | Inner | None) -> list[str]:
+    """Return the texts of a tool result; images, links and found tools (ToolSearch) as short markers."""
     if content is None:
-        return ""
+        return []
     if isinstance(content, str):
-        return content
+        return [content]
     if isinstance(content, Inner):
         content = [content]
     parts = []
@@ -291,7 +296,7 @@ def inner_text(content: str | list[Inner | str] | Inner | None) -> str:
             parts.append(f"{item.title or ''} {item.url}".strip())
         elif item.tool_name is not None:
             parts.append(item.tool_name)
-    return "\n".join(parts)
+    return parts
 
 
 def media(source: Source | None) -> tuple[str, int]:
@@ -328,18 +333,22 @@ def _value(raw: msgspec.Raw, decode: Callable[[msgspec.Raw], T]) -> T | None:
         return None
 
 
-def system_text(entry: Entry) -> str:
-    """Return the text of a system line or a queue operation."""
+def system_texts(entry: Entry) -> list[str]:
+    """Return the texts of a system line or a queue operation."""
     raw = bytes(entry.content)
     try:
         if raw.startswith(b'"'):
-            return _decode_text(raw)
+            return [_decode_text(raw)]
         if raw.startswith(b"["):
-            found = msgspec.json.decode(raw, type=list[Block])
-            return plain_text(found)
+            return plain_texts(msgspec.json.decode(raw, type=list[Block]))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
-    return ""
+    return []
+
+
+def system_text(entry: Entry) -> str:
+    """Return the text of a system line or a queue operation."""
+    return "\n".join(system_texts(entry))
 
 
 def command_of(text: str) -> tuple[str, str] | None:

@@ -12,7 +12,7 @@ import msgspec
 
 from turnspan.transcript import entries as e
 from turnspan.transcript.classify import BASH, FEEDBACK, HOOKS, LOCAL, REPLIES, is_notification, key_of
-from turnspan.transcript.turns import Happening, Row
+from turnspan.transcript.turns import Happening, Row, several
 
 if TYPE_CHECKING:
     from turnspan.transcript.entries import Entry
@@ -24,6 +24,7 @@ class Gap(msgspec.Struct):
     happenings: list[Happening] = []
     local_commands: list[str] = []
     expansion: list[str] = []  # what a command or skill was expanded to
+    expansion_blocks: list[tuple[str, ...]] = []
     boundary: str = ""  # "feedback": a hook blocked the stop; "stopped": the client recorded a stop
     stopped_ns: int | None = None
     input_ns: int | None = None  # the row that made the client send the next request
@@ -35,10 +36,11 @@ class Gap(msgspec.Struct):
         added = row.entry.attachment
         if added is None or added.type != "queued_command":
             return
-        text = e.plain_text(e.blocks(e.Message(content=added.prompt)))
+        texts = e.plain_texts(e.blocks(e.Message(content=added.prompt)))
+        text = "\n".join(texts)
         is_task = added.command_mode == "task-notification" or is_notification(text)
         facts = _known(answers_call=e.tool_notified(text)) if is_task else {}
-        self._happened("task_notification" if is_task else "steering", row, text, facts)
+        self._happened("task_notification" if is_task else "steering", row, texts, facts)
 
     def take_system(self, row: Row) -> None:
         """Add what the client records about itself."""
@@ -46,10 +48,10 @@ class Gap(msgspec.Struct):
         if entry.subtype == "compact_boundary":
             meta = entry.compact_metadata or e.CompactMetadata()
             facts = _known(trigger=meta.trigger, tokens_before=meta.pre_tokens, tokens_after=meta.post_tokens)
-            self._happened("compaction", row, "", facts)
+            self._happened("compaction", row, [], facts)
         elif entry.subtype == "api_error":
             facts = _known(attempt=entry.retry_attempt, retry_in_ms=entry.retry_in_ms)
-            self._happened("retry", row, e.raw_text(entry.error), facts)
+            self._happened("retry", row, [e.raw_text(entry.error)], facts)
         elif entry.subtype == "local_command":  # since 2.1.282; earlier clients write a user row
             command = e.command_of(e.system_text(entry))
             if command is not None:
@@ -67,7 +69,8 @@ class Gap(msgspec.Struct):
         if entry.is_compact_summary or entry.is_visible_in_transcript_only:
             self.input_ns = row.time_ns  # the model continues from the summary: compacting is not its time
             return
-        text = e.plain_text(e.blocks(message))
+        texts = e.plain_texts(e.blocks(message))
+        text = "\n".join(texts)
         start = text.lstrip()
         if start.startswith(FEEDBACK):
             self.boundary = "feedback"
@@ -82,9 +85,9 @@ class Gap(msgspec.Struct):
             if start.startswith("<local-command-std") and entry.turn_origin is None:
                 self.command, self.command_rows = None, {}  # a local command that printed its own answer
             elif start.startswith("<bash-"):
-                self._expand(row, text)
+                self._expand(row, texts)
         elif entry.is_meta:
-            self._expand(row, text)
+            self._expand(row, texts)
 
     def follow(self, entry: Entry) -> bool:
         """Record a row whose parent is the command or below it; return False if it is another row."""
@@ -96,7 +99,7 @@ class Gap(msgspec.Struct):
     def _await_answer(self, row: Row) -> None:
         self.command = row
         self.command_rows = {row.entry.uuid: None} if row.entry.uuid else {}
-        self.expansion = []
+        self.expansion, self.expansion_blocks = [], []
         self.input_ns = row.time_ns
 
     def _take_command(self, row: Row, start: str) -> None:
@@ -104,12 +107,14 @@ class Gap(msgspec.Struct):
         command = e.command_of(start)
         self.local_commands.append(command[0] if command else "!" + start[len(BASH) :].partition("</")[0])
 
-    def _expand(self, row: Row, text: str) -> None:
-        self.expansion.append(text)
+    def _expand(self, row: Row, texts: list[str]) -> None:
+        self.expansion.append("\n".join(texts))
+        self.expansion_blocks.append(several(texts))
         self.input_ns = row.time_ns or self.input_ns
 
-    def _happened(self, kind: str, row: Row, text: str, facts: dict[str, str | int | float]) -> None:
-        self.happenings.append(Happening(kind, key_of(row.entry), row.time_ns, text, facts))
+    def _happened(self, kind: str, row: Row, texts: list[str], facts: dict[str, str | int | float]) -> None:
+        happening = Happening(kind, key_of(row.entry), row.time_ns, "\n".join(texts), facts, several(texts))
+        self.happenings.append(happening)
 
 
 NO_GAP: Final = Gap()  # the usual case, shared: nothing is ever added to it

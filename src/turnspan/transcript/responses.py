@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from turnspan.transcript import entries as e
 from turnspan.transcript.resume import known_as
-from turnspan.transcript.turns import Call, Said
+from turnspan.transcript.turns import Call, Said, several
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,5 +92,6 @@ def _said(block: e.Block) -> Said | None:
     if kind == "server_tool_use":
         return Said("server_tool", f"{block.name or 'tool'} {e.raw_text(block.input)}".strip())
     if kind is not None and kind.endswith("_tool_result"):
-        return Said("server_tool", e.inner_text(block.content))
+        texts = e.inner_texts(block.content)
+        return Said("server_tool", "\n".join(texts), several(texts))
     return None

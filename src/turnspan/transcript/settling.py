@@ -27,6 +27,7 @@ def settle(turn: Turn, gap: Gap, context: SessionContext, rows: RowMemory) -> No
         turn.local_commands += tuple(gap.local_commands)
     if gap.expansion and turn.prompt is not None and not turn.responses:
         turn.prompt.expansion = "\n".join(filter(None, (turn.prompt.expansion, *gap.expansion)))
+        turn.prompt.blocks += tuple(gap.expansion_blocks)
     if context.state.taken and not answers_queued(turn.version):
         _settle_queue(turn, context, rows)
 

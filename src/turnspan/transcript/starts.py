@@ -10,7 +10,7 @@ from turnspan.transcript import entries as e
 from turnspan.transcript.classify import REPLIES, is_interruption, key_of, origin_of
 from turnspan.transcript.launches import agent_of
 from turnspan.transcript.resume import known_as
-from turnspan.transcript.turns import Prompt, Response, Result, Turn
+from turnspan.transcript.turns import Happening, Prompt, Response, Result, Turn, several
 
 if TYPE_CHECKING:
     from turnspan.transcript.entries import Entry
@@ -24,6 +24,7 @@ class UserRow(msgspec.Struct, frozen=True):
 
     blocks: list[e.Block]
     results: list[e.Block]
+    texts: list[str]
     text: str
     is_prompt: bool
 
@@ -32,10 +33,11 @@ def user_row(entry: Entry, *, has_begun: bool) -> UserRow:
     """Return the content of a user row; `has_begun`: there is a turn before it."""
     assert entry.message is not None
     blocks = e.blocks(entry.message)
-    text = e.plain_text(blocks)
+    texts = e.plain_texts(blocks)
+    text = "\n".join(texts)
     # Without any turn before it, a result begins one: the file has lost its beginning.
     results = [block for block in blocks if block.type == "tool_result"] if has_begun else []
-    return UserRow(blocks, results, text, is_prompt=not results and not is_interruption(text))
+    return UserRow(blocks, results, texts, text, is_prompt=not results and not is_interruption(text))
 
 
 def new_turn(memory: Memory, row: Row, origin: str, session_id: str) -> Turn:
@@ -81,14 +83,16 @@ def add_surroundings(turn: Turn, entry: Entry) -> None:
 def command_prompt(row: Row) -> tuple[Prompt, str]:
     """Return the prompt of a command or `!` line, and the origin of its turn."""
     assert row.entry.message is not None
-    text = e.plain_text(e.blocks(row.entry.message))
+    texts = e.plain_texts(e.blocks(row.entry.message))
+    text, blocks = "\n".join(texts), (several(texts),)
     command = e.command_of(text)
-    if text.lstrip().startswith(REPLIES):
-        return Prompt(text, row.time_ns), origin_of(row.entry, text)  # a prompt after all: the model answers it
+    if text.lstrip().startswith(REPLIES):  # a prompt after all: the model answers it
+        return Prompt(text, row.time_ns, blocks=blocks), origin_of(row.entry, text)
     if command is None:
-        return Prompt(text, row.time_ns, command="!"), "bash"
+        return Prompt(text, row.time_ns, command="!", blocks=blocks), "bash"
     name, arguments = command
-    return Prompt(f"{name} {arguments}".strip(), row.time_ns, command=name), origin_of(row.entry, text)
+    text_of_command = f"{name} {arguments}".strip()
+    return Prompt(text_of_command, row.time_ns, command=name, blocks=blocks), origin_of(row.entry, text)
 
 
 def new_response(key: str, row: Row, message: e.Message, request: Request | None, trigger_ns: int | None) -> Response:
@@ -112,8 +116,14 @@ def new_response(key: str, row: Row, message: e.Message, request: Request | None
     )
 
 
-def new_result(tool: str, text: str, block: e.Block, row: Row, outcome: e.Outcome) -> Result:
+def user_event(kind: str, row: Row, texts: list[str]) -> Happening:
+    """Return what a user row adds to a turn that runs: an interruption, or typed words."""
+    return Happening(kind, key_of(row.entry), row.time_ns, "\n".join(texts), blocks=several(texts))
+
+
+def new_result(tool: str, texts: list[str], block: e.Block, row: Row, outcome: e.Outcome) -> Result:
     """Return the result of a call of this tool."""
+    text = "\n".join(texts)
     agent_id, is_background = agent_of(tool, text, outcome)
     return Result(
         text=text,
@@ -124,4 +134,5 @@ def new_result(tool: str, text: str, block: e.Block, row: Row, outcome: e.Outcom
         agent_id=agent_id,
         is_background=is_background,
         was_interrupted=outcome.interrupted,
+        blocks=several(texts),
     )

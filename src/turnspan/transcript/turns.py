@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from turnspan.transcript import entries as e  # noqa: TC001  msgspec resolves field types when a struct is made
 from turnspan.transcript.resume import TurnRef, words_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 AGENT_TOOLS: Final = frozenset({"Agent", "Task"})  # `Task` up to 2.1.47
 
@@ -35,7 +38,7 @@ class Row(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True):
     """The result of a tool call."""
 
-    text: str
+    text: str  # its blocks, joined with line breaks
     is_error: bool
     time_ns: int | None
     denial: str | None = None
@@ -43,6 +46,7 @@ class Result(msgspec.Struct, frozen=True):
     agent_id: str | None = None
     is_background: bool = False
     was_interrupted: bool = False
+    blocks: tuple[str, ...] = ()  # here and below: the texts, if there are several; a secret can be split over two
 
 
 class Call(msgspec.Struct):
@@ -60,6 +64,7 @@ class Said(msgspec.Struct, frozen=True):
 
     kind: str  # "text", "thinking", "server_tool"
     text: str
+    blocks: tuple[str, ...] = ()
 
 
 class Response(msgspec.Struct):
@@ -98,6 +103,7 @@ class Happening(msgspec.Struct, frozen=True):
     time_ns: int | None
     text: str = ""
     facts: dict[str, str | int | float] = {}
+    blocks: tuple[str, ...] = ()
 
 
 class Prompt(msgspec.Struct):
@@ -109,6 +115,7 @@ class Prompt(msgspec.Struct):
     ide: tuple[str, ...] = ()
     command: str | None = None
     expansion: str = ""  # what a command or skill was expanded to
+    blocks: tuple[tuple[str, ...], ...] = ()  # of the prompt, and of each row of its expansion
 
 
 class Turn(msgspec.Struct):
@@ -196,6 +203,18 @@ class Turn(msgspec.Struct):
         return ""
 
     @property
+    def blocks(self) -> Iterator[tuple[str, ...]]:
+        """The texts of several blocks that are one text elsewhere in the turn."""
+        if self.prompt is not None:
+            yield from self.prompt.blocks
+        for response in self.responses:
+            said = [part for part in response.parts if isinstance(part, Said)]
+            yield tuple([part.text for part in said if part.kind == "text"])
+            yield from (part.blocks for part in said)
+            yield from (call.result.blocks for call in response.calls if call.result is not None)
+        yield from (happening.blocks for happening in self.happenings)
+
+    @property
     def last_words(self) -> tuple[str, ...]:
         """Digests of what a client can report as the last message: the last response's text, or its last block."""
         if not self.responses:
@@ -214,6 +233,11 @@ class InlineAgent(msgspec.Struct):
     prompt: str
     turns: list[Turn] = []
     call_id: str = ""  # the call that launched it, if that was sealed before
+
+
+def several(texts: list[str]) -> tuple[str, ...]:
+    """Return the texts of several blocks; empty for one."""
+    return tuple(texts) if len(texts) > 1 else ()
 
 
 @lru_cache(maxsize=64)

@@ -56,10 +56,9 @@ class Preview:
         ending: Ending = _OVER,
     ) -> None:
         self.place = place or Progress()  # where the piece of the last trace begins: another preview can begin there
-        target = Target(destination, config)
+        self._target = target = Target(destination, config)
         self._reading = Reading(session, self.place, ending, target.prices)
         self._name = destination.name
-        self._policy = target.mask
         known, self._why_unknown = None, ""
         try:
             known = state.peek(config.home, session.session_id) if is_safe_id(session.session_id) else None
@@ -67,6 +66,8 @@ class Preview:
             self._why_unknown = str(error)
         self._callers = known.callers if known is not None else ()
         self._is_off = known is not None and known.is_off
+        self._capture = known.capture if known is not None else ""
+        self._policy = target.mask.of_session(self._capture)
         self._copied = self._repeated = self._warmups = 0
 
     @property
@@ -104,6 +105,8 @@ class Preview:
         """Yield a sentence for each reason why the export is not what the transcript has."""
         if self._is_off:
             yield "this session is disabled: it is not exported"
+        if self._policy is not self._target.mask:
+            yield f"this session is restricted to {self._capture}: TURNSPAN_CAPTURE was set in it"
         if self._why_unknown:
             yield f"whether this session is disabled is unknown: {self._why_unknown}"
         noticed = self._reading.anomalies
