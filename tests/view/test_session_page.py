@@ -332,6 +332,7 @@ def test_back_and_forward_work(tmp_path, page):
         page.open(viewer, "#/sessions", MANY % "a[href*='/s/']" + " >= 1")
         page.click("a[href*='/s/']")
         page.has(".turn", 50)
+        page.settle()  # the strip above the turns moves them
         page.value("scrollTo(0, 900)")
         page.wait("history.state?.scroll === 900")
         page.click(".turn", 40)
@@ -346,6 +347,7 @@ def test_back_and_forward_work(tmp_path, page):
         page.wait(SHOWN)
         page.press("Escape")
         page.wait(HIDDEN)
+        page.settle()  # Esc has gone back one step
         page.value("history.back()")
         page.wait("location.hash.startsWith('#/sessions')")
         page.has_none(".turn")

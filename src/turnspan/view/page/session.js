@@ -5,6 +5,7 @@ import { badges, figures, fill, filter, main, make, marked, records, setTitle, s
 import { SessionHead } from "./head.js";
 import { LazyList } from "./lazy.js";
 import { watch } from "./live.js";
+import { goBack, readdress } from "./place.js";
 import { chosenSpan, closeDetails, onClose, showSpan } from "./span.js";
 import { strip } from "./strip.js";
 import { briefly, day } from "./times.js";
@@ -56,23 +57,21 @@ class SessionView {
     main.replaceChildren(this.head.element, this.strip, this.bar(), this.list, this.empty, this.foot);
     this.makeList();
     const [, trace, span] = this.visit.words;
-    let isOpened = !trace;
+    let revealed = null;
     await fill(
       `session/${this.path}`,
       this.signal,
       (one) => {
         this.take(one);
-        if (one.is === "turn" && one.trace === trace && !isOpened) {
-          isOpened = true;
-          this.reveal(one, span);
-        }
+        if (one.is === "turn" && one.trace === trace) revealed ??= this.reveal(one, span);
       },
       this.foot,
     );
     if (this.signal.aborted) return;
     this.drawStrip();
-    if (!isOpened) showError(this.foot, "this session does not have that turn", "it may be in another session");
+    if (trace && !revealed) showError(this.foot, "this session does not have that turn", "it may be in another session");
     if (this.end) watch(this.signal, () => this.look());
+    await revealed;
   }
 
   bar() {
@@ -371,7 +370,7 @@ class SessionView {
     if (this.view === "trace" && !this.waterfalls.has(turn.at)) await this.open(turn);
     if (this.signal.aborted) return;
     this.scrollTo(turn);
-    if (span) this.choose(turn, span, { isNew: false });
+    if (span) await this.choose(turn, span, { isNew: false });
   }
 
   goTo(turn) {
@@ -387,7 +386,7 @@ class SessionView {
   choose(turn, span, { isNew = true } = {}) {
     if (chosenSpan()?.id === span) {
       closeDetails();
-      return;
+      return null;
     }
     const isFirst = !chosenSpan();
     const waterfall = this.waterfalls.get(turn.at);
@@ -400,12 +399,13 @@ class SessionView {
       signal: this.signal,
       waterfall,
     });
-    shown.then(() => waterfall?.rows.get(span)?.scrollIntoView({ block: "nearest" }));
+    const placed = shown.then(() => waterfall?.rows.get(span)?.scrollIntoView({ block: "nearest" }));
     const address = this.address(turn, span);
     if (isNew && isFirst && location.hash !== address)
-      history.pushState({ isDetails: true, scroll: history.state?.scroll }, "", address);
-    else history.replaceState(history.state, "", address);
+      readdress(address, { state: { isDetails: true, scroll: history.state?.scroll }, isNew: true });
+    else readdress(address);
     this.retitle(turn);
+    return placed;
   }
 
   openedTurn() {
@@ -419,7 +419,7 @@ class SessionView {
 
   // Name only the session in the URL and the title.
   rename() {
-    history.replaceState({ scroll: history.state?.scroll }, "", this.address());
+    readdress(this.address(), { state: { scroll: history.state?.scroll } });
     this.retitle(null);
   }
 
@@ -432,8 +432,8 @@ class SessionView {
   // Name a turn in the URL and the title.
   say(turn) {
     const address = this.address(turn);
-    if (history.state?.isDetails) history.back();
-    else if (location.hash !== address) history.replaceState(history.state, "", address);
+    if (history.state?.isDetails) goBack();
+    else if (location.hash !== address) readdress(address);
     this.retitle(turn);
   }
 
@@ -444,7 +444,7 @@ class SessionView {
 
   // Another place of this session: by a link, or back and forward.
   move([session, trace, span], query) {
-    if (session !== this.session) return false;
+    if (session !== this.session) return null;
     const view = query.get("view") in VIEWS ? query.get("view") : "trace";
     if (view !== this.view) this.setView(view);
     if (!span) {
@@ -452,8 +452,9 @@ class SessionView {
       this.unmark();
     }
     const turn = trace && this.turns.find((one) => one?.trace === trace);
-    if (turn && !this.waterfalls.has(turn.at)) this.reveal(turn, span);
-    else if (turn && span && chosenSpan()?.id !== span) this.choose(turn, span);
-    return true;
+    let moved = null;
+    if (turn && !this.waterfalls.has(turn.at)) moved = this.reveal(turn, span);
+    else if (turn && span && chosenSpan()?.id !== span) moved = this.choose(turn, span);
+    return Promise.resolve(moved);
   }
 }
