@@ -607,7 +607,7 @@ def test_a_link_into_ten_thousand_turns_does_not_wait_for_them(tmp_path, page, m
         page.settle()
         assert page.value(f"{row}.innerText") == before
         assert page.count(".rows .span") == 1
-        assert page.text(".totals").startswith("10,000 turns")
+        assert "10,000 turns" in page.text(".totals")
         assert page.value("[...document.querySelectorAll('.turn .time')].every(e => e.innerText !== '…')")
 
 

@@ -74,6 +74,7 @@ class SessionView {
     if (this.signal.aborted) return;
     this.dropOutline();
     this.drawStrip();
+    this.barRow.hidden = !this.turns.length;
     if (trace && !revealed) showError(this.foot, "this session does not have that turn", "it may be in another session");
     if (this.end) watch(this.signal, () => this.look());
     await revealed;
@@ -177,6 +178,7 @@ class SessionView {
       return;
     }
     if (known) this.dropFrom(one.at); // the outline was of another file
+    this.barRow.hidden = false;
     this.turns[one.at] = one;
     if (!one.text.includes(this.wanted)) return;
     this.shown.push(one);

@@ -158,7 +158,7 @@ function filterButton(name, value, text, query) {
 export function whenText(ms) {
   const at = new Date(ms);
   const days = Math.round((new Date().setHours(0, 0, 0, 0) - new Date(ms).setHours(0, 0, 0, 0)) / 86_400_000);
-  const time = at.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit" });
+  const time = at.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
   if (days === 0) return `Today ${time}`;
   if (days === 1) return `Yesterday ${time}`;
   const isOld = at.getFullYear() !== new Date().getFullYear();
