@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PATIENCE_S = 30.0
+# The address in the bar is shown completely: see place.js.
+SETTLED = "document.getElementById('main')?.dataset.shown === location.hash"
 
 
 def found() -> str | None:
@@ -69,8 +71,16 @@ class Browser:
         return self._call(method, session=self._session, **parameters)
 
     def visit(self, url: str) -> None:
-        """Go to an address."""
+        """Go to an address; of the page that `view` serves, wait until it is shown completely."""
+        before = self.value("location.href")
         self.tell("Page.navigate", url=url)
+        if url.startswith("http:"):
+            # The document stays if only the hash changes: what the last address showed must not count.
+            self.wait(f"location.href !== {json.dumps(before)} && {SETTLED}")
+
+    def settle(self) -> None:
+        """Wait until the address that a key, a click or the history has led to is shown completely."""
+        self.wait(SETTLED)
 
     def value(self, expression: str) -> object:
         """The value of an expression in the page."""

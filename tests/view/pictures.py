@@ -16,7 +16,6 @@ from turnspan.view.preview import Preview
 from turnspan.view.server import Viewer
 
 SIZE = (1360, 860)
-READY = "document.readyState === 'complete' && document.querySelector('main[aria-busy=false]') !== null"
 AGO = timedelta(minutes=12)
 
 
@@ -43,7 +42,6 @@ def main():
                 for name, place, complete in places(path, config):
                     with Browser(*SIZE, is_dark=theme == "dark") as page:
                         page.visit(viewer.url + place)
-                        page.wait(READY)
                         page.wait(f"document.querySelector('{complete}') !== null")
                         page.wait("document.getAnimations().every(each => each.playState !== 'running')")
                         page.picture(target / f"{name}-{theme}.png")

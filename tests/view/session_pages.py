@@ -104,7 +104,6 @@ class Page(Browser):
         """Open a route in a fresh page; wait for an expression."""
         self.visit("about:blank")
         self.visit(viewer.url + route)
-        self.wait("document.readyState === 'complete' && location.protocol === 'http:'")
         return self.wait(ready)
 
     def count(self, selector):

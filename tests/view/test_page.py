@@ -44,6 +44,7 @@ def test_a_turn_can_be_found_and_read(tmp_path, page):
         page.value(f"document.querySelector('a[href=\"#/s/{SESSION}\"]').focus()")
         page.press("Enter")
         page.wait(MANY % ".turn" + " === 3")
+        page.settle()
         page.press("j")
         page.press("j")
         page.press("Enter")
@@ -57,6 +58,7 @@ def test_a_turn_can_be_found_and_read(tmp_path, page):
         assert "the key is [redacted:" in page.value("document.getElementById('details').innerText")
         page.press("Escape")
         page.wait("document.getElementById('details').hidden")
+        page.settle()
         page.press("Escape")
         page.wait(MANY % "tbody tr" + " === 2")
 

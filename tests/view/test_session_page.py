@@ -8,7 +8,11 @@ import pytest
 from rows import Writer
 from session_pages import MANY, Page, deep, eventful, spans_of, turns_of
 from test_live import Client
-from test_view import SECRET, SESSION, made, viewing
+from test_view import SECRET, SESSION, made, settings, viewing
+
+from turnspan.index import opened
+from turnspan.source.sessions import session_of
+from turnspan.view.api import OpenSession
 
 pytestmark = [
     pytest.mark.slow,
@@ -332,6 +336,7 @@ def test_back_and_forward_work(tmp_path, page):
         page.open(viewer, "#/sessions", MANY % "a[href*='/s/']" + " >= 1")
         page.click("a[href*='/s/']")
         page.has(".turn", 50)
+        page.settle()  # the strip above the turns moves them
         page.value("scrollTo(0, 900)")
         page.wait("history.state?.scroll === 900")
         page.click(".turn", 40)
@@ -346,6 +351,7 @@ def test_back_and_forward_work(tmp_path, page):
         page.wait(SHOWN)
         page.press("Escape")
         page.wait(HIDDEN)
+        page.settle()  # Esc has gone back one step
         page.value("history.back()")
         page.wait("location.hash.startsWith('#/sessions')")
         page.has_none(".turn")
@@ -535,16 +541,19 @@ def test_only_sections_become_markup(tmp_path, page):
 # ---- ten thousand turns
 
 
-def test_ten_thousand_turns(tmp_path, page, monkeypatch):
-    """Typing in the filter takes less than a frame or two, opening a turn a fifth of a second, and few rows are built."""
-    monkeypatch.setattr(browser, "PATIENCE_S", 120.0)  # a busy machine reads them slowly
+def ten_thousand(home):
+    """Write a session of ten thousand turns."""
     writer = Writer(SESSION)
     for number in range(10_000):
         writer.prompt(f"please do number {number}, {('the parser', 'the lexer')[number % 2]}")
         writer.say(f"{number} is done")
-    directory = tmp_path / "projects" / "-home-ada-loom"
-    directory.mkdir(parents=True)
-    (directory / f"{SESSION}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in writer.rows))
+    return writer.save(home / "projects" / "-home-ada-loom")
+
+
+def test_ten_thousand_turns(tmp_path, page, monkeypatch):
+    """Typing in the filter takes less than a frame or two, opening a turn a fifth of a second, and few rows are built."""
+    monkeypatch.setattr(browser, "PATIENCE_S", 120.0)  # a busy machine reads them slowly
+    ten_thousand(tmp_path)
     with viewing(tmp_path) as viewer:
         page.open(viewer, f"#/s/{SESSION}", "!!document.querySelector('.strip')")
         assert page.count("*") < 10_000
@@ -570,6 +579,36 @@ def test_ten_thousand_turns(tmp_path, page, monkeypatch):
         assert "number 7777" in page.text(".turn")
         page.press("Escape")
         page.wait(MANY % ".turn" + " > 20")
+
+
+def test_a_link_into_ten_thousand_turns_does_not_wait_for_them(tmp_path, page, monkeypatch):
+    """With an index the turn of a link is open, with its figures, while the session is still being read."""
+    monkeypatch.setattr(browser, "PATIENCE_S", 120.0)
+    path = ten_thousand(tmp_path)
+    config = settings(tmp_path)
+    with opened(config) as index:
+        (trace,) = index.connection.execute("SELECT trace_id FROM turn WHERE position = 9900").fetchone()
+    session = OpenSession(session_of(path), config, config.destinations[0])
+    records = session.records()
+    next(records)
+    began = time.process_time()
+    session.trace_record(9900, trace)
+    list(session.turn_records(9880, 9940))
+    assert time.process_time() - began < 0.5  # of CPU; reading the session takes several seconds
+    row = "document.querySelector('.turn[data-at=\"9900\"]')"
+    with viewing(tmp_path) as viewer:
+        page.visit("about:blank")
+        page.tell("Page.navigate", url=f"{viewer.url}#/s/{SESSION}/t/{trace}")
+        page.wait(f"{row}?.querySelector('.cost')?.innerText && " + MANY % ".rows .span")
+        assert page.value("document.getElementById('main').dataset.shown ?? null") is None  # it is still being read
+        assert "please do number 9900" in page.value(f"{row}.innerText")
+        assert page.value(f"(box => box.top >= 0 && box.bottom <= innerHeight)({row}.getBoundingClientRect())")
+        before = page.value(f"{row}.innerText")
+        page.settle()
+        assert page.value(f"{row}.innerText") == before
+        assert page.count(".rows .span") == 1
+        assert "10,000 turns" in page.text(".totals")
+        assert page.value("[...document.querySelectorAll('.turn .time')].every(e => e.innerText !== '…')")
 
 
 def test_secrets_are_masked_in_every_view(tmp_path, page):

@@ -8,9 +8,9 @@ It is derived from transcripts, brought up to date when a command opens it, and 
 
 from turnspan.index.changes import Scope
 from turnspan.index.listing import Filter, SessionRow, count_sessions, list_sessions
-from turnspan.index.store import NAME, Index, forget, is_stored, opened
+from turnspan.index.store import NAME, Index, forget, is_stored, opened, stored_as_it_is
 
 __all__ = [
     "NAME", "Filter", "Index", "Scope", "SessionRow", "count_sessions", "forget", "is_stored", "list_sessions",
-    "opened",
+    "opened", "stored_as_it_is",
 ]  # fmt: skip

@@ -1,21 +1,31 @@
-"""Where a turn is read again: the places in a transcript from which only a few spans are read to reach it."""
+"""Where a turn is read again: the places in a transcript from which only a few spans are read to reach it.
+
+An `Outline` has these places for all settled turns of a session, from an index that is taken as it is: it may lack the
+last turns. It is not used if the transcript is not a continuation of the one that was read, or if other content is
+allowed now. A reader checks the id of every trace that it finds at a place.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import takewhile
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from turnspan.index.changes import checkpoint_of, narrowing_digest
 from turnspan.index.disk import as_text
-from turnspan.index.places import decode, with_late
+from turnspan.index.places import decode, merged, with_late
 from turnspan.index.write import progress_of_piece
 from turnspan.source.progress import Progress
+from turnspan.source.scan import stamp_of
 
 if TYPE_CHECKING:
     from pathlib import Path
     from sqlite3 import Connection
 
     from turnspan.index.store import Index
+    from turnspan.settings.config import Config
+    from turnspan.source.sessions import SessionFile
 
 
 class Spot(msgspec.Struct, frozen=True):
@@ -52,3 +62,57 @@ def progress_at(connection: Connection, session: int, piece: int) -> Progress:
     end = late.get(0, settled)
     read = with_late(settled, others)
     return Progress(end.main, end.is_own, read.agents, read.launched, end.left_out)
+
+
+# ---- all turns of a session
+
+
+class SettledTurn(NamedTuple):
+    """A turn, or a later part of one, that no later row can change."""
+
+    trace_id: str
+    name: str
+    prompt: str
+    start_ns: int
+    piece: int
+
+
+class Outline(msgspec.Struct, frozen=True):
+    """The settled turns of a session, in their order, and where their pieces begin."""
+
+    turns: list[SettledTurn]
+    changes: list[tuple[int, bytes]]  # the number of each piece, and its progress as a difference
+
+    def progress(self, piece: int) -> Progress:
+        """Return where a piece begins."""
+        progress = Progress()
+        for _, change in takewhile(lambda one: one[0] <= piece, self.changes):
+            progress = merged(progress, decode(change))
+        return progress
+
+
+def outline_of(connection: Connection, config: Config, session: SessionFile) -> Outline | None:
+    """Return the outline of a session; None if the index does not have it, or not as it is now."""
+    execute = connection.execute
+    path = str(session.path)
+    row = execute(
+        "SELECT id, size, modified_ns, is_disabled, position FROM session JOIN file ON file.session = id "
+        "WHERE path = ? AND session_id = ? AND problem = ''",
+        (as_text(path), session.session_id),
+    ).fetchone()
+    if row is None:
+        return None
+    number, size, modified_ns, is_disabled, end = row
+    now = stamp_of(path)
+    is_same = now[0] > size or now == (size, modified_ns)
+    policies = execute("SELECT cwd, narrowing FROM policy WHERE session = ?", (number,))
+    is_allowed = all(narrowing_digest(config, cwd) == digest for cwd, digest in policies)
+    if not is_same or not is_allowed or checkpoint_of(config, session.session_id)[0].is_off != bool(is_disabled):
+        return None
+    turns = execute(
+        "SELECT trace_id, name, prompt, start_ns, piece FROM turn "
+        "WHERE session = ? AND position < ? AND piece >= 0 ORDER BY position",
+        (number, end),
+    )
+    changes = execute("SELECT piece, progress FROM piece WHERE session = ? ORDER BY piece", (number,))
+    return Outline([SettledTurn(*turn) for turn in turns], changes.fetchall())

@@ -113,6 +113,24 @@ def opened(
             index.connection.close()
 
 
+def stored_as_it_is(config: Config, destination: Destination) -> sqlite3.Connection | None:
+    """Return a connection to the file, which is not brought up to date; None if there is none with these settings."""
+    if not is_stored(config, destination):
+        return None
+    work = _Work(config, destination, Scope(), None)
+    connection = None
+    try:
+        os.close(open_private(work.path, os.O_RDWR))
+        connection = _connect(work.path)
+        connection.execute("BEGIN")
+        is_usable = _is_current(connection, work)
+    except (OSError, StateError, sqlite3.Error):
+        is_usable = False
+    if connection is not None and not is_usable:
+        connection.close()
+    return connection if is_usable else None
+
+
 def is_stored(config: Config, destination: Destination) -> bool:
     """Return whether the index of a destination is a file."""
     if not config.values["index"] or config.is_invalid:  # invalid settings may lack what is to be masked

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.terminal import duration, one_line, tokens
+from turnspan.terminal import count, duration, one_line, tokens
 from turnspan.trace.labels import headline, words_of
 from turnspan.trace.model import Json, Kind, Media, Reasoning, Text, ToolCall, ToolResult
 
@@ -55,7 +55,11 @@ def _response(content: Content | None) -> str:
 def _call(content: Content | None) -> str:
     if not isinstance(content, Json):
         return one_line(flat(content)) if content is not None else ""
-    return _argument(content.text, *_DESCRIPTIVE) or one_line(content.text).removeprefix("{").removesuffix("}")
+    return (
+        _argument(content.text, *_DESCRIPTIVE)
+        or _tasks(content.text)
+        or one_line(content.text).removeprefix("{").removesuffix("}")
+    )
 
 
 def _argument(text: str, *names: str) -> str:
@@ -66,6 +70,26 @@ def _argument(text: str, *names: str) -> str:
         return next((one_line(msgspec.json.decode(field, type=str)) for field in found), "")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # not JSON, or truncated by masking
         return ""
+
+
+class _Task(msgspec.Struct):
+    content: str = ""
+    status: str = ""
+
+
+class _Tasks(msgspec.Struct):
+    todos: list[_Task]
+
+
+def _tasks(text: str) -> str:
+    """Return how far a list of tasks is, and which one is under way; empty if the text is not one."""
+    try:
+        todos = msgspec.json.decode(text, type=_Tasks).todos
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    done = sum(task.status == "completed" for task in todos)
+    current = next((one_line(task.content) for task in todos if task.status == "in_progress"), "")
+    return f"{done} of {count(len(todos), 'task')} done" + (f": {current}" if current else "")
 
 
 def flat(content: Content) -> str:

@@ -5,6 +5,11 @@ Rules:
 - Records are streamed as they are read: the page fills while a long session is still being read.
 - A record is ready to display, with the same texts and figures as `show`.
 - A turn is read again from the start of its piece, so opening one of ten thousand reads only some hundred spans.
+- Of a long session the page first gets an outline from the index: names, prompts, and where each turn is. So any turn
+  can be opened, and any part of the list filled, before the session was read to there. Figures are never taken from
+  the outline: they come from the transcript, through the same code as all others.
+- A turn is known by its own trace id. If a caller's span is its parent, it is exported with another one, which several
+  turns can share.
 - A session that grows is read on from where the last ended turn ends. What follows is open: a turn or an agent that is
   still running. It is shown, marked, and read again whenever the files have changed.
 """
@@ -14,7 +19,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, OrderedDict
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -22,11 +28,14 @@ import msgspec
 from turnspan.delivery import state
 from turnspan.delivery.destinations import Target
 from turnspan.errors import StateError, TranscriptError
+from turnspan.index import stored_as_it_is
+from turnspan.index.seek import outline_of
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.scan import stamp_of
 from turnspan.source.sessions import agent_files, is_safe_id, sessions_in
 from turnspan.source.validate import require_transcript
 from turnspan.terminal import plain, unstyled
+from turnspan.trace.labels import numbered
 from turnspan.trace.tally import Tally, tally_of
 from turnspan.unsent import known_ending
 from turnspan.view.chat import chat_record
@@ -35,28 +44,36 @@ from turnspan.view.export import html, markdown
 from turnspan.view.preview import Preview
 from turnspan.view.spans import span_record, trace_record
 from turnspan.view.tree import Layout, foot_lines, head_of
-from turnspan.view.turns import turn_record
+from turnspan.view.turns import turn_record, when_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from turnspan.index.seek import Outline
     from turnspan.settings.config import Config, Destination
     from turnspan.source.sessions import SessionFile
-    from turnspan.trace.model import Trace
     from turnspan.view.preview import PreviewedTrace
     from turnspan.view.turns import Record
 
 _LAYOUT: Final = Layout(width=100)  # of the lines below a session; the page wraps them itself
 _REMEMBERED: Final = 8  # opened traces of a session
+_LONG: Final = 1 << 20  # bytes of a transcript that is not read within a moment
+_MOST_ROWS: Final = 500  # of one request
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a trace is: the start of its piece, and how many traces with its id come before it from there."""
+
+    start: Progress
+    number: int
+    trace_id: bytes  # its own
 
 
 class Position(msgspec.Struct, frozen=True):
-    """The position of a trace: the start of its piece, and how many traces with its id come before it from there."""
+    """A trace that was read: where it is, and what is shown of it."""
 
-    place: Progress
-    number: int
-    trace_id: bytes
+    place: Place
     tally: Tally
     masked: dict[str, int]
     record: Record
@@ -90,7 +107,11 @@ class OpenSession:
         self._read_s = 0.0  # when `_open` was read
         self._head: Record = {}
         self._notes: tuple[str, ...] = ()
-        self._opened: OrderedDict[tuple[str, bytes, int], Trace] = OrderedDict()
+        self._outline: Outline | None = None  # of turns that are still being read
+        self._urgent = 0  # requests for what the user looks at: reading all turns waits for them
+        self._is_calm = threading.Event()
+        self._is_calm.set()
+        self._opened: OrderedDict[tuple[str, bytes, int], PreviewedTrace] = OrderedDict()
 
     # ---- the turns
 
@@ -108,6 +129,7 @@ class OpenSession:
             ended, self._notes = [], ()
             with self._lock:
                 self._ended, self._end = ended, None  # a turn can be opened while the others are still being read
+            yield from self._outlined()
             preview, new = self._read_on(ended, Progress())
             first = None
         known = ended[:-1] if first is not None else ended
@@ -129,7 +151,7 @@ class OpenSession:
             return
         with self._lock:
             ended, place = self._ended[:], self._end
-        is_known = since <= len(ended) and (not since or ended[since - 1].trace_id.hex() == trace_id)
+        is_known = since <= len(ended) and (not since or ended[since - 1].place.trace_id.hex() == trace_id)
         if place is None or not is_known:
             yield {"is": "again"}  # the page must load the session from its start
             return
@@ -146,6 +168,60 @@ class OpenSession:
         yield from self._rest(ended, preview.place)
         yield _end(ended, now)
 
+    def turn_records(self, first: int, last: int) -> Iterator[Record]:
+        """Some turns of the outline, read from where they are. Raises TranscriptError if the file has changed."""
+        outline = self._outline
+        if outline is None:
+            return  # all turns were read meanwhile
+        last = min(last, first + _MOST_ROWS, len(outline.turns) - 1)
+        with self._first():
+            yield from self._rows(outline, first, last)
+
+    def _rows(self, outline: Outline, first: int, last: int) -> Iterator[Record]:
+        for piece, places in groupby(range(first, last + 1), key=lambda at: outline.turns[at].piece):
+            wanted = set(places)
+            ids = {outline.turns[at].trace_id for at in wanted}
+            in_piece = [at for at, turn in enumerate(outline.turns) if turn.piece == piece and turn.trace_id in ids]
+            preview = Preview(self._session, self._config, self._destination, outline.progress(piece))
+            found = (one for one in preview.traces(ids={bytes.fromhex(one) for one in ids}) if one.trace.spans)
+            for at in in_piece:
+                previewed = next(found, None)
+                if previewed is None or previewed.own.trace_id.hex() != outline.turns[at].trace_id:
+                    raise _changed()
+                if at in wanted:
+                    yield {"is": "turn", "at": at, **turn_record(previewed)}
+
+    @contextmanager
+    def _first(self) -> Iterator[None]:
+        """Have the interpreter for oneself: reading ten thousand turns would take half of it."""
+        with self._lock:
+            self._urgent += 1
+            self._is_calm.clear()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._urgent -= 1
+                if not self._urgent:
+                    self._is_calm.set()
+
+    def _outlined(self) -> Iterator[Record]:
+        """Yield the turns of a long session as the index has them, without figures."""
+        self._outline = None
+        if stamp_of(str(self._session.path))[0] < _LONG:
+            return
+        connection = stored_as_it_is(self._config, self._destination)
+        if connection is None:
+            return
+        with closing(connection):
+            self._outline = outline_of(connection, self._config, self._session)
+        if self._outline is not None:
+            rows = [
+                [turn.trace_id, plain(numbered(turn.name)), turn.prompt, turn.start_ns / 1e6, when_of(turn.start_ns)]
+                for turn in self._outline.turns
+            ]
+            yield {"is": "outline", "turns": rows}
+
     def _read_on(self, ended: list[Position], place: Progress) -> tuple[Preview, Iterator[Record]]:
         preview = Preview(self._session, self._config, self._destination, place, self._ending())
         return preview, self._turns(preview, ended)
@@ -153,6 +229,7 @@ class OpenSession:
     def _turns(self, preview: Preview, ended: list[Position]) -> Iterator[Record]:
         """Add the turns that have ended to `ended`, and yield a record for each."""
         for previewed in preview.traces():
+            self._is_calm.wait()
             if not previewed.trace.spans:
                 continue
             if not ended:
@@ -165,7 +242,7 @@ class OpenSession:
         preview = Preview(self._session, self._config, self._destination, end)
         running: list[Position] = []
         with self._lock:
-            self._ended, self._end, self._open = ended, end, running
+            self._ended, self._end, self._open, self._outline = ended, end, running, None
             self._read_s = time.monotonic()
         for previewed in preview.traces():
             if not previewed.trace.spans:
@@ -227,22 +304,22 @@ class OpenSession:
 
     def trace_record(self, at: int, trace_id: str) -> Record:
         """One of the traces, with all its spans. Raises TranscriptError if the file has changed."""
-        return trace_record(self._trace(at, trace_id))
+        return trace_record(self._trace(at, trace_id).own)
 
     def chat_record(self, at: int, trace_id: str) -> Record:
         """One of the traces as a conversation. Raises TranscriptError if the file has changed."""
-        return chat_record(self._trace(at, trace_id))
+        return chat_record(self._trace(at, trace_id).own)
 
     def span_record(self, at: int, trace_id: str, span_id: str, *, is_full: bool = False) -> Record:
         """One span with its content. Raises TranscriptError if there is none."""
-        trace = self._trace(at, trace_id)
-        span = next((one for one in trace.spans if one.span_id.hex() == span_id), None)
+        previewed = self._trace(at, trace_id)
+        span = next((one for one in previewed.own.spans if one.span_id.hex() == span_id), None)
         if span is None:
             raise TranscriptError("this turn does not have that span", hint="reload the session")
         return {
-            **span_record(span, trace),
+            **span_record(span, previewed.trace),
             "sections": msgspec.to_builtins(sections(span, is_full=is_full)),
-            "links": self._links(trace.trace_id),
+            "links": self._links(previewed.trace.trace_id),
         }
 
     def _links(self, trace_id: bytes) -> list[list[str]]:
@@ -258,34 +335,40 @@ class OpenSession:
                 found.append([destination.name, url])
         return found
 
-    def _trace(self, at: int, trace_id: str) -> Trace:
+    def _trace(self, at: int, trace_id: str) -> PreviewedTrace:
         with self._lock:
-            ended, everything = len(self._ended), [*self._ended, *self._open]
-        if not 0 <= at < len(everything) or everything[at].trace_id.hex() != trace_id:
-            found = (n for n, one in enumerate(everything) if one.trace_id.hex() == trace_id)
-            at = next(found, -1)
+            ended, positions, outline = len(self._ended), [*self._ended, *self._open], self._outline
+        ids = [one.place.trace_id.hex() for one in positions]
+        ids += [turn.trace_id for turn in outline.turns[len(ids) :]] if outline is not None else []
+        if not 0 <= at < len(ids) or ids[at] != trace_id:
+            at = ids.index(trace_id) if trace_id in ids else -1
         if at < 0:
             raise _changed()
-        position, stamp = everything[at], self.stamp()
-        key = stamp, position.trace_id, at
+        if at < len(positions):
+            place = positions[at].place
+        else:
+            assert outline is not None
+            place = _place_in(outline, at)
+        key = self.stamp(), place.trace_id, at
         with self._lock:
             if key in self._opened:
                 self._opened.move_to_end(key)
                 return self._opened[key]
-        trace = self._read(position, is_open=at >= ended)
+        with self._first():
+            previewed = self._read(place, is_open=ended <= at < len(positions))
         with self._lock:
-            self._opened[key] = trace
+            self._opened[key] = previewed
             while len(self._opened) > _REMEMBERED:
                 self._opened.popitem(last=False)
-        return trace
+        return previewed
 
-    def _read(self, position: Position, *, is_open: bool) -> Trace:
+    def _read(self, place: Place, *, is_open: bool) -> PreviewedTrace:
         ending = Ending(is_over=True) if is_open else self._ending()
-        preview = Preview(self._session, self._config, self._destination, position.place, ending)
+        preview = Preview(self._session, self._config, self._destination, place.start, ending)
         number = 0
-        for previewed in preview.traces(trace_id=position.trace_id):
-            if previewed.trace.spans and number == position.number:
-                return previewed.trace
+        for previewed in preview.traces(ids=(place.trace_id,)):
+            if previewed.trace.spans and number == place.number:
+                return previewed
             number += bool(previewed.trace.spans)
         raise _changed()
 
@@ -294,22 +377,30 @@ def _changed() -> TranscriptError:
     return TranscriptError("the transcript has changed", hint="reload the session")
 
 
+def _place_in(outline: Outline, at: int) -> Place:
+    """Return where a turn of an outline is."""
+    turn = outline.turns[at]
+    number = sum(other.trace_id == turn.trace_id and other.piece == turn.piece for other in outline.turns[:at])
+    return Place(outline.progress(turn.piece), number, bytes.fromhex(turn.trace_id))
+
+
 def _position(
-    previewed: PreviewedTrace, place: Progress, earlier: list[Position], ended: int | None = None
+    previewed: PreviewedTrace, start: Progress, earlier: list[Position], ended: int | None = None
 ) -> Position:
     """Return the position of a trace after earlier ones; with `ended` it is open, and follows so many ended ones."""
-    trace = previewed.trace
+    trace = previewed.own
     number = 0
     for other in reversed(earlier):
-        if other.place is not place:
+        if other.place.start is not start:
             break
-        number += other.trace_id == trace.trace_id
+        number += other.place.trace_id == trace.trace_id
     at = len(earlier) + (ended or 0)
     record = {"is": "turn", "at": at, **turn_record(previewed, is_open=ended is not None)}
     title = plain(str(trace.facts.get("title") or ""))
-    return Position(place, number, trace.trace_id, tally_of(trace), previewed.masked, record, title)
+    return Position(Place(start, number, trace.trace_id), tally_of(trace), previewed.masked, record, title)
 
 
 def _end(ended: list[Position], stamp: str) -> Record:
     """Return the last record: what the page sends to get what is new."""
-    return {"is": "end", "since": len(ended), "trace": ended[-1].trace_id.hex() if ended else "", "stamp": stamp}
+    trace_id = ended[-1].place.trace_id.hex() if ended else ""
+    return {"is": "end", "since": len(ended), "trace": trace_id, "stamp": stamp}

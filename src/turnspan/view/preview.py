@@ -24,7 +24,7 @@ from turnspan.source.sessions import is_safe_id
 from turnspan.terminal import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from turnspan.index.seek import Spot
     from turnspan.index.update import ShowProgress
@@ -42,6 +42,12 @@ class PreviewedTrace(msgspec.Struct, frozen=True):
     trace: Trace
     masked: dict[str, int]  # how often each rule masked something
     where: str = ""  # the destination and the capture mode, or why it is not exported
+    apart: Trace | None = None  # if a caller's span is its parent: the same as a trace of its own, linked to the caller
+
+    @property
+    def own(self) -> Trace:
+        """The trace as people look at it: its id is that of its turn, which several turns of a caller do not share."""
+        return self.apart or self.trace
 
 
 class Preview:
@@ -65,6 +71,7 @@ class Preview:
         except StateError as error:
             self._why_unknown = str(error)
         self._callers = known.callers if known is not None else ()
+        self._links = tuple(msgspec.structs.replace(caller, is_parent=False) for caller in self._callers)
         self._is_off = known is not None and known.is_off
         self._capture = known.capture if known is not None else ""
         self._policy = target.mask.of_session(self._capture)
@@ -76,9 +83,9 @@ class Preview:
         return self._reading.is_rewritten
 
     def traces(
-        self, turn: int | None = None, trace_id: bytes | None = None, *, most: int | None = None
+        self, turn: int | None = None, ids: Collection[bytes] | None = None, *, most: int | None = None
     ) -> Iterator[PreviewedTrace]:
-        """Yield the traces in the order of export; with a number only those of that turn, with an id those of it.
+        """Yield the traces in the order of export; with a number only those of that turn, with ids of their own those.
 
         `most`: how many traces that have spans are read at most, of this turn or others.
         """
@@ -91,10 +98,12 @@ class Preview:
                 if number == most:
                     return
                 number += bool(trace.spans)
-                if trace_id in {None, trace.trace_id} and (turn is None or trace.name == f"Turn {turn}"):
+                if (ids is None or trace.trace_id in ids) and (turn is None or trace.name == f"Turn {turn}"):
                     masked, counts = self._policy.masked(trace)
                     exported = called(masked, self._callers)
-                    yield PreviewedTrace(exported, dict(counts), self._where(trace.cwd))
+                    is_apart = exported.trace_id != masked.trace_id
+                    apart = called(masked, self._links) if is_apart else None
+                    yield PreviewedTrace(exported, dict(counts), self._where(trace.cwd), apart)
             self.place = piece.progress
 
     def _where(self, cwd: str) -> str:

@@ -76,6 +76,11 @@ def _session(server: Viewer, name: str, query: Query) -> Iterable[Record]:
     return server.session(name).records_since(since, query.get("trace", ""), query.get("stamp", ""))
 
 
+def _turns(server: Viewer, name: str, query: Query) -> Iterable[Record] | None:
+    first, last = _number(query, "from"), _number(query, "to")
+    return None if first is None or last is None else server.session(name).turn_records(first, last)
+
+
 def _trace(server: Viewer, name: str, query: Query) -> Iterable[Record] | None:
     at = _number(query, "at")
     return None if at is None else [server.session(name).trace_record(at, query.get("trace", ""))]
@@ -105,6 +110,7 @@ _ROUTES: Final[Mapping[str, Callable[[Viewer, str, Query], Iterable[Record] | No
     **overview_api.ROUTES,
     "pulse": _pulse,
     "session": _session,
+    "turns": _turns,
     "trace": _trace,
     "chat": _chat,
     "span": _span,

@@ -27,7 +27,16 @@ if TYPE_CHECKING:
 
 # Facts that are shown as figures, or in words elsewhere.
 _SHOWN: Final = frozenset({"id", "first_token", "duration.active_ms", "duration_ms", "time.inferred", "tool.hint"})
-_IDS: Final = ("response_id", "request_id", "tool_call_id", "agent_id", "prompt_id", "previous_turn", "launched_by")
+_IDS: Final = (
+    "response_id",
+    "request_id",
+    "tool_call_id",
+    "agent_id",
+    "prompt_id",
+    "previous_turn",
+    "launched_by",
+    "caller",
+)
 _INFERRED: Final = "inferred"
 
 
@@ -85,7 +94,7 @@ def _row(span: Span, began_ns: int, *, is_parent: bool) -> Record:
 
 
 def span_record(span: Span, trace: Trace) -> Record:
-    """Return the figures, ids and facts of a span."""
+    """Return the figures, ids and facts of a span; `trace` is the one that is exported."""
     facts = details_of(span)
     ids = {"session": trace.session_id, "trace": trace.trace_id.hex(), "span": span.span_id.hex()}
     ids |= {name.removesuffix("_id").replace("_", " "): str(facts[name]) for name in _IDS if name in facts}

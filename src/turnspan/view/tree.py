@@ -64,7 +64,7 @@ def session_lines(shown: Iterable[PreviewedTrace], path: str, layout: Layout) ->
     total, masked = Tally(), Counter[str]()
     session_id = day = None
     for previewed in shown:
-        trace = previewed.trace
+        trace = previewed.own
         if not trace.spans:
             continue
         began = _moment(trace.spans[0].start_ns, layout)
@@ -74,7 +74,7 @@ def session_lines(shown: Iterable[PreviewedTrace], path: str, layout: Layout) ->
         elif began.date() != day:
             yield paint(f"{began:%a %Y-%m-%d}", fg=_FAINT)
         day = began.date()
-        yield "\n".join((*trace_lines(trace, layout), ""))
+        yield "\n".join((*trace_lines(trace, layout, previewed.trace.trace_id), ""))
         total += tally_of(trace)
         masked.update(previewed.masked)
     if session_id is not None:
@@ -148,18 +148,22 @@ def _notes(total: Tally) -> Iterator[str]:
 # ---- the tree
 
 
-def trace_lines(trace: Trace, layout: Layout) -> Iterator[str]:
-    """Yield a trace as a tree. Spans that arrived after their turn are below a line that names the turn."""
+def trace_lines(trace: Trace, layout: Layout, exported_as: bytes | None = None) -> Iterator[str]:
+    """Yield a trace as a tree. Spans that arrived after their turn are below a line that names the turn.
+
+    `exported_as`: the id of the trace that it is part of, if that is a caller's.
+    """
     below = by_parent(trace)
     tops = below.pop(None, [])
     if layout.is_full:
-        about = {"trace": trace.trace_id.hex(), **trace.facts, **({"tags": ",".join(trace.tags)} if trace.tags else {})}
+        trace_id = exported_as or trace.trace_id
+        about = {"trace": trace_id.hex(), **trace.facts, **({"tags": ",".join(trace.tags)} if trace.tags else {})}
         yield from _wrapped(_pairs(about), layout, layout.width, fg=_FAINT)
     if all(span.parent_id is None for span in tops):
         for span in tops:
             yield from _span_lines(span, below, "", "", layout)
         return
-    when = f" {time_of_day(tops[0], layout)} later, in the same trace"
+    when = f" {time_of_day(tops[0].start_ns, layout)} later, in the same trace"
     yield paint(f"○ {one_line(numbered(trace.name))}", fg="yellow", is_bold=True) + paint(when, fg=_FAINT)
     yield from _branches(tops, below, "", layout)
 
@@ -216,7 +220,7 @@ def _line(span: Span, branch: str, layout: Layout, *, is_parent: bool) -> str:
     line = paint(branch, fg=_FAINT) + paint(_SIGNS[span.kind], fg=colour) + " "
     line += paint(name, fg=colour, is_bold=span.kind is Kind.TURN)
     for gap, text, style in (
-        (1, time_of_day(span, layout) if span.kind is Kind.TURN else "", _FAINT),
+        (1, time_of_day(span.start_ns, layout) if span.kind is Kind.TURN else "", _FAINT),
         (1, " ".join(f"[{badge}]" for badge in badges_of(span)), "yellow"),
         (2, gist_of(span, is_parent=is_parent), None),
     ):
@@ -368,6 +372,6 @@ def _moment(at_ns: int, layout: Layout) -> datetime:
     return datetime.fromtimestamp(at_ns / 1e9, layout.zone).astimezone(layout.zone)
 
 
-def time_of_day(span: Span, layout: Layout) -> str:
-    """Return the start of a span as HH:MM; empty if unknown."""
-    return f"{_moment(span.start_ns, layout):%H:%M}" if span.start_ns else ""
+def time_of_day(at_ns: int, layout: Layout) -> str:
+    """Return a time as HH:MM; empty if unknown."""
+    return f"{_moment(at_ns, layout):%H:%M}" if at_ns else ""

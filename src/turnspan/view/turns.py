@@ -36,7 +36,7 @@ _SHORTEST_WAIT_NS: Final = 500_000_000  # less is not a question that a user ans
 
 def turn_record(previewed: PreviewedTrace, *, is_open: bool = False) -> Record:
     """Return a trace as one row. Spans that a turn got later, or that belong to none, are named after the first."""
-    trace = previewed.trace
+    trace = previewed.own
     top = trace.spans[0]
     is_later = top.parent_id is not None
     tally = tally_of(trace)
@@ -44,7 +44,7 @@ def turn_record(previewed: PreviewedTrace, *, is_open: bool = False) -> Record:
     return {
         "trace": trace.trace_id.hex(),
         "name": plain(numbered(trace.name)),
-        "when": time_of_day(top, _LAYOUT),
+        "when": when_of(top.start_ns),
         "start_ms": top.start_ns / 1e6,
         "ms": (max(span.end_ns for span in trace.spans) - top.start_ns) / 1e6,
         "active_ms": top.facts.get("duration.active_ms"),
@@ -60,6 +60,11 @@ def turn_record(previewed: PreviewedTrace, *, is_open: bool = False) -> Record:
         "cost_usd": tally.cost_usd if is_priced else None,
         **_context(trace),
     }
+
+
+def when_of(start_ns: int) -> str:
+    """Return when a turn began as HH:MM; empty if unknown."""
+    return time_of_day(start_ns, _LAYOUT)
 
 
 def waited_ns(span: Span) -> int | None:

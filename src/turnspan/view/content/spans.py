@@ -17,7 +17,7 @@ from turnspan.view.content.section import Budget, Section
 from turnspan.view.content.tools import Call, tool_sections
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from turnspan.trace.model import Content, Message, Part, Span
 
@@ -66,7 +66,7 @@ def _sections(span: Span, budget: Budget) -> Iterator[Section]:
             yield from tool_sections(_call_of(span), budget)
         case Kind.GENERATION:
             yield from _error(span, budget)
-            yield from _content("Answer", span.output, span, budget)
+            yield from _unfolded_if_alone(_content("Answer", span.output, span, budget))
             yield from (folded(each) for each in _content("Input", span.input, span, budget))
         case Kind.EVENT:
             yield from _error(span, budget)
@@ -76,6 +76,14 @@ def _sections(span: Span, budget: Budget) -> Iterator[Section]:
             yield from _content("Prompt" if span.kind is Kind.TURN else "Task", span.input, span, budget)
             yield from _error(span, budget)
             yield from _content("Answer" if span.kind is Kind.TURN else "Report", span.output, span, budget)
+
+
+def _unfolded_if_alone(made: Iterable[Section]) -> Iterator[Section]:
+    """Yield sections; if all of them are folded, the last one is shown: a response that only calls tools says that."""
+    found = list(made)
+    if found and all(section.is_folded for section in found):
+        found[-1] = msgspec.structs.replace(found[-1], is_folded=False)
+    yield from found
 
 
 def _call_of(span: Span) -> Call:
@@ -142,7 +150,7 @@ def _part(label: str, part: Part, budget: Budget, *, is_typed: bool) -> Iterator
         case Media():
             yield documents.image(part.mime, part.bytes)
         case _:
-            yield documents.section("Result", "text", part.result, plain, budget)
+            yield documents.section(f"{label}: tool result", "text", part.result, plain, budget)
 
 
 def _named(section: Section, name: str) -> Section:

@@ -81,7 +81,7 @@ def _turn(trace: Trace, layout: Layout) -> Iterator[str]:
     tops = below.get(None, ())
     first = trace.spans[0]
     name = numbered(trace.name)
-    when = tag("span", shown(f"{_date(first, layout)} {time_of_day(first, layout)}"), "c-faint")
+    when = tag("span", shown(f"{_date(first, layout)} {time_of_day(first.start_ns, layout)}"), "c-faint")
     is_later = first.parent_id is not None
     badges = ["later, in the same trace"] if is_later else list(badges_of(first))
     labels = "".join(tag("span", shown(badge), "c-option") for badge in badges)

@@ -56,7 +56,11 @@ def _foot(lines: list[str]) -> str:
 def _turn(trace: Trace, layout: Layout) -> Iterator[str]:
     below = by_parent(trace)
     first = trace.spans[0]
-    about = [time_of_day(first, layout), *(figures_of(first) if first.kind is Kind.TURN else ()), *badges_of(first)]
+    about = [
+        time_of_day(first.start_ns, layout),
+        *(figures_of(first) if first.kind is Kind.TURN else ()),
+        *badges_of(first),
+    ]
     yield f"\n## {_words(numbered(trace.name))}\n\n*{' · '.join(filter(None, about))}*\n"
     yield from _spans(below.get(None, ()), below)
 

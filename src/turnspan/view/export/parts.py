@@ -30,13 +30,14 @@ def parts(traces: Iterable[PreviewedTrace], path: str, layout: Layout, form: For
     total, masked = Tally(), Counter[str]()
     is_begun = False
     for previewed in traces:
-        if not previewed.trace.spans:
+        trace = previewed.own
+        if not trace.spans:
             continue
         if not is_begun:
             yield form.head(*_about(previewed, path, layout))
             is_begun = True
-        yield from form.turn(previewed.trace, layout)
-        total += tally_of(previewed.trace)
+        yield from form.turn(trace, layout)
+        total += tally_of(trace)
         masked.update(previewed.masked)
     if not is_begun:
         yield form.head("No turns", {})

@@ -42,12 +42,11 @@ export class SessionHead {
   sum({ lines, title }, turns) {
     const isUsed = lines[1]?.includes(" tokens in");
     const active = turns.reduce((sum, turn) => sum + (turn.active_ms ?? 0), 0);
-    const words = [
-      ...lines[0].split(" · "),
-      ...(active ? [`~${briefly(active)} active`] : []),
-      ...(isUsed ? lines[1].split(" · ") : []),
-    ];
+    const used = isUsed ? lines[1].split(" · ") : [];
+    const cost = used.pop();
+    const words = [...lines[0].split(" · "), ...(active ? [`~${briefly(active)} active`] : []), ...used];
     this.totals.replaceChildren(
+      ...(cost ? [make("strong", {}, cost)] : []),
       ...words.map((text) => make("span", { className: / errors?$/.test(text) ? "error" : "" }, text)),
     );
     this.name = title || turns.find((turn) => turn.gist)?.gist.slice(0, LONGEST) || this.name;

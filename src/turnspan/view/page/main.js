@@ -2,11 +2,12 @@
 //
 // A view is a function of a visit: { signal, words, query }. `signal` is aborted when the user goes elsewhere, `words`
 // are the decoded groups of the route, `query` is the URLSearchParams after "?". It fills `main` and sets the title.
-// It may set on the visit: `move(words, query)`, which goes to another place of the same view and returns whether it
-// could; `filter(text)`, instead of hiding rows by their data-text; `keys`, which come before those below.
+// It may set on the visit: `move(words, query)`, which goes to another place of the same view and returns a promise, or
+// null if it cannot; `filter(text)`, instead of hiding rows by their data-text; `keys`, which come before those below.
 
 import { applyFilter, filter, main } from "./dom.js";
 import { showOverview } from "./overview.js";
+import { showing } from "./place.js";
 import { showSearch } from "./search.js";
 import { showSession } from "./session.js";
 import { showSessions } from "./sessions.js";
@@ -39,8 +40,9 @@ function go() {
     location.replace("#/");
     return;
   }
-  if (visit && visit.show === route.show && visit.move?.(route.words, route.query)) return;
-  load(route);
+  const moved = visit?.show === route.show ? visit.move?.(route.words, route.query) : null;
+  if (moved) showing(moved);
+  else load(route);
 }
 
 function load(route) {
@@ -54,9 +56,7 @@ function load(route) {
   }
   const aborter = new AbortController();
   visit = { ...route, signal: aborter.signal, abort: () => aborter.abort() };
-  main.setAttribute("aria-busy", "true");
-  const shown = Promise.resolve(route.show(visit));
-  shown.finally(() => aborter.signal.aborted || main.setAttribute("aria-busy", "false"));
+  showing(route.show(visit));
   restoreScroll();
 }
 

@@ -2,6 +2,7 @@
 
 import { fill, main, make, marked, setTitle } from "./dom.js";
 import { address, chips, lastPart } from "./filters.js";
+import { readdress, showing } from "./place.js";
 import { whenText } from "./sessions.js";
 
 const PATH = "/search";
@@ -16,6 +17,7 @@ export async function showSearch(visit) {
   const words = visit.query.get("q") ?? "";
   const parts = main.querySelector(".hits")?.parts ?? skeleton(words);
   if (document.activeElement !== parts.words) parts.words.value = words;
+  visit.signal.addEventListener("abort", () => clearTimeout(pending)); // it must not change the next address
   await load(visit, parts);
 }
 
@@ -25,8 +27,8 @@ function skeleton(value) {
   const parts = { words, chips: make("div"), count: make("p", { className: "count faint", role: "status" }), list: make("ol"), more: make("div"), notes: make("div") };
   const find = () => {
     clearTimeout(pending);
-    history.replaceState(null, "", address(PATH, currentQuery(), { q: words.value.trim() || null }));
-    load({ query: currentQuery(), signal: null }, parts);
+    readdress(address(PATH, currentQuery(), { q: words.value.trim() || null }), { state: null });
+    showing(load({ query: currentQuery(), signal: null }, parts));
   };
   words.addEventListener("input", () => {
     clearTimeout(pending);

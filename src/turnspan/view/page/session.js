@@ -1,13 +1,15 @@
 // A session: what is known about it, its context window and cost, and its turns as a conversation or as traces.
 
 import { chatTurn } from "./chat.js";
-import { badges, figures, fill, filter, main, make, marked, records, setTitle, showError } from "./dom.js";
+import { fill, filter, main, make, records, setTitle, showError } from "./dom.js";
 import { SessionHead } from "./head.js";
 import { LazyList } from "./lazy.js";
 import { watch } from "./live.js";
+import { goBack, readdress } from "./place.js";
 import { chosenSpan, closeDetails, onClose, showSpan } from "./span.js";
 import { strip } from "./strip.js";
-import { briefly, day } from "./times.js";
+import { day } from "./times.js";
+import { OUTLINED, textOf, turnRow } from "./turn.js";
 import { Waterfall } from "./waterfall.js";
 
 const VIEWS = { chat: "Chat", trace: "Trace" };
@@ -32,6 +34,7 @@ class SessionView {
     this.end = null; // how to ask for what is new
     this.wanted = ""; // the text of the filter
     this.named = null;
+    this.lacking = new Set(); // places of turns on the screen without figures
     visit.move = (words, query) => this.move(words, query);
     visit.filter = (text) => this.applyFilter(text);
     visit.keys = { c: () => this.setView("chat"), t: () => this.setView("trace"), ...this.keys() };
@@ -56,23 +59,25 @@ class SessionView {
     main.replaceChildren(this.head.element, this.strip, this.bar(), this.list, this.empty, this.foot);
     this.makeList();
     const [, trace, span] = this.visit.words;
-    let isOpened = !trace;
+    let revealed = null;
     await fill(
       `session/${this.path}`,
       this.signal,
       (one) => {
         this.take(one);
-        if (one.is === "turn" && one.trace === trace && !isOpened) {
-          isOpened = true;
-          this.reveal(one, span);
-        }
+        if (!trace || revealed || !["outline", "turn"].includes(one.is)) return;
+        const turn = one.is === "turn" ? this.turns[one.at] : this.turns.find((other) => other.trace === trace);
+        if (turn?.trace === trace) revealed = this.reveal(turn, span);
       },
       this.foot,
     );
     if (this.signal.aborted) return;
+    this.dropOutline();
     this.drawStrip();
-    if (!isOpened) showError(this.foot, "this session does not have that turn", "it may be in another session");
+    this.barRow.hidden = !this.turns.length;
+    if (trace && !revealed) showError(this.foot, "this session does not have that turn", "it may be in another session");
     if (this.end) watch(this.signal, () => this.look());
+    await revealed;
   }
 
   bar() {
@@ -151,6 +156,7 @@ class SessionView {
 
   take(one) {
     if (one.is === "head") this.head.show(one);
+    else if (one.is === "outline") this.outline(one.turns);
     else if (one.is === "turn") this.add(one);
     else if (one.is === "foot") this.showFoot(one);
     else if (one.is === "end") this.end = one;
@@ -165,11 +171,79 @@ class SessionView {
   }
 
   add(one) {
-    one.text = `${one.name} ${one.gist} ${one.badges.join(" ")}`.toLowerCase();
+    one.text = textOf(one);
+    const known = this.turns[one.at];
+    if (known?.trace === one.trace) {
+      this.complete(known, one);
+      return;
+    }
+    if (known) this.dropFrom(one.at); // the outline was of another file
+    this.barRow.hidden = false;
     this.turns[one.at] = one;
     if (!one.text.includes(this.wanted)) return;
     this.shown.push(one);
     this.lazy.push([one]);
+  }
+
+  // The turns of a long session as the index has them: figures follow, those on the screen first.
+  outline(rows) {
+    this.turns = rows.map(([trace, name, gist, start_ms, when], at) => {
+      const turn = { ...OUTLINED, at, trace, name, gist, start_ms, when };
+      return { ...turn, text: textOf(turn) };
+    });
+    this.strip.classList.add("awaited");
+    this.applyFilter(this.wanted);
+  }
+
+  complete(turn, record) {
+    const isNews = turn.is_outline;
+    Object.assign(turn, { is_outline: false }, record);
+    const row = isNews && this.entries.get(turn.at)?.querySelector(".row.turn");
+    if (!row) return;
+    const isFocused = row === document.activeElement;
+    const next = this.row(turn);
+    row.replaceWith(next);
+    if (isFocused) next.focus({ preventScroll: true });
+  }
+
+  // Read the figures of turns that were built together.
+  lacks(turn) {
+    if (!this.lacking.size) setTimeout(() => this.fetchRows());
+    this.lacking.add(turn.at);
+  }
+
+  async fetchRows() {
+    const places = [...this.lacking].sort((a, b) => a - b);
+    this.lacking.clear();
+    const runs = [];
+    for (const at of places) {
+      if (runs.at(-1)?.at(-1) === at - 1) runs.at(-1).push(at);
+      else runs.push([at]);
+    }
+    for (const run of runs) {
+      if (!run.some((at) => this.turns[at]?.is_outline)) continue;
+      try {
+        const path = `turns/${this.path}?from=${run[0]}&to=${run.at(-1)}`;
+        for await (const one of records(path, this.signal)) if (one.is === "turn") this.add(one);
+      } catch {
+        return; // they come with all others
+      }
+    }
+  }
+
+  // Forget the turns from one on.
+  dropFrom(at) {
+    this.turns.length = at;
+    for (const places of [this.entries, this.waterfalls])
+      for (const other of [...places.keys()]) if (other >= at) places.delete(other);
+    this.applyFilter(this.wanted);
+  }
+
+  // All turns were read: what is still an outline is not in the file.
+  dropOutline() {
+    const first = this.turns.findIndex((one) => one.is_outline);
+    if (first >= 0) this.dropFrom(first);
+    else if (this.wanted) this.applyFilter(this.wanted); // badges are part of the text
   }
 
   applyFilter(text) {
@@ -180,6 +254,7 @@ class SessionView {
   }
 
   drawStrip() {
+    this.strip.classList.remove("awaited");
     this.strip.replaceChildren(...strip(this.turns, (turn) => this.goTo(turn)));
   }
 
@@ -237,13 +312,16 @@ class SessionView {
     this.foot.replaceChildren();
     this.lazy.set([]);
     await fill(`session/${this.path}`, this.signal, (one) => this.take(one), this.foot);
-    if (!this.signal.aborted) this.drawStrip();
+    if (this.signal.aborted) return;
+    this.dropOutline();
+    this.drawStrip();
   }
 
   // ---- turns
 
   entry(turn, waterfall = null, earlier = null) {
     if (this.entries.has(turn.at)) return this.entries.get(turn.at);
+    if (turn.is_outline) this.lacks(turn);
     const entry = make("div", { className: "entry", role: "listitem", data: { at: turn.at } });
     const began = turn.start_ms > 0 ? day(turn.start_ms) : "";
     const previous = this.turns[turn.at - 1];
@@ -267,58 +345,11 @@ class SessionView {
   }
 
   row(turn) {
-    const isChat = this.view === "chat";
-    const failed = turn.errors
-      ? [make("span", { className: "badge error" }, turn.errors === 1 ? "1 error" : `${turn.errors} errors`)]
-      : [];
-    const masked = turn.masked ? [make("span", { className: "badge masked" }, `${turn.masked} masked`)] : [];
-    const running = turn.is_open
-      ? [
-          make(
-            "span",
-            { className: "badge running", title: "This turn has not ended: it is not exported yet" },
-            "running, not exported yet",
-          ),
-        ]
-      : [];
-    const waited =
-      turn.waited_ms >= 1000
-        ? [
-            make(
-              "span",
-              { className: "badge waited", title: "Inferred: the time that tools waited for you" },
-              `~${briefly(turn.waited_ms)} waited`,
-            ),
-          ]
-        : [];
-    const what = make(
-      "span",
-      { className: "what", title: turn.gist },
-      make("span", { className: `name kind-${turn.is_later ? "agent" : "turn"}` }, turn.name),
-      make("span", { className: "faint when" }, turn.when),
-      ...running,
-      ...badges(turn.badges),
-      ...failed,
-      ...waited,
-      ...masked,
-      ...(isChat ? [] : [make("span", { className: "gist" }, ...marked(turn.gist))]),
-    );
-    const row = make(
-      "button",
-      {
-        className: "row turn row-grid",
-        type: "button",
-        data: { at: turn.at, trace: turn.trace },
-        on: { click: () => this.toggle(turn) },
-      },
-      what,
-      ...figures(turn.figures),
-    );
-    if (isChat) row.title = "Open the trace of this turn";
-    else row.setAttribute("aria-expanded", String(this.waterfalls.has(turn.at)));
-    if (typeof turn.active_ms === "number")
-      row.lastChild.title = `active ~${(turn.active_ms / 1000).toFixed(1)} s (inferred), without waiting for you`;
-    return row;
+    return turnRow(turn, {
+      isChat: this.view === "chat",
+      isOpen: this.waterfalls.has(turn.at),
+      toggle: () => this.toggle(turn),
+    });
   }
 
   toggle(turn) {
@@ -371,7 +402,7 @@ class SessionView {
     if (this.view === "trace" && !this.waterfalls.has(turn.at)) await this.open(turn);
     if (this.signal.aborted) return;
     this.scrollTo(turn);
-    if (span) this.choose(turn, span, { isNew: false });
+    if (span) await this.choose(turn, span, { isNew: false });
   }
 
   goTo(turn) {
@@ -387,7 +418,7 @@ class SessionView {
   choose(turn, span, { isNew = true } = {}) {
     if (chosenSpan()?.id === span) {
       closeDetails();
-      return;
+      return null;
     }
     const isFirst = !chosenSpan();
     const waterfall = this.waterfalls.get(turn.at);
@@ -400,12 +431,13 @@ class SessionView {
       signal: this.signal,
       waterfall,
     });
-    shown.then(() => waterfall?.rows.get(span)?.scrollIntoView({ block: "nearest" }));
+    const placed = shown.then(() => waterfall?.rows.get(span)?.scrollIntoView({ block: "nearest" }));
     const address = this.address(turn, span);
     if (isNew && isFirst && location.hash !== address)
-      history.pushState({ isDetails: true, scroll: history.state?.scroll }, "", address);
-    else history.replaceState(history.state, "", address);
+      readdress(address, { state: { isDetails: true, scroll: history.state?.scroll }, isNew: true });
+    else readdress(address);
     this.retitle(turn);
+    return placed;
   }
 
   openedTurn() {
@@ -419,7 +451,7 @@ class SessionView {
 
   // Name only the session in the URL and the title.
   rename() {
-    history.replaceState({ scroll: history.state?.scroll }, "", this.address());
+    readdress(this.address(), { state: { scroll: history.state?.scroll } });
     this.retitle(null);
   }
 
@@ -432,8 +464,8 @@ class SessionView {
   // Name a turn in the URL and the title.
   say(turn) {
     const address = this.address(turn);
-    if (history.state?.isDetails) history.back();
-    else if (location.hash !== address) history.replaceState(history.state, "", address);
+    if (history.state?.isDetails) goBack();
+    else if (location.hash !== address) readdress(address);
     this.retitle(turn);
   }
 
@@ -444,7 +476,7 @@ class SessionView {
 
   // Another place of this session: by a link, or back and forward.
   move([session, trace, span], query) {
-    if (session !== this.session) return false;
+    if (session !== this.session) return null;
     const view = query.get("view") in VIEWS ? query.get("view") : "trace";
     if (view !== this.view) this.setView(view);
     if (!span) {
@@ -452,8 +484,9 @@ class SessionView {
       this.unmark();
     }
     const turn = trace && this.turns.find((one) => one?.trace === trace);
-    if (turn && !this.waterfalls.has(turn.at)) this.reveal(turn, span);
-    else if (turn && span && chosenSpan()?.id !== span) this.choose(turn, span);
-    return true;
+    let moved = null;
+    if (turn && !this.waterfalls.has(turn.at)) moved = this.reveal(turn, span);
+    else if (turn && span && chosenSpan()?.id !== span) moved = this.choose(turn, span);
+    return Promise.resolve(moved);
   }
 }

@@ -3,6 +3,7 @@
 import { fill, main, make, marked, setTitle } from "./dom.js";
 import { address, chips, lastPart, shown } from "./filters.js";
 import { watchSessions } from "./live.js";
+import { readdress, showing } from "./place.js";
 
 const PATH = "/sessions";
 const PAUSE_MS = 120; // after a key, before the list is loaded again
@@ -29,6 +30,7 @@ export async function showSessions(visit) {
   setTitle("sessions");
   const parts = main.querySelector(".list")?.parts ?? skeleton();
   if (document.activeElement !== parts.words) parts.words.value = visit.query.get("q") ?? "";
+  visit.signal.addEventListener("abort", () => clearTimeout(pending)); // it must not change the next address
   await load(visit, parts);
   if (parts.menu.open) await loadMenu(parts.menu);
   watchSessions(visit.signal, () => load({ query: currentQuery(), signal: visit.signal }, parts));
@@ -49,8 +51,8 @@ function skeleton() {
     clearTimeout(pending);
     pending = setTimeout(() => {
       const query = currentQuery();
-      history.replaceState(null, "", address(PATH, query, { q: parts.words.value.trim() || null }));
-      load({ query: currentQuery(), signal: null }, parts);
+      readdress(address(PATH, query, { q: parts.words.value.trim() || null }), { state: null });
+      showing(load({ query: currentQuery(), signal: null }, parts));
     }, PAUSE_MS);
   });
   parts.words.addEventListener("keydown", (event) => {
@@ -156,7 +158,7 @@ function filterButton(name, value, text, query) {
 export function whenText(ms) {
   const at = new Date(ms);
   const days = Math.round((new Date().setHours(0, 0, 0, 0) - new Date(ms).setHours(0, 0, 0, 0)) / 86_400_000);
-  const time = at.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit" });
+  const time = at.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
   if (days === 0) return `Today ${time}`;
   if (days === 1) return `Yesterday ${time}`;
   const isOld = at.getFullYear() !== new Date().getFullYear();

@@ -1,6 +1,6 @@
 // Times and durations as text.
 
-const CLOCK = { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3, hour12: false };
+const CLOCK = { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3, hourCycle: "h23" };
 
 // 14:03:07.123, in the time zone of the browser
 export function clock(ms) {

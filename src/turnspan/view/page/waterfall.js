@@ -71,7 +71,6 @@ export class Waterfall {
     const scale = make("div", { className: "lane scale" });
     const most = Math.max(2, Math.floor((this.element.clientWidth || 900) / 220));
     for (const at of ticks(from, to, most)) {
-      if ((at - from) / (to - from) > 0.93) continue; // its text would be cut off
       const tick = make("span", { className: "axis-tick" }, briefly(at));
       tick.style.left = `${(100 * (at - from)) / (to - from)}%`;
       scale.append(tick);
@@ -118,6 +117,8 @@ export class Waterfall {
       );
     }
     this.axis.replaceChildren(left, scale, this.splitter());
+    const isCut = (tick) => tick.offsetLeft + tick.offsetWidth > scale.clientWidth;
+    for (const tick of [...scale.children].filter(isCut)) tick.remove();
   }
 
   splitter() {
