@@ -58,7 +58,10 @@ def known_ending(session: SessionFile, target: Target, cursor: state.Cursor, end
     client is alive (`now_ns` is None), whether its process has exited.
     """
     reported = _unless_resumed(cursor.reported, ending)
-    is_over = ending.is_over or _is_still_over(session, reported) or _is_killed(session, target, ending)
+    is_killed = _is_killed(session, target, ending)
+    is_over = ending.is_over or _is_still_over(session, reported) or is_killed
+    if is_killed:
+        ending = msgspec.structs.replace(ending, late_since_ns=None)  # what it was writing stays as it is
     agents = tuple(dict.fromkeys((*reported.agents, *ending.finished_agents)))
     if not ending.is_stopped and reported.stopped_ns is not None:
         ending = msgspec.structs.replace(

@@ -108,6 +108,7 @@ class Reading:
         self._prices = prices
         self._was_sent = was_sent  # whether a session that is no longer on disk was exported before
         self._is_cut = False  # the file ends in an incomplete line: the client may be writing it
+        self._is_late = False  # … and will: an event precedes the rest of the line
         self._has_unsealed = False
         self._is_answer_missing = False
         self._skipped: set[str] = set()
@@ -169,6 +170,7 @@ class Reading:
         """Add what can be exported to the draft, one turn or agent at a time; yield True before and after the end."""
         self.size = os.fstat(descriptor).st_size
         self._is_cut = self.size > 0 and tail.read_at(descriptor, 1, self.size - 1) != b"\n"
+        self._is_late = self._is_cut and self._is_written_to(descriptor)
         if self.session.is_lost:
             self.is_at_end = self.is_behind_end = True
             yield from self._remaining(open_ns=None)
@@ -219,17 +221,26 @@ class Reading:
     def _has_ended(self, grouper: Grouper) -> bool:
         """Whether what is open can be exported."""
         ending, turns = self._ending, grouper.unsealed
-        if ending.is_over or grouper.end <= ending.acknowledged or (ending.is_asked and grouper.is_closed):
+        if grouper.end <= ending.acknowledged or (ending.is_asked and grouper.is_closed):
             return True
+        if ending.is_over:
+            self._is_answer_missing |= self._is_late
+            return not self._is_late
         if ending.is_stopped and not self._began_later(turns):
             words = ending.last_words
-            if grouper.is_answered and (words is None or words in turns[-1].last_words):
+            if grouper.is_answered and (not self._is_late if words is None else words in turns[-1].last_words):
                 return True
             # The stop may belong to an earlier turn, whose last message was exported already.
             self._is_answer_missing = words not in self._draft.carry.words
-        if grouper.is_answered and all(turn.session_id == ending.stopped_session for turn in turns):
+        is_late = self._is_late
+        if not is_late and grouper.is_answered and all(turn.session_id == ending.stopped_session for turn in turns):
             return True  # 1.0.128 `--continue`: the stop names the old file, the turn is in a new one
         return ending.now_ns is not None and self._is_idle(turns)
+
+    def _is_written_to(self, descriptor: int) -> bool:
+        """Whether the last line, which is incomplete, was written to so recently that its rest is expected."""
+        since_ns = self._ending.late_since_ns
+        return since_ns is not None and os.fstat(descriptor).st_mtime_ns >= since_ns
 
     def _is_idle(self, turns: list[Turn]) -> bool:
         """Whether nothing was written for so long that the client must have ended."""
