@@ -29,6 +29,8 @@ from turnspan.health.log_lines import read_log
 from turnspan.hook_event import Event, parse_event
 from turnspan.log import LOG_NAME
 from turnspan.settings.config import load_config
+from turnspan.source.sessions import SessionFile
+from turnspan.unsent import has_nothing_left
 from turnspan.worker import serve
 
 MINUTE_S = 60.0
@@ -1134,6 +1136,41 @@ def test_a_killed_client_does_not_complete_a_line(office, dead_pid):
     client_file(office, writer.session, dead_pid)
     office.serve("SessionStart", office.writer(2))
     assert outputs(office) == [3]
+
+
+def with_joined_words(office):
+    """Write a turn of an old client which took words from the queue, and has ended."""
+    writer = office.writer(1, version="2.0.76")
+    writer.prompt("Wind the bobbins.")
+    call = writer.call("Bash", {"command": "wind"})
+    writer.bare("queue-operation", operation="enqueue", timestamp=writer.stamp(), content="Only the blue ones.")
+    writer.result(call, "wound")
+    writer.bare("queue-operation", operation="remove", timestamp=writer.stamp())
+    writer.say("Done.")
+    office.save(writer)
+    office.serve("Stop", writer)
+    return writer
+
+
+def test_words_that_joined_the_last_turn_are_sent_when_the_session_ends(office):
+    """At the Stop they may still get an answer of their own; at the end they have none. A resumed session has them once."""
+    writer = with_joined_words(office)
+    assert "steering" not in office.backend.names
+    office.serve("SessionEnd", writer)
+    assert office.backend.names.count("steering") == 1
+    writer.turn("And the red ones?", "Done, too.")
+    office.save(writer)
+    office.serve("Stop", writer)
+    office.serve("SessionEnd", writer)
+    assert turns(office.backend) == ["Turn 1", "Turn 2"]
+    assert office.backend.names.count("steering") == 1
+
+
+def test_words_that_joined_the_last_turn_of_an_idle_session_are_not_left(office):
+    """Without a SessionEnd, a backfill must look at such a session again: nothing says yet that it has all of it."""
+    writer = with_joined_words(office)
+    session = SessionFile(writer.session, office.project / f"{writer.session}.jsonl")
+    assert not has_nothing_left(session, state_of(office, writer))
 
 
 # ---- a client that was killed

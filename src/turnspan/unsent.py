@@ -158,6 +158,8 @@ def has_nothing_left(session: SessionFile, cursor: state.Cursor) -> bool:
     """
     if cursor.arrived or cursor.is_unsure or cursor.reported != state.Reported() or not is_unchanged(session, cursor):
         return False
+    if cursor.progress.main.carry.taken:
+        return False  # words that may have joined the last turn: the time that has passed decides
     read = cursor.progress.agents
     # An event does not look for subagents next to the session that no call has claimed.
     return all(file.size <= read.get(file.agent_id, Position()).offset for file in sessions.flat_agent_files(session))

@@ -26,6 +26,7 @@ from turnspan.trace import ids
 from turnspan.trace.build import build_turn
 from turnspan.transcript.grouping import Grouper
 from turnspan.transcript.lines import Anomalies
+from turnspan.transcript.turns import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -209,14 +210,24 @@ class Reading:
             if self._ending.is_over or self._ending.is_idle(grouper.early_ns, patience_ns):
                 for sealed in grouper.flush():
                     self._add(sealed)
-        if not grouper.unsealed:
-            return None
-        last = grouper.seal() if self._has_ended(grouper) else None
+        last = grouper.seal() if grouper.unsealed and self._has_ended(grouper) else None
         if last is not None:
             self._add(last)
+        if not grouper.unsealed:
+            self._add_words(grouper)
             return None
         self._has_unsealed = True
         return min(map(started_ns, grouper.unsealed))
+
+    def _add_words(self, grouper: Grouper) -> None:
+        """Add words that joined the last turn, if the session is over: after a stop, their answer may still come."""
+        ending = self._ending
+        is_over = ending.is_over and not self._is_late
+        words = grouper.seal_words() if is_over or ending.is_idle(grouper.carry.high_water_ns) else None
+        if words is not None:
+            main = self._draft.main
+            at_start = Place(main.line - 1, main.offset, main.offset)
+            self._add(words if words.end.end else msgspec.structs.replace(words, end=at_start))
 
     def _has_ended(self, grouper: Grouper) -> bool:
         """Whether what is open can be exported."""

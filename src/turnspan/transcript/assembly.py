@@ -74,7 +74,7 @@ from turnspan.transcript.responses import add_line, repeats
 from turnspan.transcript.resume import Carry, known_as
 from turnspan.transcript.sealing import Sealed, Wait, carry_after
 from turnspan.transcript.selection import Choice, choose, is_after_copy, is_models_own_command
-from turnspan.transcript.settling import settle
+from turnspan.transcript.settling import joined_at_end, settle
 from turnspan.transcript.starts import (
     UserRow,
     add_surroundings,
@@ -194,12 +194,27 @@ class Assembly:
         memory.past = carry_after(
             past, turns, rows=rows, is_answered=is_answered, input_ns=memory.input_ns, context=context
         )
+        if context.taken or context.queued:
+            memory.past = msgspec.structs.replace(memory.past, last=(self.end.offset, self.end.end - self.end.offset))
         if launches := prompts_of([call for turn in turns for call in turn.pending_calls]):
             agents = self._inline.remembered(past)
             memory.past = msgspec.structs.replace(memory.past, agents=agents, prompts=launches)
         memory.open = OpenTurns()
         self._inline.forget()
         return Sealed(turns, self.end, memory.past)
+
+    def seal_words(self, between: list[Row]) -> Sealed | None:
+        """Seal the words that joined the last turn: the session is over, so they get no answer of their own.
+
+        The rows since that turn are read again if the session is resumed.
+        """
+        if self.memory.open.turns or not self.memory.past.recent:
+            return None
+        turn = joined_at_end(self.memory, self._context, between)
+        if turn is None:
+            return None
+        self._context.describe(turn)
+        return Sealed([turn], self.end, self.memory.past)
 
     def _finish(self, turn: Turn) -> None:
         self._inline.finish(turn)

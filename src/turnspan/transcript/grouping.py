@@ -137,6 +137,10 @@ class Grouper:
         """Seal what is open: an event says that it has ended."""
         return self._assembly.seal()
 
+    def seal_words(self) -> Sealed | None:
+        """Seal words that joined the last turn and got no answer of their own: the session is over."""
+        return self._assembly.seal_words(self._between)
+
     # ---- the order of rows
 
     def _feed(self, row: Row) -> Sequence[Sealed]:
