@@ -56,7 +56,8 @@ class _Draft(msgspec.Struct):
     turns: int = 0
     copied: int = 0
     repeated: int = 0
-    warmups: int = 0  # of all pieces
+    warmups: int = 0  # of all pieces, in files of their own
+    inline: set[int] = set()  # where warm-ups begin in the session's own file
 
     @property
     def carry(self) -> Carry:
@@ -76,11 +77,12 @@ class _Draft(msgspec.Struct):
 
     def finish(self, descriptor: int, agents: Agents) -> Piece:
         """Return the piece; the next one begins where it ends."""
+        warmups, before = agents.warmups - self.warmups, self.main.offset
         if self.last is not None:
             self.main = position_behind(descriptor, self.last)
+        warmups += sum(before <= place < self.main.offset for place in self.inline)
         positions, launched = agents.links.snapshot()
         progress = Progress(self.main, self.is_own, positions, launched, self.left_out)
-        warmups = agents.warmups - self.warmups
         piece = Piece(self.traces, progress, self.turns, self.copied, self.repeated, warmups)
         self.last, self.is_changed, self.warmups = None, False, agents.warmups
         self.traces, self.spans, self.turns, self.copied, self.repeated = [], 0, 0, 0, 0
@@ -113,6 +115,7 @@ class Reading:
         self._has_unsealed = False
         self._is_answer_missing = False
         self._skipped: set[str] = set()
+        self._inline_skipped: set[str] = set()  # by warm-ups in the session's own file
         self._begin(progress)
 
     def _begin(self, progress: Progress) -> None:
@@ -132,12 +135,12 @@ class Reading:
     @property
     def warmups(self) -> int:
         """How many warm-up agents were skipped (2.0.x)."""
-        return self._agents.warmups
+        return self._agents.warmups + len(self._draft.inline)
 
     @property
     def skipped(self) -> set[str]:
         """The ids of responses and tool calls that are not exported from here: copied turns and warm-ups."""
-        return self._skipped | self._agents.skipped
+        return self._skipped | self._inline_skipped | self._agents.skipped
 
     def pieces(self, *, is_end_apart: bool = False) -> Iterator[Piece]:
         """Yield the traces that can be exported, in the order of the transcript, then those of finished agents.
@@ -181,6 +184,7 @@ class Reading:
             self.is_rewritten = True
             self._begin(Progress())
         grouper = Grouper(self.session.session_id, position.carry, recall_from(descriptor))
+        self._draft.inline, self._inline_skipped = grouper.warmups.places, grouper.warmups.skipped
         for place, entry in entries_from(descriptor, position, self.anomalies):
             for sealed in grouper.feed(entry, place):
                 self._add(sealed)

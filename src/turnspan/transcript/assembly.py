@@ -68,7 +68,7 @@ from turnspan.transcript import entries as e
 from turnspan.transcript.classify import answers_queued, is_interruption, is_warmup, key_of, origin_of, response_key
 from turnspan.transcript.context import ContextState, SessionContext
 from turnspan.transcript.gaps import NO_GAP, Gap
-from turnspan.transcript.inline import prompts_of
+from turnspan.transcript.inline import Warmups, prompts_of
 from turnspan.transcript.memory import NO_TURN, Memory, OpenCall, OpenResponse, OpenTurns, Request, RowMemory
 from turnspan.transcript.responses import add_line, repeats
 from turnspan.transcript.resume import Carry, known_as
@@ -116,6 +116,7 @@ class Assembly:
         self._can_wait = False
         self._is_fork = False  # the file says that it begins with a copied message
         self.memory = Memory(past, RowMemory(past.owners), OpenTurns(), past.input_ns)
+        self.warmups = Warmups()
         self.end = Place(0, 0, 0)  # of the last row that was taken
 
     def take(self, row: Row, between: list[Row], *, can_wait: bool = False) -> Sealed | Wait | None:
@@ -442,6 +443,7 @@ class Assembly:
         entry, rows = row.entry, self.memory.rows
         if is_warmup(entry) or rows.owner.get(entry.parent_uuid or "") == NO_TURN:
             rows.own(entry.uuid or key_of(entry), NO_TURN)  # its answer may come in another turn
+            self.warmups.take(row)
         elif self.memory.has_begun:
             turn = self.memory.open.turn or self._part_of(self.memory.earlier_turn(entry), row)
             self._inline.take(row, turn, self.memory.past)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from turnspan.transcript.entries import Entry
+    from turnspan.transcript.inline import Warmups
     from turnspan.transcript.resume import Carry
     from turnspan.transcript.sealing import Sealed
     from turnspan.transcript.turns import Place, Turn
@@ -96,6 +97,11 @@ class Grouper:
     def carry(self) -> Carry:
         """What is remembered of the turns that were sealed."""
         return self._memory.past
+
+    @property
+    def warmups(self) -> Warmups:
+        """The agents inside the file that the client started by itself."""
+        return self._assembly.warmups
 
     @property
     def early_ns(self) -> int | None:
