@@ -21,11 +21,10 @@ FIXTURES = sorted(path.parent for path in (ROOT / "fixtures").glob("*/projects")
 CORPUS = sorted(path.parent for path in (ROOT.parent / "shared" / "corpus").glob("*/*/projects"))
 SEEDS = range(8)
 NOT_COUNTED = {
-    ("damaged", "backed_up"): "the last rows of such a backup name no session, so it is another one",
     (
         "agents-forked",
         "truncated",
-    ): "a fork begins with a copy of the message that launched it, which is exported there",
+    ): "a fork begins with a copy of the message that launched it, which is not exported, even if it is the only one",
     ("copied-resume-1.0.80", "truncated"): "an origin that was cut off between the lines of a response has its own",
     ("copied-resume-1.0.80", "merged"): "with new uuids and times, a copy inside the file of its origin is a new turn",
 }

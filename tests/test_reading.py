@@ -572,6 +572,27 @@ def test_a_printed_agent_id_launches_nothing(project):
     assert outline(read(path, progress)[0]) == ["… Explore", "  said Been far."]
 
 
+@pytest.mark.parametrize("is_split", [False, True])
+def test_warm_ups_in_the_sessions_own_file_are_counted(project, is_split):
+    """2.0.25 writes them between the rows of the session: each is counted once, also if it is read in pieces."""
+    writer = Writer(version="2.0.25")
+    writer.turn("One.", "First.")
+    before, writer.parent = writer.parent, None
+    writer.prompt("Warmup", isSidechain=True)
+    said = writer.say("Ready.", isSidechain=True)
+    writer.parent = before
+    path = writer.save(project)
+    pieces, skipped, progress = [], set(), Progress()
+    if is_split:
+        reading, pieces = walk(path, is_stopped=True)
+        skipped, progress = reading.skipped, pieces[-1].progress
+    writer.turn("Two.", "Second.")
+    writer.save(project)
+    reading, more = walk(path, progress, is_over=True)
+    assert sum(piece.warmups for piece in pieces + more) == 1
+    assert skipped | reading.skipped == {said["message"]["id"]}
+
+
 def test_warm_ups_are_counted_and_not_exported(project):
     """2.0.x starts agents by itself: they are not exported; an agent that no call claims is a trace of its own."""
     writer = Writer(version="2.0.50")

@@ -29,6 +29,8 @@ from turnspan.health.log_lines import read_log
 from turnspan.hook_event import Event, parse_event
 from turnspan.log import LOG_NAME
 from turnspan.settings.config import load_config
+from turnspan.source.sessions import SessionFile
+from turnspan.unsent import has_nothing_left
 from turnspan.worker import serve
 
 MINUTE_S = 60.0
@@ -1060,6 +1062,115 @@ def test_an_older_turnspan_reads_a_state_with_a_remembered_end():
     assert msgspec.json.decode(msgspec.json.encode(cursor), type=OldCursor).sent_turns == 3
     assert msgspec.json.decode(b'{"sent_turns": 3}', type=state.Cursor).reported == state.Reported()
     assert b"reported" not in msgspec.json.encode(state.Cursor(sent_turns=3))
+
+
+def half_written(office, number=1):
+    """Write a turn of an old client whose second line is cut; return its writer, and the file as it will be."""
+    writer = office.writer(number, version="2.0.36")
+    writer.prompt("Hello.")
+    writer.say("I will look.", message="msg_one", usage={"input_tokens": 10, "output_tokens": 3})
+    call = writer.call("Bash", {"command": "ls"}, message="msg_one", usage={"input_tokens": 10, "output_tokens": 72})
+    cut_at = len(b"".join(writer.lines())) - 60
+    writer.result(call, "a b")
+    writer.say("Two files.")
+    path = office.save(writer)
+    complete = path.read_bytes()
+    path.write_bytes(complete[:cut_at])
+    os.utime(path, (office.now_s, office.now_s))
+    return writer, complete
+
+
+def complete_it(office, writer, complete):
+    """Write the rest of a file that lags behind."""
+    path = office.project / f"{writer.session}.jsonl"
+    path.write_bytes(complete)
+    os.utime(path, (office.now_s, office.now_s))
+
+
+def outputs(office):
+    """Return the output tokens of the responses that were sent, in order of arrival."""
+    spans = [msgspec.json.decode(row.content)[1] for row in office.backend.rows]
+    return [span["usage"]["output"] for span in spans if span["kind"] == "generation" and span.get("usage")]
+
+
+def test_a_stop_without_words_waits_for_the_rest_of_a_line(office):
+    """An old client does not name the last message. Half a line shows that the file lags: the turn is not cut in two."""
+    writer, complete = half_written(office)
+    office.serve("Stop", writer)
+    assert office.backend.requests == []
+    assert "unsealed=True" in office.log[-1]
+    complete_it(office, writer, complete)
+    office.serve("SessionEnd", writer)
+    assert outputs(office) == [72, 40]
+    assert office.backend.twice == []
+
+
+def test_the_end_of_a_session_waits_for_the_rest_of_a_line(office):
+    """A file that lags behind at SessionEnd, and at the next event too, gives one complete turn when it is there."""
+    writer, complete = half_written(office)
+    other = office.writer(2)
+    office.serve("Stop", writer)
+    office.serve("SessionEnd", writer)
+    office.serve("SessionStart", other)
+    assert office.backend.requests == []
+    complete_it(office, writer, complete)
+    office.now_s += 1
+    office.serve("SessionEnd", other)
+    assert outputs(office) == [72, 40]
+    assert office.backend.twice == []
+
+
+def test_half_a_line_that_stays_does_not_keep_a_turn_for_ever(office):
+    """After a minute without another byte, the next event of the project sends what is there."""
+    writer, _ = half_written(office)
+    office.serve("SessionEnd", writer)
+    assert office.backend.requests == []
+    office.now_s += 2 * MINUTE_S
+    office.serve("SessionStart", office.writer(2))
+    assert outputs(office) == [3]
+
+
+def test_a_killed_client_does_not_complete_a_line(office, dead_pid):
+    """Its process does not exist any more: nothing is waited for."""
+    writer, _ = half_written(office)
+    client_file(office, writer.session, dead_pid)
+    office.serve("SessionStart", office.writer(2))
+    assert outputs(office) == [3]
+
+
+def with_joined_words(office):
+    """Write a turn of an old client which took words from the queue, and has ended."""
+    writer = office.writer(1, version="2.0.76")
+    writer.prompt("Wind the bobbins.")
+    call = writer.call("Bash", {"command": "wind"})
+    writer.bare("queue-operation", operation="enqueue", timestamp=writer.stamp(), content="Only the blue ones.")
+    writer.result(call, "wound")
+    writer.bare("queue-operation", operation="remove", timestamp=writer.stamp())
+    writer.say("Done.")
+    office.save(writer)
+    office.serve("Stop", writer)
+    return writer
+
+
+def test_words_that_joined_the_last_turn_are_sent_when_the_session_ends(office):
+    """At the Stop they may still get an answer of their own; at the end they have none. A resumed session has them once."""
+    writer = with_joined_words(office)
+    assert "steering" not in office.backend.names
+    office.serve("SessionEnd", writer)
+    assert office.backend.names.count("steering") == 1
+    writer.turn("And the red ones?", "Done, too.")
+    office.save(writer)
+    office.serve("Stop", writer)
+    office.serve("SessionEnd", writer)
+    assert turns(office.backend) == ["Turn 1", "Turn 2"]
+    assert office.backend.names.count("steering") == 1
+
+
+def test_words_that_joined_the_last_turn_of_an_idle_session_are_not_left(office):
+    """Without a SessionEnd, a backfill must look at such a session again: nothing says yet that it has all of it."""
+    writer = with_joined_words(office)
+    session = SessionFile(writer.session, office.project / f"{writer.session}.jsonl")
+    assert not has_nothing_left(session, state_of(office, writer))
 
 
 # ---- a client that was killed

@@ -59,7 +59,10 @@ def known_ending(session: SessionFile, target: Target, cursor: state.Cursor, end
     client is alive (`now_ns` is None), whether its process has exited.
     """
     reported = _unless_resumed(cursor.reported, ending)
-    is_over = ending.is_over or _is_still_over(session, reported) or _is_killed(session, target, ending)
+    is_killed = _is_killed(session, target, ending)
+    is_over = ending.is_over or _is_still_over(session, reported) or is_killed
+    if is_killed:
+        ending = msgspec.structs.replace(ending, late_since_ns=None)  # what it was writing stays as it is
     agents = tuple(dict.fromkeys((*reported.agents, *ending.finished_agents)))
     if not ending.is_stopped and reported.stopped_ns is not None:
         ending = msgspec.structs.replace(
@@ -156,6 +159,8 @@ def has_nothing_left(session: SessionFile, cursor: state.Cursor) -> bool:
     """
     if cursor.arrived or cursor.is_unsure or cursor.reported != state.Reported() or not is_unchanged(session, cursor):
         return False
+    if cursor.progress.main.carry.taken:
+        return False  # words that may have joined the last turn: the time that has passed decides
     read = cursor.progress.agents
     # An event does not look for subagents next to the session that no call has claimed.
     return all(file.size <= read.get(file.agent_id, Position()).offset for file in sessions.flat_agent_files(session))

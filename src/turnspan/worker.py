@@ -58,6 +58,7 @@ _RETRIES_S: Final = (0.3, 0.7, 1.5, 3.0, 6.0)
 _SWEEP_BUDGET_S: Final = 20.0
 _SWEEP_EVERY_S: Final = 60.0
 _POLL_S: Final = 0.05
+_LATE_S: Final = 60.0  # the rest of a line that was written to since then is expected
 _SWITCHED_OFF: Final = "switched off"
 _RECOVERED: Final = "recovered"
 _RESTRICTED: Final = "restricted"
@@ -247,7 +248,7 @@ def _switch_off(config: Config, session: SessionFile) -> None:
 
 
 def _serve_session(context: Context, session: SessionFile, events: list[dict[str, Any]]) -> None:
-    ending = _ending(events)
+    ending = _ending(events, _late_since_ns(context))
     if not session.path.exists() and ending.is_stopped:
         _wait(session.path.exists, _ANSWER_WAIT_S, context.sleep)
     if not session.path.exists():
@@ -277,7 +278,8 @@ def _before_the_end(
     context: Context, session: SessionFile, target: Target, ending: Ending, patience: _Patience
 ) -> Shipped | None:
     """SessionEnd fires before the client writes its last rows: if a turn is open, wait until the files stop growing."""
-    stopped = Ending(is_stopped=True, finished_agents=ending.finished_agents)
+    agents, late_since_ns = ending.finished_agents, ending.late_since_ns
+    stopped = Ending(is_stopped=True, finished_agents=agents, late_since_ns=late_since_ns)
     shipped = _ship(context, session, target, stopped, patience)
     sizes, silent_s = _sizes(session), 0.0
     for _ in range(int(_LONGEST_END_S / _POLL_S)):
@@ -307,7 +309,11 @@ def _ship(
         return None
 
 
-def _ending(events: list[dict[str, Any]]) -> Ending:
+def _late_since_ns(context: Context) -> int:
+    return int((context.clock() - _LATE_S) * 1e9)
+
+
+def _ending(events: list[dict[str, Any]], late_since_ns: int) -> Ending:
     """Return what these events say together. Idle time does not matter: an event shows that the session is alive."""
     names = {str(mark.get("event")) for mark in events}
     # StopFailure fires for a subagent too (2.1.325): then it names the agent, and the turn has not ended.
@@ -321,6 +327,7 @@ def _ending(events: list[dict[str, Any]]) -> Ending:
         last_words=str(words) if words else None,
         stopped_ns=int(at * 1e9) if isinstance(at, (int, float)) else None,
         finished_agents=tuple(str(mark["agent"]) for mark in agents if mark.get("agent")),
+        late_since_ns=late_since_ns,
     )
 
 
@@ -401,7 +408,8 @@ def _recover(context: Context, session: SessionFile, patience: _Patience, stoppe
     for target in list(context.targets):
         if modified_ns(session.path) < 1e9 * since(config, target.identity, now_s):
             continue
-        shipped = _ship(context, session, target, Ending(now_ns=int(now_s * 1e9), stopped_session=stopped), patience)
+        ending = Ending(now_ns=int(now_s * 1e9), stopped_session=stopped, late_since_ns=_late_since_ns(context))
+        shipped = _ship(context, session, target, ending, patience)
         if shipped is None:
             continue
         turns += shipped.turns

@@ -64,6 +64,7 @@ class Ending(msgspec.Struct, frozen=True):
     finished_agents: tuple[str, ...] = ()
     is_asked: bool = False  # the user asked for an export: a turn followed by its closing rows has ended
     acknowledged: int = 0  # turns that end before this offset were exported, so they have ended
+    late_since_ns: int | None = None  # half a line in a file that was written to since then will be completed
 
     def is_idle(self, since_ns: int, patience_ns: int = IDLE_NS) -> bool:
         """Whether nothing was written for so long that the client must have ended."""

@@ -27,6 +27,7 @@ from turnspan.trace import ids
 from turnspan.trace.build import build_turn
 from turnspan.transcript.grouping import Grouper
 from turnspan.transcript.lines import Anomalies
+from turnspan.transcript.turns import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,7 +57,8 @@ class _Draft(msgspec.Struct):
     turns: int = 0
     copied: int = 0
     repeated: int = 0
-    warmups: int = 0  # of all pieces
+    warmups: int = 0  # of all pieces, in files of their own
+    inline: set[int] = set()  # where warm-ups begin in the session's own file
 
     @property
     def carry(self) -> Carry:
@@ -76,11 +78,12 @@ class _Draft(msgspec.Struct):
 
     def finish(self, descriptor: int, agents: Agents) -> Piece:
         """Return the piece; the next one begins where it ends."""
+        warmups, before = agents.warmups - self.warmups, self.main.offset
         if self.last is not None:
             self.main = position_behind(descriptor, self.last)
+        warmups += sum(before <= place < self.main.offset for place in self.inline)
         positions, launched = agents.links.snapshot()
         progress = Progress(self.main, self.is_own, positions, launched, self.left_out)
-        warmups = agents.warmups - self.warmups
         piece = Piece(self.traces, progress, self.turns, self.copied, self.repeated, warmups)
         self.last, self.is_changed, self.warmups = None, False, agents.warmups
         self.traces, self.spans, self.turns, self.copied, self.repeated = [], 0, 0, 0, 0
@@ -110,9 +113,11 @@ class Reading:
         self._prices = prices
         self._was_sent = was_sent  # whether a session that is no longer on disk was exported before
         self._is_cut = False  # the file ends in an incomplete line: the client may be writing it
+        self._is_late = False  # … and will: an event precedes the rest of the line
         self._has_unsealed = False
         self._is_answer_missing = False
         self._skipped: set[str] = set()
+        self._inline_skipped: set[str] = set()  # by warm-ups in the session's own file
         self._begin(progress)
 
     def _begin(self, progress: Progress) -> None:
@@ -132,12 +137,12 @@ class Reading:
     @property
     def warmups(self) -> int:
         """How many warm-up agents were skipped (2.0.x)."""
-        return self._agents.warmups
+        return self._agents.warmups + len(self._draft.inline)
 
     @property
     def skipped(self) -> set[str]:
         """The ids of responses and tool calls that are not exported from here: copied turns and warm-ups."""
-        return self._skipped | self._agents.skipped
+        return self._skipped | self._inline_skipped | self._agents.skipped
 
     def pieces(self, *, is_end_apart: bool = False) -> Iterator[Piece]:
         """Yield the traces that can be exported, in the order of the transcript, then those of finished agents.
@@ -171,6 +176,7 @@ class Reading:
         """Add what can be exported to the draft, one turn or agent at a time; yield True before and after the end."""
         self.size = os.fstat(descriptor).st_size
         self._is_cut = self.size > 0 and tail.read_at(descriptor, 1, self.size - 1) != b"\n"
+        self._is_late = self._is_cut and self._is_written_to(descriptor)
         if self.session.is_lost:
             self.is_at_end = self.is_behind_end = True
             yield from self._remaining(open_ns=None)
@@ -180,6 +186,7 @@ class Reading:
             self.is_rewritten = True
             self._begin(Progress())
         grouper = Grouper(self.session.session_id, position.carry, recall_from(descriptor))
+        self._draft.inline, self._inline_skipped = grouper.warmups.places, grouper.warmups.skipped
         for place, entry in entries_from(descriptor, position, self.anomalies):
             for sealed in grouper.feed(entry, place):
                 self._add(sealed)
@@ -209,29 +216,48 @@ class Reading:
             if self._ending.is_over or self._ending.is_idle(grouper.early_ns, patience_ns):
                 for sealed in grouper.flush():
                     self._add(sealed)
-        if not grouper.unsealed:
-            return None
-        last = grouper.seal() if self._has_ended(grouper) else None
+        last = grouper.seal() if grouper.unsealed and self._has_ended(grouper) else None
         if last is not None:
             self._add(last)
+        if not grouper.unsealed:
+            self._add_words(grouper)
             return None
         self._has_unsealed = True
         return min(map(started_ns, grouper.unsealed))
 
+    def _add_words(self, grouper: Grouper) -> None:
+        """Add words that joined the last turn, if the session is over: after a stop, their answer may still come."""
+        ending = self._ending
+        is_over = ending.is_over and not self._is_late
+        words = grouper.seal_words() if is_over or ending.is_idle(grouper.carry.high_water_ns) else None
+        if words is not None:
+            main = self._draft.main
+            at_start = Place(main.line - 1, main.offset, main.offset)
+            self._add(words if words.end.end else msgspec.structs.replace(words, end=at_start))
+
     def _has_ended(self, grouper: Grouper) -> bool:
         """Whether what is open can be exported."""
         ending, turns = self._ending, grouper.unsealed
-        if ending.is_over or grouper.end <= ending.acknowledged or (ending.is_asked and grouper.is_closed):
+        if grouper.end <= ending.acknowledged or (ending.is_asked and grouper.is_closed):
             return True
+        if ending.is_over:
+            self._is_answer_missing |= self._is_late
+            return not self._is_late
         if ending.is_stopped and not self._began_later(turns):
             words = ending.last_words
-            if grouper.is_answered and (words is None or words in turns[-1].last_words):
+            if grouper.is_answered and (not self._is_late if words is None else words in turns[-1].last_words):
                 return True
             # The stop may belong to an earlier turn, whose last message was exported already.
             self._is_answer_missing = words not in self._draft.carry.words
-        if grouper.is_answered and all(turn.session_id == ending.stopped_session for turn in turns):
+        is_late = self._is_late
+        if not is_late and grouper.is_answered and all(turn.session_id == ending.stopped_session for turn in turns):
             return True  # 1.0.128 `--continue`: the stop names the old file, the turn is in a new one
         return ending.now_ns is not None and self._is_idle(turns)
+
+    def _is_written_to(self, descriptor: int) -> bool:
+        """Whether the last line, which is incomplete, was written to so recently that its rest is expected."""
+        since_ns = self._ending.late_since_ns
+        return since_ns is not None and os.fstat(descriptor).st_mtime_ns >= since_ns
 
     def _is_idle(self, turns: list[Turn]) -> bool:
         """Whether nothing was written for so long that the client must have ended."""

@@ -413,12 +413,22 @@ def session_of(path: Path) -> SessionFile:
         for count in (END_BYTES, 16 * END_BYTES, 512 * END_BYTES):  # the last row can be a pasted image
             data = ends(path, count, from_end=True)
             for line in reversed(data.splitlines()):
-                session_id = row_as(line, _SessionId).session_id
+                session_id = row_as(line, _SessionId).session_id or _session_in_glued(line)
                 if is_safe_id(session_id):
                     return SessionFile(session_id, path)
             if len(data) < count:
                 break
     return SessionFile(path.stem, path)
+
+
+def _session_in_glued(line: bytes) -> str:
+    """Return the session that the last record of a line names, if several are glued together, or one to a torn one."""
+    from turnspan.transcript.lines import records  # noqa: PLC0415  only for such lines of renamed files
+
+    for start, end in reversed(records(line)):
+        if session_id := row_as(line[start:end], _SessionId).session_id:
+            return session_id
+    return ""
 
 
 class _IndexEntry(msgspec.Struct, rename="camel"):

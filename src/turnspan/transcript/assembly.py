@@ -68,13 +68,13 @@ from turnspan.transcript import entries as e
 from turnspan.transcript.classify import answers_queued, is_interruption, is_warmup, key_of, origin_of, response_key
 from turnspan.transcript.context import ContextState, SessionContext
 from turnspan.transcript.gaps import NO_GAP, Gap
-from turnspan.transcript.inline import prompts_of
+from turnspan.transcript.inline import Warmups, prompts_of
 from turnspan.transcript.memory import NO_TURN, Memory, OpenCall, OpenResponse, OpenTurns, Request, RowMemory
 from turnspan.transcript.responses import add_line, repeats
 from turnspan.transcript.resume import Carry, known_as
 from turnspan.transcript.sealing import Sealed, Wait, carry_after
 from turnspan.transcript.selection import Choice, choose, is_after_copy, is_models_own_command
-from turnspan.transcript.settling import settle
+from turnspan.transcript.settling import joined_at_end, settle
 from turnspan.transcript.starts import (
     UserRow,
     add_surroundings,
@@ -117,6 +117,7 @@ class Assembly:
         self._can_wait = False
         self._is_fork = False  # the file says that it begins with a copied message
         self.memory = Memory(past, RowMemory(past.owners), OpenTurns(), past.input_ns)
+        self.warmups = Warmups()
         self.end = Place(0, 0, 0)  # of the last row that was taken
 
     def take(self, row: Row, between: list[Row], *, can_wait: bool = False) -> Sealed | Wait | None:
@@ -195,12 +196,27 @@ class Assembly:
         memory.past = carry_after(
             past, turns, rows=rows, is_answered=is_answered, input_ns=memory.input_ns, context=context
         )
+        if context.taken or context.queued:
+            memory.past = msgspec.structs.replace(memory.past, last=(self.end.offset, self.end.end - self.end.offset))
         if launches := prompts_of([call for turn in turns for call in turn.pending_calls]):
             agents = self._inline.remembered(past)
             memory.past = msgspec.structs.replace(memory.past, agents=agents, prompts=launches)
         memory.open = OpenTurns()
         self._inline.forget()
         return Sealed(turns, self.end, memory.past)
+
+    def seal_words(self, between: list[Row]) -> Sealed | None:
+        """Seal the words that joined the last turn: the session is over, so they get no answer of their own.
+
+        The rows since that turn are read again if the session is resumed.
+        """
+        if self.memory.open.turns or not self.memory.past.recent:
+            return None
+        turn = joined_at_end(self.memory, self._context, between)
+        if turn is None:
+            return None
+        self._context.describe(turn)
+        return Sealed([turn], self.end, self.memory.past)
 
     def _finish(self, turn: Turn) -> None:
         self._inline.finish(turn)
@@ -432,6 +448,7 @@ class Assembly:
         entry, rows = row.entry, self.memory.rows
         if is_warmup(entry) or rows.owner.get(entry.parent_uuid or "") == NO_TURN:
             rows.own(entry.uuid or key_of(entry), NO_TURN)  # its answer may come in another turn
+            self.warmups.take(row)
         elif self.memory.has_begun:
             turn = self.memory.open.turn or self._part_of(self.memory.earlier_turn(entry), row)
             self._inline.take(row, turn, self.memory.past)

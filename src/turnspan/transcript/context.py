@@ -146,14 +146,14 @@ class SessionContext:
         return "\n".join(texts), time_ns
 
     def _queued_texts(self, at: Words) -> tuple[list[str], int | None]:
-        entry = self._entry(at)
+        entry = self.entry_at(at)
         texts = e.system_texts(entry) if entry is not None else []
         return ([], None) if entry is None or is_task_notice("\n".join(texts)) else (texts, e.time_ns(entry))
 
     def values(self) -> Iterator[tuple[str, str]]:
         """Yield titles, tags and the like: the type of the line, and its value."""
         for kind, at in self.state.lines.items():
-            entry = self._entry(at) if kind in _FIELDS else None
+            entry = self.entry_at(at) if kind in _FIELDS else None
             if entry is not None:
                 self._cached[at] = entry
                 yield kind, str(getattr(entry, _FIELDS[kind]) or "")
@@ -200,10 +200,11 @@ class SessionContext:
         self._cached[at] = row.entry
         return at
 
-    def _entry(self, at: Words) -> e.Entry | None:
-        return self._cached.get(at) or self._recall(*at)
+    def entry_at(self, at: Words) -> e.Entry | None:
+        """Return the entry at a place; None if there is none."""
+        return self._cached.get(at) or (self._recall(*at) if at[1] else None)
 
     def _unclaimed_leaf(self) -> str | None:
         at = self.state.lines.get(_UNCLAIMED)
-        entry = self._entry(at) if at is not None else None
+        entry = self.entry_at(at) if at is not None else None
         return known_as(entry.leaf_uuid) if entry is not None else None

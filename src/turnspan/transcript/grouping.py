@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from turnspan.transcript.entries import Entry
+    from turnspan.transcript.inline import Warmups
     from turnspan.transcript.resume import Carry
     from turnspan.transcript.sealing import Sealed
     from turnspan.transcript.turns import Place, Turn
@@ -98,6 +99,11 @@ class Grouper:
         return self._memory.past
 
     @property
+    def warmups(self) -> Warmups:
+        """The agents inside the file that the client started by itself."""
+        return self._assembly.warmups
+
+    @property
     def early_ns(self) -> int | None:
         """The time of the last row that waits for its prompt; 0 if none of them has a time, None if none waits."""
         return max([row.time_ns or 0 for row in self._early], default=None)
@@ -136,6 +142,10 @@ class Grouper:
     def seal(self) -> Sealed | None:
         """Seal what is open: an event says that it has ended."""
         return self._assembly.seal()
+
+    def seal_words(self) -> Sealed | None:
+        """Seal words that joined the last turn and got no answer of their own: the session is over."""
+        return self._assembly.seal_words(self._between)
 
     # ---- the order of rows
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.classify import key_of
-from turnspan.transcript.resume import Carry, words_digest
+from turnspan.transcript.classify import is_warmup, key_of, response_key
+from turnspan.transcript.resume import Carry, known_as, words_digest
 from turnspan.transcript.turns import AGENT_TOOLS, InlineAgent
 
 if TYPE_CHECKING:
@@ -26,6 +26,22 @@ _REMEMBERED_AGENTS: Final = 8
 
 class _Arguments(msgspec.Struct):
     prompt: str = ""
+
+
+class Warmups(msgspec.Struct):
+    """Agents inside the file that the client started by itself (2.0.25). They are in no turn, but they are counted."""
+
+    places: set[int] = set()  # of their first rows
+    skipped: set[str] = set()  # the ids of their responses and calls
+
+    def take(self, row: Row) -> None:
+        """Add a row of such an agent."""
+        message = row.entry.message
+        if is_warmup(row.entry):
+            self.places.add(row.place.offset)
+        elif row.entry.type == "assistant" and message is not None:
+            calls = {known_as(block.id) or "" for block in e.blocks(message) if block.type == "tool_use"}
+            self.skipped |= {response_key(row.entry), *calls}
 
 
 class InlineAgents:

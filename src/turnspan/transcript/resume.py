@@ -41,6 +41,7 @@ class Carry(msgspec.Struct, frozen=True, omit_defaults=True):
     context: dict[str, Words] = {}  # row type → the last line of that type
     queued: tuple[Words, ...] = ()  # typed while a turn ran, not yet taken from the queue
     taken: tuple[Words, ...] = ()  # taken from the queue, and not yet repeated by another line
+    last: Words = (0, 0)  # the last row of the turn that queued words may have joined
     agents: "dict[str, Carry]" = {}  # subagents inside the file (before 2.0.28) that may continue, by their first row
     prompts: tuple[tuple[str, str], ...] = ()  # digests of what pending calls ask such subagents to do, and the calls
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from turnspan.transcript.classify import answers_queued
+from turnspan.transcript.starts import add_surroundings
+from turnspan.transcript.turns import Place, Turn
 
 if TYPE_CHECKING:
     from turnspan.transcript.context import SessionContext
     from turnspan.transcript.gaps import Gap
-    from turnspan.transcript.memory import RowMemory
-    from turnspan.transcript.turns import Turn
+    from turnspan.transcript.memory import Memory, RowMemory
+    from turnspan.transcript.turns import Row
 
 
 def settle(turn: Turn, gap: Gap, context: SessionContext, rows: RowMemory) -> None:
@@ -38,6 +42,36 @@ def _settle_queue(turn: Turn, context: SessionContext, rows: RowMemory) -> None:
         turn.happenings.append(words)
         rows.own(words.key, turn.number)
     context.clear_taken()
+
+
+def joined_at_end(memory: Memory, context: SessionContext, between: list[Row]) -> Turn | None:
+    """Return a further part of the last turn with the words that joined it, if there are any (up to 2.1.12).
+
+    `between` are the rows since that turn. Nothing is kept of them but that the words are in a turn.
+    """
+    ref, last = memory.past.recent[-1], context.entry_at(memory.past.last)
+    if last is None or not answers_queued(last.version or ""):
+        return None
+    place = Place(0, *memory.past.last)
+    turn = Turn(
+        session_id=ref.session_id, key=ref.key, number=ref.number, part=ref.parts, origin="continued",
+        start=place, end=place,
+    )  # fmt: skip
+    add_surroundings(turn, last)
+    for row in between:
+        if row.entry.type == "queue-operation":
+            context.take(row)
+    turn.happenings = context.words_taken((), memory.rows.owner)
+    context.undo()
+    if not turn.happenings:
+        return None
+    turn.times = [words.time_ns for words in turn.happenings if words.time_ns is not None]
+    for words in turn.happenings:
+        memory.rows.own(words.key, turn.number)
+    memory.rows.commit()
+    recent = (*memory.past.recent[:-1], turn.ref)
+    memory.past = msgspec.structs.replace(memory.past, recent=recent, owners=memory.rows.roll_back())
+    return turn
 
 
 def _steering(turn: Turn) -> set[str]:
