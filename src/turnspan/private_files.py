@@ -25,8 +25,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from filelock import lock_descriptor, unlock_descriptor
-
 from turnspan.errors import StateError
 
 if TYPE_CHECKING:
@@ -267,6 +265,8 @@ def kernel_lock(path: Path, timeout_s: float) -> Iterator[Held]:
     try:
         yield held
     finally:
+        from filelock import unlock_descriptor  # noqa: PLC0415  as in `_try_lock`
+
         # Closing alone is not enough: a forked child has the same open file, and with it the lock.
         with suppress(OSError):
             unlock_descriptor(held.descriptor)
@@ -275,6 +275,8 @@ def kernel_lock(path: Path, timeout_s: float) -> Iterator[Held]:
 
 def _try_lock(path: Path) -> Held | None:
     """Lock a file, or return None if another process holds it."""
+    from filelock import lock_descriptor  # noqa: PLC0415  a tenth of `turnspan sessions`, which mostly locks nothing
+
     while True:
         descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
         try:

@@ -146,12 +146,14 @@ class _Builder:
         if self._agent is not None:
             name = self._launch.name if self._launch is not None else self._agent.type or "agent"
             self._add_agent(self._agent, turn, self._launch.span_id if self._launch is not None else None)
+            self._spans = _lasting(self._spans)
         else:
             name = f"Turn {turn.number}"
             root = root_of(self._trace_id)
             totals, cost = self._add_below(turn, root)
+            self._spans = _lasting(self._spans)
             if turn.part == 0:
-                self._spans.insert(0, self._turn_span(turn, root, name, totals, cost))
+                self._spans[:0] = _lasting([self._turn_span(turn, root, name, totals, cost)])
         return Trace(
             trace_id=self._trace_id,
             name=name,
@@ -159,7 +161,7 @@ class _Builder:
             client_version=turn.version,
             tags=tuple(filter(None, (turn.tag,))),
             facts={**session_facts(turn), **({"partial": True} if self._is_partial else {})},
-            spans=tuple([_lasting(span) for span in self._spans]),
+            spans=tuple(self._spans),
             blocks=tuple(self._blocks),
         )
 
@@ -189,7 +191,7 @@ class _Builder:
 
     def _activity(self) -> Facts:
         """Return the active time of the spans below a turn; it is inferred (see `activity`)."""
-        active_ms = round(active_ns(map(_lasting, self._spans)) / 1e6)
+        active_ms = round(active_ns(self._spans) / 1e6)
         return {"duration.active_ms": active_ms, "time.inferred": "active"} if active_ms else {}
 
     # ---- below a turn or an agent
@@ -238,6 +240,9 @@ class _Builder:
                 first_token = response.first_ns - int(response.first_block_ms * 1_000_000)
                 first_token = min(max(first_token, start), end)
         key = response.key + "#" + response.uuid if response.is_repeat else response.key
+        facts = generation_facts(response, finish)
+        if turn.part:
+            facts["part"] = turn.part
         return Span(
             span_id=self._unique(Kind.GENERATION, key),
             parent_id=parent,
@@ -253,7 +258,7 @@ class _Builder:
             first_token_ns=first_token,
             error="api_error" if response.error is not None else None,
             error_message=response.error or "",
-            facts={**generation_facts(response, finish), **({"part": turn.part} if turn.part else {})},
+            facts=facts,
         )
 
     def _add_tool(self, call: Call, generation: Span, *, is_partial: bool) -> Span:
@@ -262,6 +267,9 @@ class _Builder:
         result = call.result
         if result is not None and result.time_ns is not None:
             end = max(start, result.time_ns)
+        facts = tool_facts(call)
+        if is_partial:
+            facts["partial"] = True
         span = Span(
             span_id=self._unique(Kind.TOOL, call.id),
             parent_id=generation.span_id,
@@ -273,15 +281,16 @@ class _Builder:
             output=result.text if result is not None else None,
             error=failure_of(result) if result is not None else None,
             error_message=result.text[:500] if result is not None and result.is_error else "",
-            facts={**tool_facts(call), **({"partial": True} if is_partial else {})},
+            facts=facts,
         )
         self._spans.append(span)
         return span
 
     def _launched(self, call: Call) -> Sequence[Agent]:
         """Return the agents that a call launched, once: in a damaged file an agent can contain its own call."""
-        name = f"agents of {call.id}"
-        agents = self._agents.get(call.id, ()) if name not in self._built else ()
+        agents = self._agents.get(call.id)
+        if not agents or (name := f"agents of {call.id}") in self._built:
+            return ()
         self._built.add(name)
         return agents
 
@@ -345,9 +354,7 @@ class _Builder:
         return totals, cost
 
     def _add_happening(self, turn: Turn, happening: Happening, parent: bytes) -> None:
-        start = (
-            max(happening.time_ns or 0, _bounds(turn)[0]) if turn.part == 0 else happening.time_ns or _bounds(turn)[0]
-        )
+        start = max(happening.time_ns or 0, _start_of(turn)) if turn.part == 0 else happening.time_ns or _start_of(turn)
         facts: Facts = {"event": happening.kind, **happening.facts}
         if happening.kind == "late_result" and "tool_call_id" in happening.facts:
             parent = ids.span_id(self._trace_id, Kind.TOOL, str(happening.facts["tool_call_id"]))
@@ -375,28 +382,36 @@ class _Builder:
         return span_id
 
 
-def _lasting(span: Span) -> Span:
-    return msgspec.structs.replace(span, end_ns=span.start_ns + 1) if span.end_ns == span.start_ns else span
+def _lasting(spans: list[Span]) -> list[Span]:
+    """Return spans of which none has no length."""
+    return [
+        span if span.end_ns != span.start_ns else msgspec.structs.replace(span, end_ns=span.start_ns + 1)
+        for span in spans
+    ]
+
+
+def _start_of(turn: Turn) -> int:
+    """Return when a turn began: the prompt's time if it has one, else the first; never the clock."""
+    if turn.prompt is not None and turn.prompt.time_ns is not None:
+        return turn.prompt.time_ns
+    return min(turn.times, default=0)
 
 
 def _bounds(turn: Turn) -> tuple[int, int]:
-    """Return start and end of a turn: the prompt's time if it has one, else the first; never the clock."""
-    times = turn.times
-    start = turn.prompt.time_ns if turn.prompt is not None and turn.prompt.time_ns is not None else None
-    if start is None:
-        start = min(times, default=0)
-    return start, max([start, *times])
+    """Return start and end of a turn."""
+    start = _start_of(turn)
+    return start, max([start, *turn.times])
 
 
 def _request_times(turn: Turn, response: Response) -> tuple[int, int]:
     """Return start and end of a response: the recorded request, else the row that triggered it; its last block."""
-    first = response.first_ns if response.first_ns is not None else _bounds(turn)[0]
+    first = response.first_ns if response.first_ns is not None else _start_of(turn)
     end = response.last_ns if response.last_ns is not None else first
     if response.request_ns is not None:
         return response.request_ns, max(response.request_ns, end)
     start = response.trigger_ns if response.trigger_ns is not None else first
     if turn.part == 0:
-        start = max(start, _bounds(turn)[0])
+        start = max(start, _start_of(turn))
     if start > end:
         start = min(first, end)  # an impossible order
     return start, end

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.transcript.entries import exit_code_of
+from turnspan.transcript.entries import Usage, exit_code_of
 
 if TYPE_CHECKING:
     from turnspan.trace.model import Facts
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _REJECTED: Final = ("The user doesn't want to proceed", "Permission to use", "Claude requested permissions")
 _CUT_SHORT: Final = "[Request interrupted by user"
+_NO_USAGE: Final = Usage()
 _LONGEST_ARGUMENTS: Final = 1_000_000
 _ARGUMENT_FACTS: Final = {
     "Read": ("file_path", "file_path"), "Write": ("file_path", "file_path"), "Edit": ("file_path", "file_path"),
@@ -91,19 +92,15 @@ def failure_of(result: Result) -> str | None:
 
 def generation_facts(response: Response, finish: str) -> Facts:
     """Return the facts of a response."""
-    used = response.usage
-    facts: Facts = {
-        name: value
-        for name, value in (
-            ("response_id", response.key), ("request_id", response.request_id),
-            ("request_model", response.requested_model or response.model or None), ("effort", response.effort),
-            ("max_tokens", response.max_tokens), ("stop_reason", response.stop_reason),
-            ("service_tier", used.service_tier if used is not None else None),
-            ("speed", used.speed if used is not None else None), ("error_status", response.error_status),
-            ("thinking_ms", response.thinking_ms), ("finish_reason", finish),
-        )
-        if value is not None
+    used = response.usage or _NO_USAGE
+    known = {
+        "response_id": response.key, "request_id": response.request_id,
+        "request_model": response.requested_model or response.model or None, "effort": response.effort,
+        "max_tokens": response.max_tokens, "stop_reason": response.stop_reason, "service_tier": used.service_tier,
+        "speed": used.speed, "error_status": response.error_status, "thinking_ms": response.thinking_ms,
+        "finish_reason": finish,
     }  # fmt: skip
+    facts: Facts = {name: value for name, value in known.items() if value is not None}
     if response.request_ns is None:
         facts["time.inferred"] = "start"
     if response.is_aborted:

@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import Final
 
 VERSION: Final = b"turnspan-1"
+_ZEROS: Final = bytes(8)
 
 
 def trace_id(session_id: str, key: str) -> bytes:
@@ -35,4 +36,4 @@ def _counted(part: bytes) -> bytes:
 
 def _digest(before: bytes, key: str) -> bytes:
     digest: bytes = sha256(before + _counted(key.encode("utf-8", "replace"))).digest()
-    return digest if digest[:8] != bytes(8) else b"\x01" + digest[1:]  # an id of zeros is invalid in OpenTelemetry
+    return b"\x01" + digest[1:] if digest.startswith(_ZEROS) else digest  # OpenTelemetry forbids an id of zeros

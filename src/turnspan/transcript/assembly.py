@@ -128,10 +128,10 @@ class Assembly:
         entry = row.entry
         self._can_wait = can_wait and not self._is_agent
         if entry.is_sidechain and not self._is_agent:
-            gap = self._gap_of(between)
+            gap = self._gap_of(between) if between else NO_GAP
             self._take_sidechain(row)
         elif entry.type == "assistant":
-            gap = self._gap_of(between)
+            gap = self._gap_of(between) if between else NO_GAP
             if (sealed := self._take_response_line(row, gap)) is not None:
                 if sealed is Wait.FOR_LINES:
                     self.memory.rows.undo()
@@ -141,7 +141,7 @@ class Assembly:
             said = user_row(entry, has_begun=self.memory.has_begun)
             if said.is_prompt and (sealed := self._seal_or_wait()) is not None:
                 return sealed  # the gap is not read yet: it is read again with the row
-            gap = self._gap_of(between)
+            gap = self._gap_of(between) if between else NO_GAP
             self._take_user(row, said, gap)
         if gap.input_ns is not None and self.memory.input_ns is None:
             self.memory.input_ns = gap.input_ns
@@ -226,8 +226,6 @@ class Assembly:
     # ---- the rows between two conversation rows
 
     def _gap_of(self, between: list[Row]) -> Gap:
-        if not between:
-            return NO_GAP
         gap = Gap()
         for row in between:
             if self._context.take(row):
@@ -295,7 +293,9 @@ class Assembly:
             turn = self._take_result(row, block, outcome)
             self._add_row(turn, row)
         settle(turn, gap, self._context, self.memory.rows)
-        if is_interruption(said.text):
+        if not said.text:
+            pass  # the usual case
+        elif is_interruption(said.text):
             self._interrupt(turn, row, said)
         elif said.text.strip() and not said.text.lstrip().startswith("<system-reminder>"):
             turn.happenings.append(user_event("steering", row, said.texts))

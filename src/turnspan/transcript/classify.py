@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -74,7 +75,10 @@ def response_key(entry: Entry) -> str:
 
 def is_placeholder(entry: Entry) -> bool:
     """Whether the client wrote a row because no model answered ("No response requested."): it is ignored."""
-    return entry.type == "assistant" and is_synthetic(entry) and not entry.is_api_error_message
+    message = entry.message
+    if message is None or message.model != SYNTHETIC:
+        return False
+    return entry.type == "assistant" and not entry.is_api_error_message
 
 
 def is_synthetic(entry: Entry) -> bool:
@@ -123,12 +127,14 @@ def origin_of(entry: Entry, text: str) -> str:
     return "plan" if entry.plan_content is not None else "human"
 
 
+@lru_cache(maxsize=64)  # asked with every row
 def copies_anew(version: str) -> bool:
     """Whether this client copies rows with new uuids and times; response ids are kept, request ids are dropped."""
     numbers = version_of(version)
     return bool(numbers) and numbers < UUIDS_KEPT_FROM
 
 
+@lru_cache(maxsize=64)
 def answers_queued(version: str) -> bool:
     """Whether this client answers words typed while a turn ran in a turn of their own."""
     numbers = version_of(version)

@@ -118,7 +118,7 @@ class Grouper:
         if is_placeholder(entry):
             return _NONE_SEALED
         entry.uuid, entry.parent_uuid = known_as(entry.uuid), known_as(entry.parent_uuid)
-        return self._feed(Row(entry, place, e.time_ns(entry)))
+        return self._feed(Row(entry, place, e.time_ns(entry), is_conversation(entry, is_agent=self._is_agent)))
 
     def flush(self) -> list[Sealed]:
         """Take the rows that wait: for a prompt, or for further lines of a response, that did not come."""
@@ -170,7 +170,7 @@ class Grouper:
     def _ends_waiting(self, row: Row) -> bool:
         """Take a row that completes the open turn; else return whether no further lines of it are expected."""
         entry = row.entry
-        if self._is_known(entry) or not self._is_conversation(row) or entry.is_sidechain:
+        if self._is_known(entry) or not row.is_conversation or entry.is_sidechain:
             return False
         if self._assembly.take_ahead(row):
             return False
@@ -182,7 +182,7 @@ class Grouper:
     def _put_aside(self, row: Row) -> bool:
         """Keep a row that is read with a later one, and ignore a repeated answer; return False if it is to be taken."""
         entry = row.entry
-        if not self._is_conversation(row):
+        if not row.is_conversation:
             (self._early or self._between).append(row)
         elif entry.request_id is None and self._is_repeated_answer(entry):
             self._memory.rows.own(key_of(entry), NO_TURN)
@@ -196,8 +196,8 @@ class Grouper:
         """Return the rows that waited and the one that ends the waiting; if it is their prompt, before the answers."""
         if not self._is_late_prompt(row):
             return [*self._early, row]
-        answers = [early for early in self._early if self._is_conversation(early)]
-        rest = [early for early in self._early if not self._is_conversation(early)]
+        answers = [early for early in self._early if early.is_conversation]
+        rest = [early for early in self._early if not early.is_conversation]
         return [*rest, row, *answers]
 
     def _take(self, row: Row) -> Sealed | None:
@@ -214,7 +214,7 @@ class Grouper:
         for row in rows:
             if self._is_known(row.entry):
                 continue
-            if not self._is_conversation(row):
+            if not row.is_conversation:
                 self._between.append(row)
             elif (sealed := self._take(row)) is not None:
                 return self._feed_again(sealed)
@@ -229,9 +229,6 @@ class Grouper:
         for row in rows:
             found += self._feed(row)
         return found
-
-    def _is_conversation(self, row: Row) -> bool:
-        return is_conversation(row.entry, is_agent=self._is_agent)
 
     def _is_known(self, entry: Entry) -> bool:
         """Whether a row was taken before: by its uuid, or, without one, by its content."""

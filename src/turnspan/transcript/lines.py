@@ -63,6 +63,7 @@ class _TypeOnly(msgspec.Struct):
 _decode = msgspec.json.Decoder(Entry).decode
 _decode_type = msgspec.json.Decoder(_TypeOnly).decode
 _HEAD: Final = b'{"type":"'
+_HEAD_BYTES: Final = len(_HEAD)
 _SKIPPED_NAMES: Final = frozenset(name.encode() for name in SKIPPED)
 _WANTED: Final = KNOWN - SKIPPED
 _PROGRESS: Final = b'"type":"progress"'
@@ -70,7 +71,7 @@ _PROGRESS: Final = b'"type":"progress"'
 
 def parse(line: bytes, anomalies: Anomalies) -> tuple[Entry, ...]:
     """Return the entries of one complete line: mostly one, sometimes none or several."""
-    if line.startswith(_HEAD) and line[len(_HEAD) : line.find(b'"', len(_HEAD))] in _SKIPPED_NAMES:
+    if line.startswith(_HEAD) and line[_HEAD_BYTES : line.find(b'"', _HEAD_BYTES)] in _SKIPPED_NAMES:
         if b'}{"' not in line and b"\0" not in line:
             return ()  # unless another record is glued to it
     elif line.find(_PROGRESS, 0, 600) >= 0:

@@ -40,7 +40,7 @@ def add_line(response: Response, row: Row, message: e.Message, exported: Sequenc
                 response.parts.append(said)
             continue
         call_id = known_as(block.id) or f"{response.key}/{len(response.parts)}"
-        if call_id not in exported and all(call.id != call_id for call in response.calls):
+        if call_id not in exported and call_id not in [call.id for call in response.calls]:
             call = Call(call_id, block.name or "tool", e.raw_text(block.input) or "{}", row.time_ns)
             response.parts.append(call)
             response.calls.append(call)

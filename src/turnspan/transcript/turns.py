@@ -33,6 +33,7 @@ class Row(msgspec.Struct, frozen=True):
     entry: e.Entry
     place: Place
     time_ns: int | None
+    is_conversation: bool  # a message of the user, the model or a tool; see `classify`
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -167,8 +168,9 @@ class Turn(msgspec.Struct):
         if not self.responses:
             return False
         last = self.responses[-1]
-        if any(response.error is not None for response in self.responses):
-            return True  # the client gave up; 2.0.36 can write a truncated response after the error
+        for response in self.responses:
+            if response.error is not None:
+                return True  # the client gave up; 2.0.36 can write a truncated response after the error
         if last.calls or last.stop_reason in {"max_tokens", "pause_turn", "tool_use"}:
             return False
         if not any(isinstance(part, Said) and part.kind == "text" for part in last.parts):
