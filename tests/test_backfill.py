@@ -372,7 +372,7 @@ def witness(event, args):
         os.close(with_path)
 if os.environ.get("WITNESS"):
     record = os.environ["WITNESS"]
-    sys.addaudithook(lambda e, a: None if a and a[0] == record else witness(e, a))
+    sys.addaudithook(lambda e, a: None if e == "open" and a[0] == record else witness(e, a))
 """
 
 

@@ -547,7 +547,7 @@ def test_a_package_that_is_broken(place):
     (place.base / "other" / "turnspan").mkdir(parents=True)
     (place.base / "other" / "turnspan" / "__init__.py").write_text("raise ImportError('half of it is missing')\n")
     interpreter = place.base / "python3"  # another one, that has no turnspan of its own
-    interpreter.symlink_to(Path(sys.base_prefix) / "bin" / "python3")
+    interpreter.symlink_to(Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}")
     place.install(runtime=Runtime(interpreter, place.base / "other", None, "other"))
     [found] = [said for said in hooks(place) if said[0] == "bad"]
     assert "half of it is missing" in found[1]

@@ -183,7 +183,7 @@ def test_a_hook_with_separate_arguments_is_recognised():
         ('{"hooks": {"Stop": {}}}', "`hooks.Stop` in it is not a list"),
         ('{"hooks": {}, "hooks": {}}', "twice"),
         ('{"hooks": {"Stop": [], "Stop": []}}', "twice"),
-        ("[" * 100_000, "recursion"),
+        ("[" * 100_000, "nested too deeply"),
     ],
 )
 def test_malformed_text_is_refused_with_a_message(text, says):
@@ -206,7 +206,7 @@ def test_malformed_text_is_refused_with_a_message(text, says):
         (b'{"a": 1 2}', {}, "line 1, column 9"),
         (b"[]", {}, "it contains a list, not an object"),
         (b"\xff{}", {}, "it is not UTF-8"),
-        (b"[" * 100_000, {}, "recursion"),
+        (b"[" * 100_000, {}, "nested too deeply"),
     ],
 )
 def test_the_reader_gives_values_or_a_problem(tmp_path, content, values, problem):

@@ -50,7 +50,9 @@ def parse_settings(text: str) -> dict[str, object]:
         value = json.loads(text.removeprefix(_MARK), parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         raise ConfigError(f"line {error.lineno}, column {error.colno}: {error.msg}{_likely_cause(text)}") from error
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise ConfigError("it is nested too deeply") from error
+    except ValueError as error:
         raise ConfigError(str(error)) from error
     if not isinstance(value, dict):
         raise ConfigError(f"it contains {_kind(value)}, not an object")
