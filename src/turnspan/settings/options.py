@@ -92,6 +92,10 @@ SETTINGS: Final = (
         "index", bool, True, "keep an index of sessions in `~/.claude/turnspan/index.sqlite3`, for fast commands",
         ("TURNSPAN_INDEX",), narrowest=False,
     ),
+    Setting(
+        "view_images", bool, False, "show images of transcripts on the page of `turnspan view`; they are never "
+        "exported, and secrets in them are not masked", ("TURNSPAN_VIEW_IMAGES",), narrowest=False,
+    ),
     Setting("attribute_max_bytes", int, 60_000, "maximum size of one attribute; longer values are cut", least=256),
 )  # fmt: skip
 SETTING: Final = {setting.name: setting for setting in SETTINGS}

@@ -41,6 +41,7 @@ from turnspan.unsent import known_ending
 from turnspan.view.chat import chat_record
 from turnspan.view.content import sections
 from turnspan.view.export import html, markdown
+from turnspan.view.images import image_of, sizes_in
 from turnspan.view.preview import Preview
 from turnspan.view.spans import span_record, trace_record
 from turnspan.view.tree import Layout, foot_lines, head_of
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
     from turnspan.index.seek import Outline
     from turnspan.settings.config import Config, Destination
+    from turnspan.source.images import Image
     from turnspan.source.sessions import SessionFile
     from turnspan.view.preview import PreviewedTrace
     from turnspan.view.turns import Record
@@ -308,7 +310,8 @@ class OpenSession:
 
     def chat_record(self, at: int, trace_id: str) -> Record:
         """One of the traces as a conversation. Raises TranscriptError if the file has changed."""
-        return chat_record(self._trace(at, trace_id).own)
+        previewed = self._trace(at, trace_id)
+        return chat_record(previewed.own, has_images=previewed.are_images_shown)
 
     def span_record(self, at: int, trace_id: str, span_id: str, *, is_full: bool = False) -> Record:
         """One span with its content. Raises TranscriptError if there is none."""
@@ -320,7 +323,16 @@ class OpenSession:
             **span_record(span, previewed.trace),
             "sections": msgspec.to_builtins(sections(span, is_full=is_full)),
             "links": self._links(previewed.trace.trace_id),
+            "images": sizes_in(span) if previewed.are_images_shown else [],
         }
+
+    def image(self, at: int, trace_id: str, span_id: str, number: int) -> Image | None:
+        """One of the images of a span; None if there is none, or if it may not be shown."""
+        previewed = self._trace(at, trace_id)
+        span = next((one for one in previewed.own.spans if one.span_id.hex() == span_id), None)
+        if span is None or not previewed.are_images_shown:
+            return None
+        return image_of(self._session, span, number)
 
     def _links(self, trace_id: bytes) -> list[list[str]]:
         """Return the pages of a trace at the destinations that have pages."""

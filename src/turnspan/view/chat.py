@@ -14,6 +14,7 @@ from turnspan.terminal import plain
 from turnspan.trace.model import Kind
 from turnspan.trace.one_liner import gist_of
 from turnspan.view.content import conversation, sections
+from turnspan.view.images import sizes_in
 from turnspan.view.tree import badges_of, by_parent, figures_of, name_of
 
 if TYPE_CHECKING:
@@ -25,12 +26,14 @@ if TYPE_CHECKING:
     Below = Mapping[bytes | None, Sequence[Span]]
 
 
-def chat_record(trace: Trace) -> Record:
-    """Return the conversation of a trace."""
+def chat_record(trace: Trace, *, has_images: bool = False) -> Record:
+    """Return the conversation of a trace; `has_images`: with what is needed to show those of the prompt."""
     below = by_parent(trace)
+    tops = below.get(None, ())
     return {
         "trace": trace.trace_id.hex(),
-        "blocks": [block for top in below.get(None, ()) for block in _blocks(top, below)],
+        "blocks": [block for top in tops for block in _blocks(top, below)],
+        "images": {top.span_id.hex(): found for top in tops if has_images and (found := sizes_in(top))},
     }
 
 

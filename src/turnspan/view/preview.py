@@ -22,6 +22,7 @@ from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
 from turnspan.source.sessions import is_safe_id
 from turnspan.terminal import count
+from turnspan.view.images import images_allowed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from turnspan.settings.config import Config, Destination
     from turnspan.source.sessions import SessionFile
     from turnspan.trace.model import Trace
+    from turnspan.trace.redact import Redacted
 
 
 _OVER: Final = Ending(is_over=True)  # everything is shown, also what has not ended
@@ -42,6 +44,7 @@ class PreviewedTrace(msgspec.Struct, frozen=True):
     trace: Trace
     masked: dict[str, int]  # how often each rule masked something
     where: str = ""  # the destination and the capture mode, or why it is not exported
+    are_images_shown: bool = False  # on the page: the user allows it, and nothing forbids it here
     apart: Trace | None = None  # if a caller's span is its parent: the same as a trace of its own, linked to the caller
 
     @property
@@ -64,7 +67,9 @@ class Preview:
         self.place = place or Progress()  # where the piece of the last trace begins: another preview can begin there
         self._target = target = Target(destination, config)
         self._reading = Reading(session, self.place, ending, target.prices)
-        self._name = destination.name
+        self._config = config
+        self._destination = destination
+        self._images: dict[str, bool] = {}  # by working directory
         known, self._why_unknown = None, ""
         try:
             known = state.peek(config.home, session.session_id) if is_safe_id(session.session_id) else None
@@ -94,21 +99,33 @@ class Preview:
             self._copied += piece.copied
             self._repeated += piece.repeated
             self._warmups += piece.warmups
+            wanted = []
             for trace in piece.traces:
                 if number == most:
-                    return
+                    break
                 number += bool(trace.spans)
                 if (ids is None or trace.trace_id in ids) and (turn is None or trace.name == f"Turn {turn}"):
-                    masked, counts = self._policy.masked(trace)
-                    exported = called(masked, self._callers)
-                    is_apart = exported.trace_id != masked.trace_id
-                    apart = called(masked, self._links) if is_apart else None
-                    yield PreviewedTrace(exported, dict(counts), self._where(trace.cwd), apart)
+                    wanted.append(trace)
+            for trace, redacted in zip(wanted, self._policy.masked_all(wanted), strict=True):
+                yield self._previewed(redacted, trace.cwd)
+            if number == most:
+                return
             self.place = piece.progress
+
+    def _previewed(self, redacted: Redacted, cwd: str) -> PreviewedTrace:
+        masked, counts = redacted
+        exported = called(masked, self._callers)
+        apart = called(masked, self._links) if exported.trace_id != masked.trace_id else None
+        return PreviewedTrace(exported, dict(counts), self._where(cwd), self._shows_images(cwd), apart)
+
+    def _shows_images(self, cwd: str) -> bool:
+        if cwd not in self._images:
+            self._images[cwd] = not self._is_off and images_allowed(self._config, self._destination, cwd)
+        return self._images[cwd]
 
     def _where(self, cwd: str) -> str:
         why_off = "this session is disabled" if self._is_off else self._policy.why_off(cwd)
-        return f"nowhere: {why_off}" if why_off else f"to {self._name}, {self._policy.capture(cwd)}"
+        return f"nowhere: {why_off}" if why_off else f"to {self._destination.name}, {self._policy.capture(cwd)}"
 
     def notes(self) -> Iterator[str]:
         """Yield a sentence for each reason why the export is not what the transcript has."""

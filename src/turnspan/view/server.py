@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from itertools import chain
@@ -57,6 +58,7 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
+_IMAGES: Final = "; img-src 'self'"  # added to the policy if the user wants to see images
 _OURSELVES: Final = ("127.0.0.1", "localhost")
 _SILENCE_S: Final = 30.0  # timeout of an idle connection
 _TOGETHER_S: Final = 0.05  # a browser that gets ten thousand records one by one takes three times as long
@@ -220,6 +222,9 @@ class _Request(BaseHTTPRequestHandler):
         if route == "export":
             self._download(name)
             return
+        if route == "image":
+            self._image(name, query)
+            return
         try:
             records = _ROUTES[route](self.server, name, query) if route in _ROUTES else None
         except TurnspanError as error:
@@ -246,6 +251,19 @@ class _Request(BaseHTTPRequestHandler):
         for piece in chain((first,), pieces):
             self.wfile.write(piece.encode("utf-8", "replace"))
 
+    def _image(self, name: str, query: Query) -> None:
+        """Send an image of a span."""
+        at, number = _number(query, "at"), _number(query, "number")
+        image = None
+        with suppress(TurnspanError):
+            if at is not None and number is not None:
+                image = self.server.session(name).image(at, query.get("trace", ""), query.get("span", ""), number)
+        if image is None:
+            self._refuse(HTTPStatus.NOT_FOUND)
+            return
+        self._begin(HTTPStatus.OK, **{"Content-Type": image.mime, "Content-Security-Policy": "default-src 'none'"})
+        self.wfile.write(image.data)
+
     def _stream(self, records: Iterable[Record]) -> None:
         """Send each record as one line: the first at once, later ones together with those that soon follow."""
         self._begin(HTTPStatus.OK, **{"Content-Type": "application/x-ndjson; charset=utf-8"})
@@ -268,7 +286,10 @@ class _Request(BaseHTTPRequestHandler):
 
     def _begin(self, status: HTTPStatus, **headers: str) -> None:
         self.send_response(status)
-        for name, value in (_HEADERS | headers).items():
+        own = dict(_HEADERS)
+        if self.server.config.values["view_images"]:
+            own["Content-Security-Policy"] += _IMAGES
+        for name, value in (own | headers).items():
             self.send_header(name, value)
         self.end_headers()
 

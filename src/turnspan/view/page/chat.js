@@ -1,7 +1,7 @@
 // A turn as a conversation: the prompt, the answers, and between them tools and agents, folded.
 
 import { badges, fill, make, marked } from "./dom.js";
-import { sectionOf } from "./span.js";
+import { imagesOf, sectionOf } from "./span.js";
 
 const AT_ONCE = 4;
 let running = 0;
@@ -35,9 +35,9 @@ export function chatTurn(turn, { path, signal, row, earlier, open }) {
     return fill(
       `chat/${where}`,
       signal,
-      ({ blocks }) => {
+      ({ blocks, images }) => {
         const opened = new Set([...body.querySelectorAll("details[open][data-span]")].map((one) => one.dataset.span));
-        const context = { where, signal, open, opened };
+        const context = { where, signal, open, opened, images };
         body.replaceChildren(...blocks.map((block) => blockOf(block, context)));
       },
       body,
@@ -53,12 +53,17 @@ function blockOf(block, context) {
     await fill(
       `span/${context.where}&span=${block.id}&full=1`,
       context.signal,
-      (span) => said.replaceChildren(...sections(block, span.sections)),
+      (span) =>
+        said.replaceChildren(
+          ...sections(block, span.sections),
+          ...imagesOf(span.images, `${context.where}&span=${block.id}`),
+        ),
       said,
     );
   };
   const said = make("div", { className: `${block.is}${block.error ? " failed" : ""}`, data: { span: block.id } });
   said.append(...sections(block, block.sections, all));
+  said.append(...imagesOf(context.images[block.id] ?? [], `${context.where}&span=${block.id}`));
   return said;
 }
 
@@ -123,7 +128,11 @@ function callOf(block, context) {
       fill(
         `span/${context.where}&span=${block.id}${full}`,
         context.signal,
-        (span) => said.replaceChildren(...span.sections.map((one) => sectionOf(one, () => load("&full=1")))),
+        (span) =>
+          said.replaceChildren(
+            ...span.sections.map((one) => sectionOf(one, () => load("&full=1"))),
+            ...imagesOf(span.images, `${context.where}&span=${block.id}`),
+          ),
         said,
       );
     load("");

@@ -79,6 +79,7 @@ function showRecord(span, place, { path, at, trace, id, signal, waterfall }) {
     );
   };
   said.append(...span.sections.map((one) => sectionOf(one, all)));
+  const pictures = imagesOf(span.images, `${path}?at=${at}&trace=${trace}&span=${id}`);
   place.replaceChildren(
     make(
       "h2",
@@ -91,6 +92,7 @@ function showRecord(span, place, { path, at, trace, id, signal, waterfall }) {
     ),
     quickly(span),
     said,
+    ...pictures,
     make("h3", {}, "Figures"),
     make(
       "table",
@@ -193,6 +195,19 @@ export function sectionOf(section, all) {
     );
   }
   return make(section.is_folded ? "details" : "section", { className: `content is-${section.kind}` }, name, body);
+}
+
+// Images, where the user allows them; the server has checked what they are.
+export function imagesOf(images, where) {
+  return images.flatMap(([mime, size], number) => {
+    if (!mime.startsWith("image")) return [];
+    const href = `image/${where}&number=${number}`;
+    const alt = `${mime}, ${size.toLocaleString("en")} bytes`;
+    const image = make("img", { src: href, alt, loading: "lazy" });
+    const link = make("a", { href, className: "picture", target: "_blank", rel: "noreferrer noopener", title: alt }, image);
+    image.addEventListener("error", () => link.replaceWith(make("p", { className: "note" }, `cannot be shown: ${alt}`)));
+    return [link];
+  });
 }
 
 // ---- the width of the panel
