@@ -1,5 +1,6 @@
 """Sessions whose own transcript was deleted: what their subagents did is exported all the same, once."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -76,3 +77,13 @@ def test_warmups_of_a_lost_session_are_counted(projects):
     pieces = list(reading.pieces())
     assert sum(piece.warmups for piece in pieces) == reading.warmups == 1
     assert reading.skipped
+
+
+def test_a_lost_session_that_was_sent_says_so(claude_home, command):
+    """It has no turn to count: that its spans have arrived is what `sessions` shows."""
+    shutil.copytree(FIXTURES / "agents-lost" / "projects", claude_home / "projects")
+    assert command("sessions")[1].count(" no ") == 2
+    assert command("backfill")[0] == 0
+    code, out, _ = command("sessions", "--json")
+    assert code == 0
+    assert [json.loads(line)["sent"] for line in out.splitlines()] == ["all", "all"]

@@ -138,8 +138,6 @@ def check_path(data: bytes, cuts: Callable[[bytes], Iterable[list[int]]] | None 
         whole = {session.session_id: _read(session) for session in found}
         total = 0
         once = (Kind.TURN,) if _share_ids(files) else tuple(Kind)
-        if _repeats_words(files):
-            once = tuple(kind for kind in once if kind is not Kind.EVENT)
         for name, traces in whole.items():
             check_shape(traces, once, name)
             check_sent(traces, None if cuts is not None else zlib.crc32(data))
@@ -157,15 +155,6 @@ def check_path(data: bytes, cuts: Callable[[bytes], Iterable[list[int]]] | None 
 
 def _read(session: sessions.SessionFile) -> list[Trace]:
     return [t for piece in Reading(session, Progress(), Ending(is_over=True)).pieces() for t in piece.traces]
-
-
-def _repeats_words(files: dict[str, bytes]) -> bool:
-    """Whether a row of the queue occurs twice: it has no id of its own, so the same words are the same event twice."""
-    for content in files.values():
-        rows = [line for line in content.split(b"\n") if b"queue-operation" in line and b"enqueue" in line]
-        if len(rows) != len(set(rows)):
-            return True
-    return False
 
 
 def _share_ids(files: dict[str, bytes]) -> bool:

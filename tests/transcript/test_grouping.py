@@ -514,6 +514,22 @@ def test_an_agent_is_named_by_agent_calls_alone():
     assert [call.result.agent_id for response in turn.responses for call in response.calls] == [None, "a2", "a3"]
 
 
+@pytest.mark.parametrize("version", ["2.0.76", "2.1.50"])
+def test_a_repeated_row_of_the_queue_is_one_event(version):
+    """A queue operation has no id of its own: with the same time and the same words it is the same one."""
+    writer = Writer(version=version)
+    writer.prompt("Wind the bobbins.")
+    call = writer.call("Bash", {"command": "wind"})
+    for operation, words in (("enqueue", {"content": "Only the blue ones."}), ("remove", {})):
+        for _ in range(2):
+            writer.bare("queue-operation", operation=operation, timestamp=writer.stamp(), **words)
+    writer.result(call, "wound")
+    writer.say("Done.")
+    writer.turn("And the red ones?", "Done, too.")
+    said = [happening.text for turn in grouped(writer) for happening in turn.happenings]
+    assert said == ["Only the blue ones."]
+
+
 @pytest.mark.parametrize("is_split", [False, True])
 def test_an_agent_that_the_client_starts_by_itself_is_in_no_turn(is_split):
     """2.0.25 writes its warm-ups into the session's file, between turns and across them: they are in no turn."""

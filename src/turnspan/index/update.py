@@ -314,8 +314,8 @@ class Updater:
             checkpoint, problem = checkpoint_of(self._config, session_id)
             values = (session_id, *stamp, restriction_of(checkpoint), problem)
             execute("INSERT INTO checkpoint VALUES (?, ?, ?, ?, ?)", values)
-            sent = [(row[0], identity, cursor.sent_turns) for identity, cursor in checkpoint.destinations.items()]
-            many("INSERT INTO sent VALUES (?, ?, ?)", sent)
+            cursors = [each for each in checkpoint.destinations.items() if each[1].sent_turns or each[1].sent_spans]
+            many("INSERT INTO sent VALUES (?, ?, ?)", [(row[0], name, cursor.sent_turns) for name, cursor in cursors])
 
     def _store_flat(self, changes: Changes) -> None:
         if changes.flat:

@@ -74,7 +74,7 @@ from turnspan.transcript.responses import add_line, repeats
 from turnspan.transcript.resume import Carry, known_as
 from turnspan.transcript.sealing import Sealed, Wait, carry_after
 from turnspan.transcript.selection import Choice, choose, is_after_copy, is_models_own_command
-from turnspan.transcript.settling import joined_at_end, settle
+from turnspan.transcript.settling import add_words, joined_at_end, settle
 from turnspan.transcript.starts import (
     UserRow,
     add_surroundings,
@@ -440,7 +440,7 @@ class Assembly:
         if self._context.state.taken and self.memory.past.recent and answers_queued(row.entry.version or ""):
             joined = self._context.words_taken({prompt}, self.memory.rows.owner)
             if joined:
-                self._part_of(self.memory.past.recent[-1], row).happenings += joined
+                add_words(self._part_of(self.memory.past.recent[-1], row), joined, self.memory.rows)
 
     # ---- subagents inside the file
 

@@ -129,16 +129,19 @@ class SessionContext:
         return state
 
     def words_taken(self, said: Container[str], known: Container[str]) -> list[Happening]:
-        """Return words taken from the queue as events, except those `said` in other rows, or whose key is `known`."""
-        found = []
+        """Return words taken from the queue as events, except those `said` in other rows, or whose key is `known`.
+
+        A queue operation has no id. If one is repeated, with the same time and words, it is the same event.
+        """
+        found: dict[str, Happening] = {}
         for at in self.state.taken:
             texts, time_ns = self._queued_texts(at)
             text = "\n".join(texts)
             key = f"queue:{time_ns}:{words_digest(text)}"
             words = Happening("steering", key, time_ns, text, blocks=several(texts))
             if text and text not in said and words.key not in known:
-                found.append(words)
-        return found
+                found.setdefault(words.key, words)
+        return list(found.values())
 
     def queued_words(self, at: Words) -> tuple[str, int | None]:
         """Return the text of a queue operation's line and its time; empty for notifications, which no user typed."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from turnspan.transcript.context import SessionContext
     from turnspan.transcript.gaps import Gap
     from turnspan.transcript.memory import Memory, RowMemory
-    from turnspan.transcript.turns import Row
+    from turnspan.transcript.turns import Happening, Row
 
 
 def settle(turn: Turn, gap: Gap, context: SessionContext, rows: RowMemory) -> None:
@@ -38,10 +38,15 @@ def settle(turn: Turn, gap: Gap, context: SessionContext, rows: RowMemory) -> No
 
 def _settle_queue(turn: Turn, context: SessionContext, rows: RowMemory) -> None:
     """Add words taken from the queue to a turn, unless another row repeats them."""
-    for words in context.words_taken(_steering(turn), rows.owner):
-        turn.happenings.append(words)
-        rows.own(words.key, turn.number)
+    add_words(turn, context.words_taken(_steering(turn), rows.owner), rows)
     context.clear_taken()
+
+
+def add_words(turn: Turn, words: list[Happening], rows: RowMemory) -> None:
+    """Add words taken from the queue to a turn, and remember that they are in one."""
+    turn.happenings += words
+    for happening in words:
+        rows.own(happening.key, turn.number)
 
 
 def joined_at_end(memory: Memory, context: SessionContext, between: list[Row]) -> Turn | None:
@@ -61,13 +66,11 @@ def joined_at_end(memory: Memory, context: SessionContext, between: list[Row]) -
     for row in between:
         if row.entry.type == "queue-operation":
             context.take(row)
-    turn.happenings = context.words_taken((), memory.rows.owner)
+    add_words(turn, context.words_taken((), memory.rows.owner), memory.rows)
     context.undo()
     if not turn.happenings:
         return None
     turn.times = [words.time_ns for words in turn.happenings if words.time_ns is not None]
-    for words in turn.happenings:
-        memory.rows.own(words.key, turn.number)
     memory.rows.commit()
     recent = (*memory.past.recent[:-1], turn.ref)
     memory.past = msgspec.structs.replace(memory.past, recent=recent, owners=memory.rows.roll_back())

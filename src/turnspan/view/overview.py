@@ -47,7 +47,7 @@ def overview(
             unread[row.session_id] = row.why_unknown
         sent = sent_of(row, identities, is_enabled=config.is_enabled)
         if sent == "all" and _is_something_unsent(SessionFile(row.session_id, row.path), config):
-            sent = f"{max(0, row.tally.turns - 1)}/{row.tally.turns}"
+            sent = f"{row.tally.turns - 1}/{row.tally.turns}" if row.tally.turns else "no"
         yield _summary(row), sent
 
 
@@ -79,6 +79,8 @@ def sent_of(row: SessionRow, identities: Sequence[str], *, is_enabled: bool) -> 
 def _least(sent: Mapping[str, int], identities: Sequence[str], turns: int) -> str:
     """Return how much of a session the destination has that has the least of it: all, 3/5 or no."""
     least = min((sent.get(each, 0) for each in identities), default=0)
-    if not least:
-        return "no"
-    return "all" if least >= turns else f"{least}/{turns}"
+    if least:
+        return "all" if least >= turns else f"{least}/{turns}"
+    # A session of which only subagents are left has no turn: then it is enough that spans of it have arrived.
+    is_lost = not turns and bool(identities) and all(each in sent for each in identities)
+    return "all" if is_lost else "no"
