@@ -78,10 +78,10 @@ def main():
     if any(argument.startswith("-") for argument in sys.argv[1:]):
         sys.exit(__doc__)
     found = list(lines())
-    whole = hashlib.sha256("\n".join(found).encode()).hexdigest()
+    total = hashlib.sha256("\n".join(found).encode()).hexdigest()
     if len(sys.argv) > 1:
         Path(sys.argv[1]).write_text("\n".join([*found, ""]))
-    print(f"{len(found)} sessions: {whole}")  # noqa: T201  the result
+    print(f"{len(found)} sessions: {total}")  # noqa: T201  the result
 
 
 if __name__ == "__main__":

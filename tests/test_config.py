@@ -610,9 +610,9 @@ def test_config_shows_values_and_sources_and_no_secret(place, turnspan, monkeypa
         assert "hunter" not in text
     record = json.loads(as_json)
     assert record["settings"]["user_id"] == {"value": "ada", "source": str(place.file)}
-    told = turnspan("config", "--help")[1]
+    printed = turnspan("config", "--help")[1]
     for name in (*record, *record["project"], *record["destinations"][0]):
-        assert re.search(rf"\b{name}\b", told), name
+        assert re.search(rf"\b{name}\b", printed), name
 
 
 def test_config_names_problems_and_exits_with_1(place, turnspan):

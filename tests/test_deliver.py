@@ -52,7 +52,7 @@ def test_what_is_acknowledged_is_settled_and_heard_of():
     assert (delivery.refused, delivery.cut, delivery.refused_spans) == ([], 0, 0)
 
 
-def test_nothing_to_send_asks_nobody():
+def test_nothing_to_send_contacts_no_destination():
     """Traces without spans are no request."""
     backend = Recording()
     empty = msgspec.structs.replace(TRACE, spans=())

@@ -184,8 +184,8 @@ def test_event_is_complete_when_its_last_brace_is_there(office, way):
         assert office.payload() == EVENT  # while stdin is still open
 
 
-def test_nobody_waits_after_the_last_brace():
-    """However long silence may last, a whole event is not followed by any: it is taken at once."""
+def test_an_event_ends_with_its_last_brace():
+    """The hook does not wait for silence after a complete event."""
     code = "from turnspan import hook; import sys; sys.stdout.buffer.write(hook.read_payload(silence_s=1000.0))"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         process.stdin.write(EVENT)
@@ -196,7 +196,7 @@ def test_nobody_waits_after_the_last_brace():
 
 @both
 def test_silent_client_is_not_waited_for_long(office, way):
-    """Nothing on stdin, and nobody closes it: the hook gives up by itself."""
+    """Nothing on stdin, which stays open: the hook gives up by itself."""
     with subprocess.Popen(
         office.command(way), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=office.env
     ) as process:
@@ -208,7 +208,7 @@ def test_silent_client_is_not_waited_for_long(office, way):
 
 @both
 def test_event_that_comes_in_pieces_is_put_together(office, way):
-    """A slow client's event is whole when it ends, not when it pauses."""
+    """A slow client's event is complete when it ends, not when it pauses."""
     with subprocess.Popen(office.command(way), stdin=subprocess.PIPE, env=office.env) as process:
         for start in range(0, len(EVENT), 20):
             process.stdin.write(EVENT[start : start + 20])
@@ -324,7 +324,7 @@ def test_locale_makes_no_difference(office, way, locale):
 @pytest.mark.parametrize("gone", ["turnspan/worker.py", "turnspan/hook.py", "turnspan"])
 @both
 def test_package_that_is_gone_does_not_hurt(office, way, gone):
-    """Uninstalled, wholly or by half, while a session runs: Claude Code goes on."""
+    """Uninstalled completely or in part while a session runs: Claude Code continues."""
     (office.root / gone).rename(office.base / "gone")
     office.call(way)
 
@@ -359,7 +359,7 @@ def test_the_launcher_calls_a_program(office):
 
 @every
 def test_worker_outlives_the_client(office, way):
-    """`claude -p` ends, the terminal closes, the whole process group is killed: the worker finishes."""
+    """`claude -p` ends, the terminal closes, its process group is killed: the worker finishes."""
     go = office.base / "go"
     with subprocess.Popen(
         office.command(way), stdin=subprocess.PIPE, env={**office.env, "GO": str(go)}, start_new_session=True
@@ -367,7 +367,7 @@ def test_worker_outlives_the_client(office, way):
         process.communicate(EVENT)
         wait_for(lambda: list(office.out.glob("*.began")))
         with pytest.raises(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # nobody is left in it
+            os.killpg(process.pid, signal.SIGKILL)  # no process is left in it
     go.touch()
     assert office.payload() == EVENT
 
@@ -495,13 +495,13 @@ json_values = st.recursive(
 
 @settings(max_examples=60)
 @given(st.dictionaries(st.text(), json_values, max_size=4), st.booleans())
-def test_object_is_whole_when_it_is_whole_and_not_before(value, ascii_only):
-    """Braces, quotes and backslashes in strings deceive nobody: only the last byte completes an object."""
+def test_an_object_is_complete_with_its_last_byte(value, ascii_only):
+    """Braces, quotes and backslashes in strings do not matter: only the last byte completes an object."""
     text = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
-    assert hook.is_whole(bytearray(text))
-    assert hook.is_whole(bytearray(text + b"\n"))
+    assert hook.is_complete(bytearray(text))
+    assert hook.is_complete(bytearray(text + b"\n"))
     for end in range(0, len(text), 1 + len(text) // 100):
-        assert not hook.is_whole(bytearray(text[:end]))
+        assert not hook.is_complete(bytearray(text[:end]))
 
 
 def test_hook_loads_next_to_nothing():

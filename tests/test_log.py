@@ -120,7 +120,15 @@ def test_only_one_process_rotates_the_log(home):
     size = path.stat().st_size
     code = f"import pathlib; from turnspan.log import log_line; log_line(pathlib.Path({str(home)!r}), 'INFO', 'a')"
     renames = "rename,renameat,renameat2"
-    slowly = ["strace", "-o", os.devnull, "-e", f"trace={renames}", "-e", f"inject={renames}:delay_enter=600000:when=1"]
+    slowly = [
+        "strace",
+        "-o",
+        os.devnull,
+        "-e",
+        f"trace={renames}",
+        "-e",
+        f"inject={renames}:delay_enter=1500000:when=1",
+    ]
     with subprocess.Popen([*slowly, sys.executable, "-c", code]):
         end = time.monotonic() + 20
         while path.stat().st_size == size:

@@ -523,7 +523,7 @@ def test_an_agent_that_a_message_sent_on_belongs_to_the_message(project):
     writer.prompt("Again.")
     call = writer.call("SendMessage", {"to": "a1", "message": "Go further."})
     writer.result(call, '{"success":true}', outcome={"success": True, "message": "resumed", "resumedAgentId": "a1"})
-    writer.say("It goes on.")
+    writer.say("It continues.")
     path = writer.save(project)
     save_agent(agent, project, "a1", {"agentType": "Explore"})
     first, progress = read(path, is_stopped=True, finished_agents=("a1",))
@@ -625,8 +625,8 @@ def test_a_warm_up_without_its_prompt_is_recognised_by_its_time(project, is_befo
     agent.say("Ready.", after=0)
     save_agent(agent, project, "a1", flat=True)
     reading, pieces = walk(writer.save(project), is_over=True)
-    told = outline([t for piece in pieces for t in piece.traces])
-    assert (reading.warmups, told[2:]) == (
+    found = outline([t for piece in pieces for t in piece.traces])
+    assert (reading.warmups, found[2:]) == (
         (1, ["    Task"]) if is_before else (0, ["    Task", "agent", "  said Ready."])
     )
 

@@ -473,7 +473,7 @@ def test_a_resume_that_repeats_itself_is_told_once(project):
 # ---- files that are no transcripts
 
 
-def test_a_fifo_in_the_project_keeps_nobody_waiting(project):
+def test_a_fifo_in_the_project_does_not_block(project):
     """A pipe that bears the name of a session, an agent or a meta file is passed over at once."""
     main = Writer(version="2.1.172")
     main.turn("One.", "First.")

@@ -288,7 +288,7 @@ endpoint = "http://127.0.0.1:2"
 """
 
 
-def test_one_destination_that_is_down_holds_back_nobody(place):
+def test_one_destination_that_is_down_does_not_delay_the_others(place):
     """Each has its own place, its own hold and its own errors."""
     place.configure(TWO)
     writer = writer_of(2)
@@ -481,7 +481,7 @@ def test_a_session_of_which_nothing_is_left_is_marked_as_seen(place):
     assert place.cursor(writer).seen_bytes == (place.project / f"{writer.session}.jsonl").stat().st_size
 
 
-def test_a_session_that_nobody_wrote_to_is_not_read_again(place):
+def test_a_session_that_was_not_written_to_is_not_read_again(place):
     """An event that finds the sizes unchanged reads nothing; at the session's end, or after a time, the files are read."""
     writer, backend = writer_of(2), Recording()
     place.ship(writer, backend)

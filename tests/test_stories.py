@@ -32,22 +32,22 @@ def words(content):
         return content
     if isinstance(content, Json):
         return json.loads(content.text)
-    told = []
+    rendered = []
     for message in content:
         for part in message.parts:
             fields = msgspec.to_builtins(part)
             fields.pop("type")
             what = part.text if isinstance(part, Text) else fields
             name = "media" if isinstance(part, Media) else type(part).__name__.lower()
-            told.append({f"{message.role} {name}": what})
+            rendered.append({f"{message.role} {name}": what})
         if message.finish_reason:
-            told.append({"finish": message.finish_reason})
-    return told
+            rendered.append({"finish": message.finish_reason})
+    return rendered
 
 
 def render_span(span):
     """Return the fields of a span, without empty ones."""
-    told = {
+    rendered = {
         "span": span.span_id.hex(),
         "parent": span.parent_id.hex() if span.parent_id is not None else None,
         "kind": str(span.kind),
@@ -67,7 +67,7 @@ def render_span(span):
         "input": words(span.input),
         "output": words(span.output),
     }
-    return {key: value for key, value in told.items() if value is not None}
+    return {key: value for key, value in rendered.items() if value is not None}
 
 
 def used(usage):
@@ -79,14 +79,14 @@ def used(usage):
 
 def render(projects):
     """Return the traces of every session of a story, as its golden file has them."""
-    told = {}
+    rendered = {}
     for session in all_sessions(projects):
         reading = Reading(session, Progress(), Ending(is_over=True))
         traces = [trace for piece in reading.pieces() for trace in piece.traces]
         anomalies = msgspec.structs.asdict(reading.anomalies)
         del anomalies["places"]
         anomalies["unknown"] = {" ".join(key): count for key, count in reading.anomalies.unknown.items()}
-        told[f"{session.project}/{session.session_id}"] = {
+        rendered[f"{session.project}/{session.session_id}"] = {
             "noticed": {key: value for key, value in anomalies.items() if value},
             "warmups": reading.warmups,
             "traces": [
@@ -102,17 +102,17 @@ def render(projects):
                 for trace in traces
             ],
         }
-    return json.loads(json.dumps(told))
+    return json.loads(json.dumps(rendered))
 
 
 @pytest.mark.parametrize("story", STORIES)
 def test_a_story_gives_its_traces(story, request):
     """Each story gives exactly the traces in its golden file, which were reviewed."""
     golden = FIXTURES / story / "golden.json"
-    told = render(FIXTURES / story / "projects")
+    rendered = render(FIXTURES / story / "projects")
     if request.config.getoption("--update-golden"):
-        golden.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
-    assert told == json.loads(golden.read_text())
+        golden.write_text(json.dumps(rendered, indent=1, ensure_ascii=False) + "\n")
+    assert rendered == json.loads(golden.read_text())
 
 
 @pytest.mark.parametrize("story", STORIES)

@@ -43,17 +43,17 @@ def test_an_empty_file_has_no_lines(tmp_path):
 @given(st.lists(st.binary(max_size=30).filter(lambda line: b"\n" not in line), max_size=12), st.data())
 def test_any_cuts_give_the_lines_of_one_pass(tmp_path_factory, lines, data):
     """However a file grows, and wherever reading continues, the lines and their offsets are those of one pass."""
-    whole = b"".join(line + b"\n" for line in lines)
+    complete = b"".join(line + b"\n" for line in lines)
     path = tmp_path_factory.mktemp("cuts") / "a.jsonl"
-    path.write_bytes(whole)
+    path.write_bytes(complete)
     wanted = lines_of(path)
     found = []
-    for cut in [*sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=5))), len(whole)]:
-        path.write_bytes(whole[:cut])
+    for cut in [*sorted(data.draw(st.lists(st.integers(0, len(complete)), max_size=5))), len(complete)]:
+        path.write_bytes(complete[:cut])
         place = (found[-1].end, found[-1].number + 1) if found else (0, 0)
         found += lines_of(path, *place)
     assert found == wanted
-    assert b"".join(line.data + b"\n" for line in found) == whole
+    assert b"".join(line.data + b"\n" for line in found) == complete
 
 
 def test_lines_that_cross_chunks_are_complete(tmp_path):

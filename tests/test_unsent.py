@@ -315,7 +315,7 @@ def test_an_outage_that_outlasts_a_session(claude_home, command, monkeypatch):
 
 
 def test_a_killed_client_is_backfilled_at_once(claude_home, command):
-    """Its process is gone, so its last turn has ended, however recent it is."""
+    """Its process has ended, so its last turn has ended, however recent it is."""
     writer, directory = recent(claude_home)
     writer.turn("One.", "First.")
     writer.prompt("Two.")

@@ -411,7 +411,7 @@ def test_what_a_killed_worker_was_asked_is_found_by_the_next(office):
 
 
 def test_a_backend_that_says_later_is_waited_for_a_little(office):
-    """Nobody waits for the worker, so it waits: the turn arrives with the same event."""
+    """No one waits for the worker, so it can wait: the turn arrives with the same event."""
     writer = office.writer()
     writer.turn("Hello.", "Good day.")
     office.backend.answers = [LATER, LATER, LATER, ACKNOWLEDGED]

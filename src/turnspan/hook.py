@@ -92,7 +92,7 @@ def read_payload(silence_s: float) -> bytes:
     return bytes(payload)
 
 
-def is_whole(payload: bytearray) -> bool:
+def is_complete(payload: bytearray) -> bool:
     """Return whether every string and every brace of this JSON object has been closed."""
     if not payload[-9:].rstrip().endswith(b"}"):  # a cheap test first
         return False
@@ -110,7 +110,7 @@ if sys.platform != "win32":
         deadline = time.monotonic() + READ_S
         while len(payload) < PAYLOAD_LIMIT and time.monotonic() < deadline:
             is_silent = not select.select([0], [], [], 0)[0]
-            if is_silent and (is_whole(payload) or not select.select([0], [], [], silence_s)[0]):
+            if is_silent and (is_complete(payload) or not select.select([0], [], [], silence_s)[0]):
                 return
             chunk = os.read(0, PAYLOAD_LIMIT - len(payload))
             if not chunk:

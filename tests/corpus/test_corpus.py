@@ -36,7 +36,7 @@ def typed(root):
     return " ".join(part.text for part in root.input[0].parts if hasattr(part, "text")) if root.input else ""
 
 
-class Told:
+class Exported:
     """The spans of one recording, by what they represent."""
 
     def __init__(self, traces):
@@ -60,9 +60,9 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def told():
+def exported():
     """Every recording, with the spans of one reading."""
-    return [(recording, Told(one_pass(recording.path / "projects"))) for recording in recordings()]
+    return [(recording, Exported(one_pass(recording.path / "projects"))) for recording in recordings()]
 
 
 @pytest.fixture
@@ -76,27 +76,27 @@ def report(capsys):
     return show
 
 
-def test_spans_are_well_formed(told, report):
+def test_spans_are_well_formed(exported, report):
     """Ids are unique, every parent exists and precedes its children, nothing ends before it starts."""
-    for recording, found in told:
+    for recording, found in exported:
         seen = set()
         for trace, span in found.spans:
             assert (trace.trace_id, span.span_id) not in seen, recording.name
             assert span.parent_id is None or (trace.trace_id, span.parent_id) in seen, recording.name
             assert 0 < span.start_ns <= span.end_ns, recording.name
             seen.add((trace.trace_id, span.span_id))
-    spans = [span for _, found in told for _, span in found.spans]
+    spans = [span for _, found in exported for _, span in found.spans]
     kinds = ", ".join(f"{count} {kind}s" for kind, count in Counter(str(span.kind) for span in spans).items())
-    report(f"{len(told)} recordings give {sum(len(found.traces) for _, found in told)} traces with {kinds}")
+    report(f"{len(exported)} recordings give {sum(len(found.traces) for _, found in exported)} traces with {kinds}")
 
 
-def test_each_response_is_exported_once(told, report):
+def test_each_response_is_exported_once(exported, report):
     """Each response that was served is exported once, in its session, with its exact usage, and no other one.
 
     Where the client recorded a placeholder instead of the output tokens, that is said and not passed off as the count.
     """
     exact = placeholders = 0
-    for recording, found in told:
+    for recording, found in exported:
         served = {row["message_id"] for row in recording.truth if row["event"] == "response"}
         assert set(found.responses) <= served, recording.name
         for row in recording.responses:
@@ -120,9 +120,9 @@ def test_each_response_is_exported_once(told, report):
     report(f"{exact + placeholders} responses once: {exact} exact, {placeholders} marked as placeholders of the client")
 
 
-def test_responses_say_what_the_model_said(told):
+def test_responses_say_what_the_model_said(exported):
     """A generation contains the text and the calls of its response, in order."""
-    for recording, found in told:
+    for recording, found in exported:
         for row in recording.responses:
             for _, span in found.responses[row["message_id"]]:
                 words = [block["text"] for block in row["content"] if block["type"] == "text" and block["text"]]
@@ -132,10 +132,10 @@ def test_responses_say_what_the_model_said(told):
                 assert [part.id for part in said if type(part).__name__ == "ToolCall"] == calls, recording.name
 
 
-def test_each_tool_call_is_exported_once(told, report):
+def test_each_tool_call_is_exported_once(exported, report):
     """Each call is exported once, below the response that asked for it, with the status and the output that came back."""
     count = failed = 0
-    for recording, found in told:
+    for recording, found in exported:
         for tool_use_id, (row, call) in recording.calls.items():
             if row["aux"] or row["aborted"] or (recording.name, row["n"]) in NOT_IN_ANY_TRANSCRIPT:
                 continue
@@ -157,10 +157,10 @@ def test_each_tool_call_is_exported_once(told, report):
     report(f"{count} tool calls once, {failed} of them failed")
 
 
-def test_each_agent_is_below_its_call(told, report):
+def test_each_agent_is_below_its_call(exported, report):
     """The responses of a subagent are below the call that launched it, at any depth, in the foreground or not."""
     count = 0
-    for recording, found in told:
+    for recording, found in exported:
         for row in recording.responses:
             if row["thread"] != "subagent":
                 continue
@@ -173,10 +173,10 @@ def test_each_agent_is_below_its_call(told, report):
     report(f"{count} responses of subagents below the call that launched them")
 
 
-def test_turns_are_the_right_ones(told, report):
+def test_turns_are_the_right_ones(exported, report):
     """One prompt is one trace: no turn is split, none is merged, each has its origin and its prompt."""
     turns = 0
-    for recording, found in told:
+    for recording, found in exported:
         traces_of, prompts_of, kinds = defaultdict(set), defaultdict(set), defaultdict(set)
         for row in recording.responses:
             for trace, _ in found.responses[row["message_id"]]:
@@ -209,10 +209,10 @@ def test_turns_are_the_right_ones(told, report):
     report(f"{turns} turns with an answer, none split or merged")
 
 
-def test_generations_are_timed_as_they_were_served(told, report):
+def test_generations_are_timed_as_they_were_served(exported, report):
     """Where the client recorded its requests, start and end are the real ones; elsewhere the start is marked as inferred."""
     recorded = defaultdict(list)
-    for recording, found in told:
+    for recording, found in exported:
         for row in recording.responses:
             for _, span in found.responses[row["message_id"]]:
                 if "time.inferred" in span.facts:
@@ -306,19 +306,19 @@ def lived(recording, projects, *, is_curious):
 
 
 @pytest.mark.parametrize("is_curious", [False, True], ids=["its own events", "every event for all"])
-def test_live_equals_one_pass(told, is_curious, tmp_path, report):
+def test_live_equals_one_pass(exported, is_curious, tmp_path, report):
     """Events decide when a turn is exported, never what is in it: hook by hook, every span has the same bytes, once."""
     spans = hooks = 0
-    for number, (recording, found) in enumerate(told):
+    for number, (recording, found) in enumerate(exported):
         live = sent(lived(recording, tmp_path / str(number), is_curious=is_curious))
-        whole = sent(found.traces)
+        at_once = sent(found.traces)
         shutil.rmtree(tmp_path / str(number))
         hooks += len(recording.hooks)
-        spans += len(whole)
+        spans += len(at_once)
         if recording.name in WRITES_AFTER_THE_END:
-            assert set(whole) <= set(live)
-            assert sum(live[key] != whole[key] for key in whole) == 2
+            assert set(at_once) <= set(live)
+            assert sum(live[key] != at_once[key] for key in at_once) == 2
             continue
-        assert live.keys() == whole.keys(), recording.name
-        assert live == whole, recording.name
+        assert live.keys() == at_once.keys(), recording.name
+        assert live == at_once, recording.name
     report(f"{spans} spans read live at {hooks} hooks have the bytes of one reading")

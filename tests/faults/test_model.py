@@ -273,7 +273,7 @@ class Loom(RuleBasedStateMachine):
             self.happen("SessionEnd", transcript, kill_at=kill_at)
 
     @rule(kill_at=st.one_of(st.just(0), st.integers(1, 60)))
-    def somebody_else_starts(self, kill_at):
+    def another_process_starts(self, kill_at):
         """A new session looks for what others left behind."""
         self.happen("SessionStart", Transcript(self.project, 99, self.now_s), kill_at=kill_at)
 

@@ -14,7 +14,7 @@ RUBBISH = {
     "binary": bytes(range(256)),
     "brackets": b"[" * 1_000_000,
     "not a number": b'{"version":NaN}',
-    "another's": b'{"version":1,"session_id":"somebody-else"}',
+    "another's": b'{"version":1,"session_id":"another-session"}',
     "a list": b"[1,2]",
     "zeros": bytes(4096),
     "offset beyond the end": None,

@@ -84,7 +84,7 @@ class World:
         )  # fmt: skip
         self.hook_s.append(time.monotonic() - began)
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-        assert self.hook_s[-1] < HOOK_BUDGET_S
+        assert self.hook_s[-1] < HOOK_BUDGET_S or command != HOOK  # strace also waits for the worker
 
     def start_hook(self, payload, *, command=HOOK, env=None):
         """Start the hook without waiting for it, to run several in parallel."""

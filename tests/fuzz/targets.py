@@ -135,10 +135,10 @@ def check_path(data: bytes, cuts: Callable[[bytes], Iterable[list[int]]] | None 
     try:
         put(files, project)
         found = list(sessions.sessions_in(project))
-        whole = {session.session_id: _read(session) for session in found}
+        at_once = {session.session_id: _read(session) for session in found}
         total = 0
         once = (Kind.TURN,) if _share_ids(files) else tuple(Kind)
-        for name, traces in whole.items():
+        for name, traces in at_once.items():
             check_shape(traces, once, name)
             check_sent(traces, None if cuts is not None else zlib.crc32(data))
             total += sum(len(trace.spans) for trace in traces)
@@ -147,7 +147,7 @@ def check_path(data: bytes, cuts: Callable[[bytes], Iterable[list[int]]] | None 
             content = files[name]
             for places in cuts(content) if cuts is not None else [_cuts(content, 3)]:
                 elsewhere = place / str(next(_numbers)) / "-p"
-                _check_pieces(files, name, places, whole[found[0].session_id], elsewhere, once=once)
+                _check_pieces(files, name, places, at_once[found[0].session_id], elsewhere, once=once)
         return total
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -169,7 +169,13 @@ def _share_ids(files: dict[str, bytes]) -> bool:
 
 
 def _check_pieces(
-    files: dict[str, bytes], name: str, places: list[int], whole: list[Trace], project: Path, *, once: tuple[Kind, ...]
+    files: dict[str, bytes],
+    name: str,
+    places: list[int],
+    at_once: list[Trace],
+    project: Path,
+    *,
+    once: tuple[Kind, ...],
 ) -> None:
     """Read a growing session several times: the spans are those of one pass, each once."""
     put(files, project)
@@ -182,7 +188,7 @@ def _check_pieces(
     path.write_bytes(files[name])
     _continue(session, progress, Ending(is_over=True), traces)
     check_shape(traces, once)
-    pieces, one = _by_id(traces), _by_id(whole)
+    pieces, one = _by_id(traces), _by_id(at_once)
     for key in pieces.keys() | one.keys():
         assert key in one, f"only in pieces, cut at {places}: {pieces[key]}"
         assert key in pieces, f"only in one pass, cut at {places}: {one[key]}"

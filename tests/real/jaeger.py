@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from real.compare import Wanted
 
 MODULE, VERSION = "github.com/jaegertracing/jaeger", "v1.76.0"  # its cmd/jaeger is Jaeger 2.13
-BUILD_S = 1_800  # it has 2,300 packages; CI as a whole may take 90 minutes
+BUILD_S = 1_800  # it has 2,300 packages; all of CI may take 90 minutes
 NAMES = ("jaeger", "jaeger-all-in-one")
 READ_S = 30
 MICROSECOND_NS = 1_000  # Jaeger's API knows no finer times

@@ -89,11 +89,11 @@ def test_turns_are_linked():
 
 def test_a_later_part_has_only_new_spans():
     """What a turn did after it was exported is below the root that was sent before."""
-    whole = turn(said("m1", "Woven."))
+    complete = turn(said("m1", "Woven."))
     part = turn(said("m2", "And hemmed."), part=1, prompt=None)
     (span,) = build_turn(part).spans
-    assert span.parent_id == build_turn(whole).spans[0].span_id
-    assert build_turn(part).trace_id == build_turn(whole).trace_id
+    assert span.parent_id == build_turn(complete).spans[0].span_id
+    assert build_turn(part).trace_id == build_turn(complete).trace_id
     assert span.input is None
 
 

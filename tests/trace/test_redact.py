@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from random import Random
 
@@ -103,7 +104,7 @@ def test_no_secret_is_exported_from_any_field(seed, policy):
 
 def test_metadata_is_structure_only():
     """Metadata mode exports times, tokens, cost, names and ids, and no free text."""
-    trace = trace_of("somebody's very own words")
+    trace = trace_of("a user's very own words")
     facts = {"request_id": "req_1", "exit_code": 2, "file_path": "/a", "git_branch": "b", "stop_reason": "two words"}
     span = Span(
         span_id=b"s" * 8, parent_id=None, kind=Kind.TOOL, name="mcp__git__log", start_ns=5, end_ns=9, model="m-1[1m]",
@@ -119,7 +120,7 @@ def test_metadata_is_structure_only():
     assert redacted.spans[-1] == kept
     assert redacted.facts == {"turn_number": 3}
     assert redacted.tags == ()
-    assert b"somebody" not in msgspec.json.encode(redacted)
+    assert b"a user's" not in msgspec.json.encode(redacted)
     assert {span.kind for span in redacted.spans} == set(Kind)
 
 
@@ -357,6 +358,7 @@ class _Recorder:
         self.strings.add("".join(parts))
 
 
+@cache
 def fixture_traces() -> list[Trace]:
     """Return the traces of all fixtures."""
     return [trace for projects in sorted(FIXTURES.glob("*/projects")) for trace in one_pass(projects)]
@@ -381,9 +383,10 @@ def test_traces_are_masked_together_as_they_are_one_by_one(policy):
     traces += [trace_of(make(dice).text) for make in MAKERS]
     traces += [one_span(facts={"password": "hunter2hunter2"}), one_span(output="hunter2hunter2"), trace_of(TOKEN)]
     dice.shuffle(traces)
-    for size in (1, 2, 7, len(traces)):
+    one_by_one = [redact(trace, policy) for trace in traces]
+    for size in (1, 7, len(traces)):
         together = [one for at in range(0, len(traces), size) for one in redact_all(traces[at : at + size], policy)]
-        assert together == [redact(trace, policy) for trace in traces]
+        assert together == one_by_one
 
 
 def test_a_budget_is_that_of_one_trace(monkeypatch):

@@ -348,15 +348,15 @@ def test_a_task_that_ends_in_a_turn_is_an_event_of_it():
     writer.prompt("One.")
     call = writer.call("Bash", {})
     writer.result(call, "running in the background")
-    told = f"<task-notification>\n<tool-use-id>{tool_id(call)}</tool-use-id>\n</task-notification>"
+    notice = f"<task-notification>\n<tool-use-id>{tool_id(call)}</tool-use-id>\n</task-notification>"
     for operation in ("enqueue", "remove"):
-        writer.bare("queue-operation", operation=operation, content=told, timestamp=writer.stamp())
-    queued = {"type": "queued_command", "prompt": told, "commandMode": "task-notification"}
+        writer.bare("queue-operation", operation=operation, content=notice, timestamp=writer.stamp())
+    queued = {"type": "queued_command", "prompt": notice, "commandMode": "task-notification"}
     writer.row("attachment", attachment=queued)
     writer.say("Done.")
     (turn,) = grouped(writer)
     assert [(event.kind, event.text, event.facts) for event in turn.happenings] == [
-        ("task_notification", told, {"answers_call": tool_id(call)})
+        ("task_notification", notice, {"answers_call": tool_id(call)})
     ]
 
 
@@ -457,22 +457,22 @@ def test_a_result_after_its_turn_was_exported_is_recorded():
     writer.parent = parent
     writer.result(call, "at last")
     turns = grouped(writer)
-    told = [(turn.number, turn.part, [(event.kind, event.facts) for event in turn.happenings]) for turn in turns]
-    assert told == [(1, 0, []), (2, 0, []), (1, 1, [("late_result", {"tool_call_id": "t1"})])]
+    found = [(turn.number, turn.part, [(event.kind, event.facts) for event in turn.happenings]) for turn in turns]
+    assert found == [(1, 0, []), (2, 0, []), (1, 1, [("late_result", {"tool_call_id": "t1"})])]
 
 
 def test_repeated_rows_are_taken_once():
     """A compaction, queued words and a call that a damaged file repeats after another turn are recorded once."""
     writer = Writer(version="2.1.325")
-    told = [
+    rows = [
         {"kind": "system", "subtype": "compact_boundary", "uuid": "c0", "parentUuid": None},
         {"kind": "queue-operation", "operation": "remove", "content": "and whistle", "timestamp": writer.stamp()},
     ]
 
     def tell():
         before = writer.parent
-        writer.row(**told[0])
-        writer.bare(**told[1])
+        writer.row(**rows[0])
+        writer.bare(**rows[1])
         writer.parent = before
 
     writer.prompt("One.")
@@ -612,9 +612,9 @@ def test_a_grouper_continues_from_what_was_remembered():
     def recall(offset, length):
         return parse(data[offset : offset + length].rstrip(b"\n"), Anomalies())[0]
 
-    whole = Grouper(writer.session, None, recall)
-    sealed = [group for entry, place in found for group in whole.feed(entry, place)]
-    sealed.append(whole.seal())
+    grouper = Grouper(writer.session, None, recall)
+    sealed = [group for entry, place in found for group in grouper.feed(entry, place)]
+    sealed.append(grouper.seal())
     for number, group in enumerate(sealed[:-1]):
         rest = Grouper(writer.session, group.carry, recall)
         again = [s for entry, place in found if place.offset >= group.end.end for s in rest.feed(entry, place)]

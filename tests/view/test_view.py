@@ -220,7 +220,7 @@ def test_a_session_is_downloaded_as_one_file(tmp_path):
             assert headers["Content-Disposition"] == f'attachment; filename="{SESSION[:8]}.{form}"'
             assert b"[redacted:" in body
             assert SECRET.encode() not in body
-        for name in (f"{SESSION}.json", SESSION, "nobody.html", "..%2F..%2Fx.html", ".html", ""):
+        for name in (f"{SESSION}.json", SESSION, "unknown.html", "..%2F..%2Fx.html", ".html", ""):
             assert ask(viewer, f"/{viewer.key}/export/{name}")[0] == 404
 
 
@@ -319,7 +319,7 @@ def test_view_prints_the_url(tmp_path, command, monkeypatch):
     assert opened[0].endswith(f"#/s/{SESSION}")
     assert "/open/" in opened[0]
     assert "Ctrl-C" in err
-    assert command("view", "nobody")[0] == 1
+    assert command("view", "unknown")[0] == 1
     assert len(opened) == 1
     assert command("view", "--no-browser")[0] == 0
     assert len(opened) == 1

@@ -306,7 +306,7 @@ def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> La
     headers["x-langfuse-ingestion-version"] = "4"
     target = msgspec.structs.replace(endpoint, path=f"{base}/api/public/otel/v1/traces")
     transport = open_transport(read, target, headers, "http/protobuf")
-    limit = read.whole("max_request_bytes", most=_MAX_DECODED_BYTES)
+    limit = read.integer("max_request_bytes", most=_MAX_DECODED_BYTES)
     server = Server(endpoint, read, has_credentials=True)
 
     def open_api() -> LangfuseApi:

@@ -193,9 +193,9 @@ def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> Lo
         name,
         read.directory("directory", home / "traces"),
         read.capture(),
-        max_request_bytes=read.whole("max_request_bytes"),
-        max_file_bytes=read.whole("max_file_bytes"),
-        max_files=None if settings.get("max_files") is None else read.whole("max_files"),
+        max_request_bytes=read.integer("max_request_bytes"),
+        max_file_bytes=read.integer("max_file_bytes"),
+        max_files=None if settings.get("max_files") is None else read.integer("max_files"),
     )
 
 

@@ -101,7 +101,7 @@ def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> Ot
     elif not base.endswith(_PATH):
         base += _PATH
     transport = open_transport(read, msgspec.structs.replace(endpoint, path=base), read.headers(), protocol)
-    max_request_bytes = read.whole("max_request_bytes")
+    max_request_bytes = read.integer("max_request_bytes")
     server = Server(endpoint, read, is_grpc=protocol == "grpc", has_credentials=bool(read.headers()))
     if not settings.get("query_url"):
         return OtlpBackend(name, GenAI(read.capture()), transport, max_request_bytes, server)

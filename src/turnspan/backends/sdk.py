@@ -112,7 +112,7 @@ def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> Sd
         what = f"unknown exporter {wanted!r}" if wanted else "the setting 'exporter' is missing"
         available = ", ".join(sorted(installed.names)) or "none; install the package of an exporter"
         raise ConfigError(f"destination {name}: {what}", hint=f"installed: {available}")
-    limit = read.whole("max_request_bytes")
+    limit = read.integer("max_request_bytes")
     return SdkBackend(name, GenAI(read.capture()), installed[wanted], limit)
 
 

@@ -118,7 +118,7 @@ class Settings:
             raise self.wrong(key, "true or false")
         return value
 
-    def whole(self, key: str, *, most: int = 2**40) -> int:
+    def integer(self, key: str, *, most: int = 2**40) -> int:
         """Return an integer in the range of its option."""
         option = OPTION.get(key) or SETTING[key]
         value, least = self._settings.get(key, option.default), int(option.least)
@@ -208,7 +208,7 @@ class Settings:
     def capture(self) -> Capture:
         """Return the settings about the spans themselves."""
         return Capture(
-            attribute_max_bytes=self.whole("attribute_max_bytes"),
+            attribute_max_bytes=self.integer("attribute_max_bytes"),
             user_id=self.text("user_id"),
             environment=self.text("environment"),
             host=self.text("host"),

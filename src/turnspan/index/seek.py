@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from turnspan.index.changes import checkpoint_of, narrowing_digest
+from turnspan.index.changes import checkpoint_of, narrowing_digest, restriction_of
 from turnspan.index.disk import as_text
 from turnspan.index.places import decode, merged, with_late
 from turnspan.index.write import progress_of_piece
@@ -96,18 +96,18 @@ def outline_of(connection: Connection, config: Config, session: SessionFile) -> 
     execute = connection.execute
     path = str(session.path)
     row = execute(
-        "SELECT id, size, modified_ns, is_disabled, position FROM session JOIN file ON file.session = id "
+        "SELECT id, size, modified_ns, restriction, position FROM session JOIN file ON file.session = id "
         "WHERE path = ? AND session_id = ? AND problem = ''",
         (as_text(path), session.session_id),
     ).fetchone()
     if row is None:
         return None
-    number, size, modified_ns, is_disabled, end = row
+    number, size, modified_ns, restriction, end = row
     now = stamp_of(path)
     is_same = now[0] > size or now == (size, modified_ns)
     policies = execute("SELECT cwd, narrowing FROM policy WHERE session = ?", (number,))
     is_allowed = all(narrowing_digest(config, cwd) == digest for cwd, digest in policies)
-    if not is_same or not is_allowed or checkpoint_of(config, session.session_id)[0].is_off != bool(is_disabled):
+    if not is_same or not is_allowed or restriction_of(checkpoint_of(config, session.session_id)[0]) != restriction:
         return None
     turns = execute(
         "SELECT trace_id, name, prompt, start_ns, piece FROM turn "
