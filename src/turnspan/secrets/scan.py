@@ -388,8 +388,12 @@ _PLACES: Final = (
     _place(
         b"p",  # password, pwd, PAT; one letter is searched faster than two or three
         rb"ass(?:wor[dt]|wd|phrase|code)?" + _AS_NAME + rb"|ass(?<=[a-z _-]pass)(?:wor[dt]|wd|phrase|code)? [^ -]"
-        rb"|(?:wd?|sk)" + _AS_NAME + rb"|w(?<=[a-z_-]pw) [^ -]|wd(?<=[a-z_-]pwd) [^ -]"
-        rb"""|ats?(?:\\{0,3}["'`])?+\]?+[ ]?[:=]""",
+        # Alternatives that begin with a literal are skipped fastest.
+        rb"|w(?:d?"
+        + _AS_NAME
+        + rb"|(?<=[a-z_-]pw) [^ -]|d(?<=[a-z_-]pwd) [^ -])|sk"
+        + _AS_NAME
+        + rb"""|ats?(?:\\{0,3}["'`])?+\]?+[ ]?[:=]""",
         names.look_at_name,
     ),
     _place(
