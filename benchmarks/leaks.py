@@ -289,6 +289,40 @@ def detect_secrets_samples(random, count):
                     yield f"detect-secrets, {name}", text[start:end], random.choice(AROUND).replace("{}", text)
 
 
+# The families of detect-secrets of which random matches are missed, as their services issue and programs write them:
+# its patterns also match what no service issues (any ten characters after AKC) and no program writes (a name, forty
+# spaces and a quote of another kind).
+ISSUED = {
+    "Artifactory": ((), "AKCp[0-9A-Za-z]{69}"),
+    "Telegram": ((), "[1-9][0-9]{8,9}:AA[0-9A-Za-z_-]{33}"),
+    "Twilio": ((), "SK[0-9a-f]{32}"),
+    "Slack": ((), "xox[abp]-[0-9]{10,13}-[0-9]{10,13}-[0-9A-Za-z]{24}"),
+    "Square": ((), "sq0csp-[0-9A-Za-z_-]{43}"),
+    "JSON Web Token": ((), "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9[.]eyJ[0-9A-Za-z_-]{40,80}[.][0-9A-Za-z_-]{43}"),
+    "Basic Auth": ((), "https://[a-z]{4,8}:([0-9A-Za-z]{12,20})@[a-z]{6}[.]example[.]com"),
+    "SoftLayer, URL": ((), "https://api[.]softlayer[.]com/soap/v3(?:[.]1)?/([a-z0-9]{64})"),
+    "SoftLayer": (("softlayer_api_key", "sl-api-key", "SL_KEY", "softlayer_password"), "[a-z0-9]{64}"),
+    "Cloudant": (("cloudant_password", "CLOUDANT_API_KEY", "cl_pw", "cloudant-pwd"), "[0-9a-f]{64}"),
+    "IBM Cloud IAM": (("ibm_cloud_api_key", "IBM_API_KEY", "ibm-cloud-pwd", "iam_api_key"), "[0-9A-Za-z_-]{44}"),
+    "IBM COS HMAC": (("cos_hmac_secret_access_key", "COS_SECRET_KEY", "secret_access_key"), "[0-9a-f]{48}"),
+    "AWS": (("aws_secret_key", "AWS_SECRET", "aws_secret_access_key", "aws_token"), "[0-9A-Za-z/+]{40}"),
+}
+
+
+def issued_samples(random, count):
+    forms = ("json", "yaml", "env", "export", "toml", "python", "go", "ini", "put", "hash", "flag =", "header")
+    for family, (names, pattern) in ISSUED.items():
+        for _ in range(max(count // 4, 3)):
+            text, groups = sampled(pattern, random)
+            start, end = groups.get(1, (0, len(text)))
+            secret = text[start:end]
+            if names:
+                text = SYNTAX[random.choice(forms)].replace("{n}", random.choice(names)).replace("{s}", secret)
+            else:
+                text = random.choice(AROUND).replace("{}", text)
+            yield f"issued, {family}", secret, text
+
+
 def vectors(path):
     for line in path.read_text().splitlines():
         vector = json.loads(line)
@@ -370,6 +404,7 @@ def main():
     groups = {
         "covered": rates(sample for make in makers for sample in make(random, options.samples)),
         "detect-secrets": rates(detect_secrets_samples(random, options.samples)),
+        "families of detect-secrets, as issued": rates(issued_samples(random, options.samples)),
     }
     if options.gitleaks:
         groups["gitleaks"] = rates(gitleaks_samples(options.gitleaks, random, options.samples))

@@ -163,7 +163,7 @@ PREFIXED = (
     ("razorpay-key", "rzp_" + "live_", ALNUM, 14), ("readme-key", "rd" + "me_", BASE36, 70),
     ("render-key", "rn" + "d_", ALNUM, 28), ("resend-key", "re_Abc" + "d1234_", ALNUM, 24),
     ("scalingo-token", "tk-" + "us-", URL64, 48), ("settlemint-token", "sm_" + "pat_", ALNUM, 16),
-    ("shippo-token", "shippo" + "_live_", HEX, 40), ("sonarqube-token", "sq" + "u_", HEX, 40),
+    ("shippo-token", "shippo" + "_live_", HEX, 40), ("softlayer-key", "soap" + "/v3/", HEX, 64), ("sonarqube-token", "sq" + "u_", HEX, 40),
     ("sourcegraph-token", "sg" + "p_", HEX, 40), ("supabase-token", "sb_se" + "cret_", URL64, 31),
     ("tailscale-key", "tskey" + "-auth-", ALNUM, 30), ("tavily-key", "tv" + "ly-", ALNUM, 32),
     ("together-key", "tgp" + "_v1_", URL64, 43), ("typeform-token", "tf" + "p_", URL64, 59),

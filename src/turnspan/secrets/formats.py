@@ -33,7 +33,7 @@ _KEY_LINES: Final = (
 FORMATS: Final[tuple[tuple[str, str, str, str], ...]] = (
     # An AWS key id, and the secret key if it follows, as in a CSV file.
     ("aws-access-key", "AKIA ASIA ABIA ACCA A3T[A-Z0-9]",
-     r"[A-Z0-9]{16}(?:[\s,;:|\"'\\=]{1,6}[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+]))?", ""),
+     r"[A-Z0-9]{16}(?:[\s,;:|\"'\\=]{1,6}[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+]))?", _LEFT),
     ("google-api-key", "AIza", r"[\w-]{35}", ""),
     ("google-oauth", r"ya29\. GOCSPX- 1//0", r"[\w-]{20,}+", _LEFT),
     ("github-token", "gh[pousr]_ github_pat_", r"\w{30,}+", ""),
@@ -148,6 +148,7 @@ FORMATS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("shippo-token", "shippo_(?:live|test)_", r"[0-9a-fA-F]{40}", _LEFT),
     ("sonarqube-token", "sq[apu]_", r"[0-9a-f]{40}", _LEFT),
     ("sourcegraph-token", "sgp_", r"(?:[0-9a-fA-F]{16}_|local_)?[0-9a-fA-F]{40}", _LEFT),
+    ("softlayer-key", r"soap/v3(?:\.1)?/", r"[a-z0-9]{64}(?![A-Za-z0-9])", _LEFT),
     ("supabase-token", "sb_secret_", r"[\w-]{30,}+", _LEFT),
     ("tailscale-key", "tskey-", r"[\w-]{20,}+", _LEFT),
     ("tavily-key", "tvly-", r"[\w-]{30,}+", _LEFT),

@@ -14,30 +14,46 @@ import re
 from typing import Final, TypeAlias
 
 from turnspan import lazy
-from turnspan.secrets.values import NAME_CHARACTERS, Style, is_basic, is_placeholder, is_secret, looks_random
+from turnspan.secrets.values import (
+    NAME_CHARACTERS,
+    TOKEN_CHARACTERS,
+    Style,
+    is_basic,
+    is_placeholder,
+    is_secret,
+    looks_random,
+)
 
 Hit: TypeAlias = tuple[int, int, str]  # start, end, rule
 
 
-_WORD: Final = rb"(?P<word>pass(?:word|wd|phrase|code)?|pwd|secret|token|key|cred(?:ential)?s?|pat)"
+_WORD: Final = rb"(?P<word>pass(?:wor[dt]|wd|phrase|code)?|pwd?|psk|secret|token|key|cred(?:ential)?s?|pat)"
 _SUFFIX: Final = (
-    rb"(?:s|[_-]?(?:base|value|hash|prod(?:uction)?|dev|test|staging|live|main|default|primary|secondary|old|new"
-    rb"|[0-9]{1,3}))?"
+    rb"(?:s|[_-]?(?:base(?:64)?|b64|hex|value|hash|prod(?:uction)?|dev|test|staging|live|main|default|primary|secondary"
+    rb"|old|new|v?[0-9]{1,3}))?"
 )
 _NAMED: Final = lazy.pattern(
     _WORD + _SUFFIX + rb"""
     (?P<close>(?:\\{0,3}["'`])?\]?(?:\*\*)?)
     (?:
-        (?P<annotated>[!?]?:[ ]?[&a-z][\w.\[\],\ |&'<>?]{0,40}=[ ]?(?=[bruf]{0,2}["'`]))  # password: &str = "..."
-      | (?P<space>[ \t]{0,24})(?P<operator>=>|[:?|+.!]{0,3}={1,3}|:)(?P<after>(?:\*\*)?[ \t]{0,24})
+        # password: &str = "..."
+        (?P<annotated>[!?]?:[ ]?[&a-z][\w.\[\],\ |&'<>?]{0,40}=[ ]?(?=[bruf]{0,2}["'`]|[a-z]{1,20}\())
+      | [ ]\{[ ]get;[^}\r\n]{0,40}\}[ ]=[ ](?=["'@$])  # string Password { get; set; } = "..."
+      | (?P<space>[ \t]{0,40})(?P<operator>=>|[:?|+.!]{0,3}={1,3}|:)(?P<after>(?:\*\*)?[ \t]{0,40})
       | (?P<cell>[ \t]{0,40}\|[ \t]{1,40})  # | password | ... |
-      | (?P<attribute>[\s,]{1,24}(?:\\{0,3}["'])?value(?:\\{0,3}["'])?[ ]{0,2}[:=][ ]{0,2})  # name: TOKEN, value: ...
+      | (?P<attribute>
+            [\s,]{1,24}(?:\\{0,3}["'])?value(?:\\{0,3}["'])?[ ]{0,2}[:=][ ]{0,2}  # name: TOKEN, value: ...
+          | [ ]--?(?:value|body)[ =]  # --name TOKEN --value ...
+          | [ ]\{\s{1,24}(?:type\s{0,12}=\s{0,4}string\s{1,24})?default\s{0,12}=\s{0,4}(?=")  # Terraform
+        )
       | (?P<loose>[ \t]{0,2}[,(][ \t]{0,2}(?=\\{0,3}["'`]))  # ("password", "..."), set_password("...")
       | (?P<element></key>\s{0,40}<string>|>\s{0,40})  # <password>...</password>, and property lists
       | (?P<prose>[ ]is:?[ ])
       | (?P<spaced>[ \t]{1,20}(?=N?["'`]))  # WITH PASSWORD '...', #define PASSWORD "...", --password "..."
       | (?P<dash>[ ]-{1,2}>?[ ](?=["'`]))  # token - '...'
-      | (?P<flag>[ ](?=[^\s-]))  # --password ...
+      | (?P<arrow>[ ]-{1,2}>[ ](?=[^\s-]))  # token -> ...
+      | (?P<encoded>(?:%22)?%3[AD](?:%2[02])*)  # %22token%22%3A%22...
+      | (?P<flag>[ \t](?=[^\s-]))  # --password ...
     )""",
     re.IGNORECASE | re.VERBOSE,
 )  # fmt: skip
@@ -50,6 +66,24 @@ _QUOTED: Final = lazy.pattern(
     )""",
     re.VERBOSE,
 )
+# What may precede a value: `process.env.TOKEN || "..."`, `os.getenv("TOKEN") or "..."`, `SecretStr("...")`, and in YAML
+# a tag, or the sign of a text that begins on the next line.
+_BEFORE_VALUE: Final = lazy.pattern(
+    rb"""
+        [A-Za-z_$][\w.$?]{0,60}+(?:[(\[]["'`]?[\w.-]{0,60}+["'`]?[)\]])?+[ ](?:\|\||\?\?|or)[ ](?=["'`])
+      | (?P<call>[\w.:\[\]&]{1,40}+)\((?:\w{1,16}[ ]?[=:][ ]?)?(?=[bruf]?["'`])
+      | ![a-z]{1,20}[ ](?![|>])
+      | (?:![a-z]{1,20}[ ])?[|>][+-]?[ ]{0,4}(?:\r?\n|\\n)[ ]{1,40}
+    """,
+    re.VERBOSE,
+)
+# Calls whose argument is a name, and calls whose argument is a value.
+_READS: Final = lazy.pattern(
+    rb"(?:\A|[._])(?:get|env|find|lookup|look_up|read|load|fetch|has|query|select|header|param|input|prompt|match|search|pattern"
+    rb"|compile|test)\w*\Z",
+    re.IGNORECASE,
+)
+_WRAPPER: Final = lazy.pattern(rb"(?:secret\w*|field|string|str|bytes?|some|from|of)\Z", re.IGNORECASE)
 # A bare value ends at an escape of JSON, such as \n; a single backslash can be part of a password.
 _BARE_CHARACTER: Final = rb"""(?:[^\s"'`\\,;&(){}\[\]<>|]|\\(?![nrtu"'\\]))"""
 _SHELL_CHARACTER: Final = rb"""(?:[^\s"'`\\<]|<(?!/[A-Za-z])|\\(?![nrtu"'\\]))"""
@@ -61,11 +95,25 @@ KEY_OWNERS: Final = (
     b"auth", b"app", b"application", b"service", b"storage", b"deploy", b"session", b"consumer", b"subscription",
     b"client", b"admin", b"hmac", b"jwt", b"ssh", b"ingest", b"license", b"write", b"server", b"function", b"functions",
 )  # fmt: skip
-_PASS_OWNERS: Final = (b"store", b"key", b"db", b"user", b"root", b"admin", b"my", b"smtp", b"mail", b"ftp", b"auth")
+_PASS_OWNERS: Final = (
+    b"store",
+    b"key",
+    b"db",
+    b"user",
+    b"root",
+    b"admin",
+    b"my",
+    b"smtp",
+    b"mail",
+    b"ftp",
+    b"auth",
+    b"ssh",
+)
 _PAT_OWNERS: Final = (b"github", b"gitlab", b"gh", b"azure", b"devops", b"ado")
 _SECRET_WORDS: Final = (
     b"pass",
-    b"pwd",
+    b"pw",
+    b"psk",
     b"secret",
     b"token",
     b"key",
@@ -95,6 +143,9 @@ def _rule_of_word(word: bytes, before: bytes) -> str | None:
     match word[:4].lower():
         case b"pwd":
             return "password"
+        case b"pw" | b"psk":  # the last: of a wireless network or a VPN. Other words and mnemonics end like this, too.
+            is_name = not before[-1:].isalnum() or word[:1] == b"P" != before[-1:].upper() == before[-1:]
+            return "password" if is_name or before.lower().endswith(_PASS_OWNERS) else None
         case b"pass":
             # Many words end in `pass` (bypass, compass): it counts alone, after a separator or one of a few words.
             is_name = len(word) > 4 or not before[-1:].isalnum() or before.lower().endswith(_PASS_OWNERS)
@@ -140,14 +191,16 @@ def look_at_name(data: bytes, at: int, hits: list[Hit]) -> int:
     if _is_code(named, data, head, name):
         return after_word
     is_shell = _is_shell(named, head, name)
-    start = named.end()
+    start, is_wrapped = _value_start(data, named, rule)
     quoted = _QUOTED.match(data, start)
     if quoted is not None and quoted.lastindex is not None:
         start, end = quoted.span(quoted.lastindex)
         value = data[start:end]
         start, end = end - len(value.lstrip()), start + len(value.rstrip())  # '…' can have spaces inside
-        style = Style.SHELL if is_shell else Style.LOOSE if _is_loose(named, head, name) else Style.QUOTED
-        if is_secret(rule, data[start:end], style):
+        style = Style.SHELL if is_shell else Style.LOOSE if is_wrapped or _is_loose(named, head, name) else Style.QUOTED
+        is_pattern = is_wrapped and rule != "password" and data[start:end].translate(None, TOKEN_CHARACTERS)
+        is_own_name = (name + named["word"]).endswith(data[start:end])  # EOF_TOKEN = "EOF_TOKEN"
+        if not is_pattern and not is_own_name and _holds(named, rule, data[start:end], style):
             hits.append((start, end, rule))
             return end
         return after_word
@@ -159,12 +212,42 @@ def look_at_name(data: bytes, at: int, hits: list[Hit]) -> int:
     bare = pattern.match(data, start)
     if bare is None or (not is_shell and data[bare.end() : bare.end() + 1] in {b"(", b"["}):
         return after_word  # nothing, or a call: code
-    if not is_secret(rule, bare[0], _style_of_bare(data, named, head, bare.end(), is_shell=is_shell)):
+    if not _holds(named, rule, bare[0], _style_of_bare(data, named, head, bare.end(), is_shell=is_shell)):
         return after_word
     tail = rest.match(data, bare.end())
     end = tail.end() if tail is not None else bare.end()
     hits.append((start, end, rule))
     return end
+
+
+def _value_start(data: bytes, named: re.Match[bytes], rule: str) -> tuple[int, bool]:
+    """Return where the value begins, and whether it is the argument of a call."""
+    start = named.end()
+    if named["operator"] is None and named["annotated"] is None:
+        return start, False
+    found = _BEFORE_VALUE.match(data, start)
+    if found is None or found["call"] is None:
+        return found.end() if found is not None else start, False
+    is_value = (
+        _WRAPPER.search(found["call"]) if rule == "password" else rule != "key" and not _READS.search(found["call"])
+    )
+    return (found.end(), True) if is_value else (start, False)
+
+
+def _is_long_token(named: re.Match[bytes], data: bytes) -> bool:
+    """Return whether a value without an operator before it can only be a token: long, random, with digits."""
+    value = _BARE[0].match(data, named.end())
+    return (
+        value is not None and len(value[0]) >= 20 and named["word"].lower() in {b"key", b"token", b"secret"}
+        and not value[0].translate(None, TOKEN_CHARACTERS) and any(digit in value[0] for digit in b"0123456789")
+        and looks_random(value[0])
+    )  # fmt: skip
+
+
+def _holds(named: re.Match[bytes], rule: str, value: bytes, style: Style) -> bool:
+    """Return whether the value is a secret. Short names are often something else: then it must have six characters."""
+    is_unlikely = len(named["word"]) < 4 and rule == "password" and len(value) < 6 and named["word"].lower() != b"pwd"
+    return not is_unlikely and is_secret(rule, value, style)
 
 
 def _is_code(named: re.Match[bytes], data: bytes, head: bytes, name: bytes) -> bool:
@@ -173,8 +256,10 @@ def _is_code(named: re.Match[bytes], data: bytes, head: bytes, name: bytes) -> b
         is_cell = (head.rstrip(b" \t*`").endswith(b"|") or _begins_line(head)) and b"." not in name
         return not is_cell or _CELL_END.match(data, named.end()) is None
     if named["flag"] is not None:  # an option, `aws configure set`, or a .netrc file
-        is_set = head.endswith(b" set ") or b"login " in head
-        return name[:1] != b"-" and not is_set
+        is_set = head.endswith((b" set ", b"ENV ", b"setenv ", b"set -x ", b"set -gx ")) or b"login " in head
+        return name[:1] != b"-" and not is_set and not _is_long_token(named, data)
+    if named["arrow"] is not None:
+        return not _is_long_token(named, data)
     return _is_verb(named, head, name)
 
 

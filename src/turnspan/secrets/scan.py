@@ -351,9 +351,10 @@ def fold(text: bytes) -> bytes:
 
 # What follows a word that is the end of a name: a suffix, a quote, then an operator, a comma, a bracket or a tag.
 _AS_NAME: Final = (
-    rb"""(?:[_-]?[a-z]{1,10}+|[_-]?[0-9]{1,3}+)?+(?:\\{0,3}["'`])?+\]?+(?:\*\*)?+"""
+    rb"""(?:[_-]?[a-z]{1,10}+[0-9]{0,2}+|[_-]?[0-9]{1,3}+)?+(?:\\{0,3}["'`])?+\]?+(?:\*\*)?+"""
     rb"""(?:[ \t]{0,40}+(?:[:=!|]|-{1,2}>?[ ]["'`]|[?+.]{1,2}=|\?:|n?["'`]|[,(][ \t]?[\\"'`])"""
-    rb"""|[\s,]{1,24}+[\\"']{0,4}+value|</key>|>|[ ]is[ :])"""
+    rb"""|[\s,]{1,24}+[\\"']{0,4}+value|[ ]-{1,2}(?:value|body|>)|%(?:22%)?3[ad]|[ ]\{\s{1,24}+(?:type|default|get;)"""
+    rb"""|</key>|>|[ ]is[ :])"""
 )
 
 
@@ -386,19 +387,23 @@ _Place: TypeAlias = "tuple[bytes, re.Pattern[bytes], Look]"
 _PLACES: Final = (
     _place(
         b"p",  # password, pwd, PAT; one letter is searched faster than two or three
-        rb"ass(?:word|wd|phrase|code)?" + _AS_NAME + rb"|ass(?<=[a-z _-]pass)(?:word|wd|phrase|code)? [^ -]"
-        rb"|wd" + _AS_NAME + rb"|wd(?<=[a-z_-]pwd) [^ -]"
-        rb"""|ats?(?:\\{0,3}["'`])?+[ ]?[:=]""",
+        rb"ass(?:wor[dt]|wd|phrase|code)?" + _AS_NAME + rb"|ass(?<=[a-z _-]pass)(?:wor[dt]|wd|phrase|code)? [^ -]"
+        # Alternatives that begin with a literal are skipped fastest.
+        rb"|w(?:d?"
+        + _AS_NAME
+        + rb"|(?<=[a-z_-]pw) [^ -]|d(?<=[a-z_-]pwd) [^ -])|sk"
+        + _AS_NAME
+        + rb"""|ats?(?:\\{0,3}["'`])?+\]?+[ ]?[:=]""",
         names.look_at_name,
     ),
     _place(
         b"c",  # secret, credentials
-        rb"ret" + _AS_NAME + rb"|ret(?<=[a-z_-]secret) [^ -]|red(?:ential)?s?" + _AS_NAME,
+        rb"ret" + _AS_NAME + rb"|ret(?<=[a-z_-]secret)[ \t][^ -]|red(?:ential)?s?" + _AS_NAME,
         _look_at_secret_or_credentials,
     ),
     _place(
         b"key",  # also the middle of token, cookie and hooks
-        rb"n?" + _AS_NAME + rb"|(?<=[_-]key) [^ -]|(?<=-toke)n [^ -]"
+        rb"n?" + _AS_NAME + rb"|(?<=[_-]key)[ \t][^ -]|(?<=[_-]toke)n[ \t][^ -]"
         rb"|ie|s[./\\]|b2/|(?: block)?-----|-file-[0-9]",
         _look_at_key_token_cookie_or_hook,
         repeats=b"k*+",

@@ -27,6 +27,7 @@ class Style(Enum):
 NAME_CHARACTERS: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
 _TEMPLATE: Final = lazy.pattern(
     rb"""<.* | .*> | \$.* | \{.* | %.{0,2}\Z | %\(.* | \[(?:redacted|withheld).*
+      | (?:\\u[0-9a-f]{4}|\\U[0-9a-f]{8})+\Z
       | .*(?:xxxx|\*\*\*|\.\.\.|\xe2\x80\xa6|redacted|\{\{|\}\}|\$\{|%\(|(?-i:%s)(?![A-Za-z0-9]))""",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
@@ -45,9 +46,12 @@ _PLACEHOLDER: Final = lazy.pattern(
 _CODE: Final = lazy.pattern(rb"[A-Za-z_$@&*!][\w$]*(?:(?:\?\.|\.|::|->)[A-Za-z_$][\w$]*)*[;?!]*\Z")
 _PATH: Final = lazy.pattern(rb"(?:~|\.{1,2})?/|[A-Za-z]:[\\/]|https?://|[\w-]+(?:/[\w.-]+)+\.\w{1,5}\Z")
 _DIGITS: Final = b"0123456789"
-_TOKEN_CHARACTERS: Final = NAME_CHARACTERS + b"+/=~%:"
+TOKEN_CHARACTERS: Final = NAME_CHARACTERS + b"+/=~%:"
 _COUNT: Final = lazy.pattern(rb"[A-Za-z_]+[=:][0-9.,]+[kKM]?\Z")  # tokens: input=1234
 _BASE64_KEY: Final = lazy.pattern(rb"[A-Za-z0-9+/]{30,}+={0,2}\Z")
+_NUMBER: Final = lazy.pattern(  # a small or hexadecimal number, a version
+    rb"(?:0x[0-9a-fA-F]{1,8}|[0-9]{1,3}|[\^~<>=v]{0,2}[0-9]+(?:\.[0-9x*]+){1,3}(?:-[\w.]+)?)[,;:]?\Z"
+)
 _SIGNS: Final = lazy.pattern(rb"[!#$%^&*+=~]")
 _MIXED: Final = lazy.pattern(rb"(?=[^a-z]*+[a-z])(?=[^A-Z]*+[A-Z])[A-Za-z0-9+/]*+\Z")
 _WORDS: Final = lazy.pattern(rb"[A-Z]?[a-z]{3,}|[A-Z]{4,}")
@@ -96,7 +100,7 @@ _PAIRS_OF_WORDS: Final = frozenset(
 
 def _is_gibberish(value: bytes) -> bool:
     """Return whether neighbouring letters are random: too few of the pairs are common in words."""
-    if len(value) < 12 or value.translate(None, _TOKEN_CHARACTERS):
+    if len(value) < 12 or value.translate(None, TOKEN_CHARACTERS):
         return False
     value = value[:96]
     folded = value.lower()
@@ -129,7 +133,9 @@ def is_secret(rule: str, value: bytes, style: Style) -> bool:
     is_header = rule in {"authorization", "cookie"}
     if rule != "password" and not is_header and style is not Style.SHELL:
         return looks_random(value)
-    if len(value) < (3 if rule == "password" else 6) or is_placeholder(value) or _PATH.match(value):
+    if len(value) < (3 if rule == "password" else 6) or is_placeholder(value):
+        return False
+    if _PATH.match(value) and not _is_gibberish(value):
         return False
     if style is Style.SHELL:
         return not value.isdigit()
@@ -138,13 +144,15 @@ def is_secret(rule: str, value: bytes, style: Style) -> bool:
 
 def _is_password(value: bytes, style: Style) -> bool:
     """Return whether a value named password is one. Real passwords can be plain words, and so can code."""
+    if _NUMBER.match(value):
+        return False
     has_digit = len(value.translate(None, _DIGITS)) < len(value)
     is_likely = has_digit or _is_gibberish(value)
     match style:
         case Style.YAML:
             return _CODE.match(value) is None or (value.isalnum() and value.islower()) or is_likely
         case Style.BARE:
-            return _CODE.match(value) is None or (len(value) >= 6 and value.lstrip(b"!*&@$").isalnum() and is_likely)
+            return _CODE.match(value) is None or (len(value) >= 6 and value.strip(b"!*&@$?").isalnum() and is_likely)
         case Style.LOOSE:
             return len(value) >= 6 and b" " not in value and is_likely
         case _:
