@@ -16,6 +16,7 @@ export function setTitle(text, ...above) {
     make("a", { href }, name),
     make("span", { className: "faint" }, " / "),
   ]);
+  main.setAttribute("aria-label", text);
   where.replaceChildren(...links, make("span", { className: "here", title: text }, text));
 }
 
@@ -65,12 +66,14 @@ export function badges(words) {
   return words.map((word) => make("span", { className: `badge ${word.split(" ").at(-1)}` }, word));
 }
 
+// `text` can be a function, for what is long.
 export function copyButton(text, label, name = "Copy") {
-  const button = make("button", { type: "button", className: "copy", title: `${name}: ${text}` }, label);
+  const isLong = typeof text === "function";
+  const button = make("button", { type: "button", className: "copy", title: isLong ? name : `${name}: ${text}` }, label);
   button.addEventListener("click", async (event) => {
     event.stopPropagation();
     try {
-      await navigator.clipboard.writeText(text);
+      await navigator.clipboard.writeText(isLong ? text() : text);
       button.classList.add("copied");
     } catch {
       button.classList.add("failed");

@@ -235,7 +235,7 @@ function panel(title, name, heads, rows, foot, none = "Nothing in this period.")
   }
   rows.slice(FIRST).forEach((row) => (row.hidden = true));
   const head = make("tr", {}, make("th", { scope: "col" }, make("span", { className: "unseen" }, "Name")), ...heads.map((text) => make("th", { scope: "col", className: "number" }, text)));
-  section.append(make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
+  section.append(make("table", { attributes: { "aria-labelledby": id } }, make("thead", {}, head), make("tbody", {}, ...rows)));
   if (rows.length > FIRST) {
     const more = make("button", { type: "button", className: "more" }, `Show all ${rows.length}`);
     more.addEventListener("click", () => {

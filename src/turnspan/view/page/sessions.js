@@ -105,7 +105,9 @@ function show(one, query, parts) {
   }
   const range = one.total > one.rows.length ? `${one.from.toLocaleString()}–${one.to.toLocaleString()} of ` : "";
   parts.count.textContent = `${range}${one.total.toLocaleString()} session${one.total === 1 ? "" : "s"}`;
+  const focused = parts.place.contains(document.activeElement) && document.activeElement.closest("tr")?.dataset.session;
   parts.place.replaceChildren(table(one, query));
+  if (focused) parts.place.querySelector(`tr[data-session="${CSS.escape(focused)}"] a`)?.focus({ preventScroll: true });
   parts.pager.replaceChildren(...pager(one, query));
 }
 
@@ -122,7 +124,7 @@ function table(one, query) {
     return head;
   });
   const rows = one.rows.map((row) => sessionRow(row, query));
-  return make("table", { className: "sessions" }, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows));
+  return make("table", { className: "sessions", attributes: { "aria-label": "Sessions" } }, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows));
 }
 
 function sessionRow(row, query) {
