@@ -77,6 +77,8 @@ def view(
             found = find_session(projects_dir(config.claude_home), session, working_directory())
             require_transcript(found.path)
             where = viewer.put(found)
+        else:
+            viewer.indexing.prepare()
         print_line(viewer.url + where)
         if not is_quiet and webbrowser.open(viewer.ticket_url() + where):
             remark("Opened in your browser. Press Ctrl-C to stop.")

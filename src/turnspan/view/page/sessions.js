@@ -1,6 +1,6 @@
 // The list of sessions: a page of it at a time, filtered and sorted by the server. The address has everything.
 
-import { fill, main, make, marked, setTitle } from "./dom.js";
+import { fill, main, make, marked, setTitle, untilComplete } from "./dom.js";
 import { address, chips, lastPart, shown } from "./filters.js";
 import { watchSessions } from "./live.js";
 import { readdress, showing } from "./place.js";
@@ -90,8 +90,15 @@ async function load({ query, signal }, parts) {
   loading?.abort();
   const own = (loading = new AbortController());
   signal?.addEventListener("abort", () => own.abort());
-  parts.notes.replaceChildren();
-  await fill(`sessions?${query}`, own.signal, (one) => one.is === "sessions" && show(one, query, parts), parts.notes);
+  await untilComplete(own.signal, async () => {
+    const notes = make("div");
+    let found = null;
+    const isPartial = await fill(`sessions?${query}`, own.signal, (one) => one.is === "sessions" && (found = one), notes);
+    if (own.signal.aborted) return false;
+    if (found?.total || !isPartial) found && show(found, query, parts);
+    parts.notes.replaceChildren(...notes.childNodes);
+    return isPartial;
+  });
 }
 
 function show(one, query, parts) {
