@@ -102,8 +102,9 @@ class Browser:
     def press(self, key: str) -> None:
         """Press a key."""
         text = {"text": "\r"} if key == "Enter" else {"text": key} if len(key) == 1 else {}
+        code = {"code": "Tab", "windowsVirtualKeyCode": 9} if key == "Tab" else {}
         for kind in ("keyDown", "keyUp"):
-            self.tell("Input.dispatchKeyEvent", type=kind, key=key, **(text if kind == "keyDown" else {}))
+            self.tell("Input.dispatchKeyEvent", type=kind, key=key, **code, **(text if kind == "keyDown" else {}))
 
     def picture(self, path: Path) -> None:
         """Save a screenshot."""

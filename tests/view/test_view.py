@@ -67,10 +67,13 @@ def ask(viewer, path, method="GET", **headers):
 
 
 def records_of(viewer, what):
-    """The records of a path."""
-    status, _, body = ask(viewer, f"/{viewer.key}/{what}")
-    assert status == 200
-    return [json.loads(line) for line in body.splitlines()]
+    """The records of a path, from an index that is complete."""
+    while True:
+        status, _, body = ask(viewer, f"/{viewer.key}/{what}")
+        assert status == 200
+        found = [json.loads(line) for line in body.splitlines()]
+        if not found or found[0].get("is") != "reading":
+            return found
 
 
 # ---- access

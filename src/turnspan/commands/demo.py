@@ -7,6 +7,7 @@ from __future__ import annotations
 import signal
 import tempfile
 import webbrowser
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -56,7 +57,9 @@ def demo(*, port: int, is_quiet: bool) -> None:
         try:
             for line in _tree(main, config, width()):
                 print_line(line)
-            with Viewer(config, config.destinations[0], port=port) as viewer:
+            # At last: nothing is written while the directory is deleted.
+            with Viewer(config, config.destinations[0], port=port) as viewer, closing(viewer.indexing):
+                viewer.indexing.prepare()
                 print_line(viewer.url)
                 if not is_quiet and webbrowser.open(viewer.ticket_url()):
                     remark("Opened in your browser. Press Ctrl-C to stop.")

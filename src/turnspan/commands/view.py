@@ -54,7 +54,7 @@ def view(
 
     Keys: j and k or the arrows move between rows, Enter opens one, Left and Right
     collapse and expand, z zooms to a span and Z out, c and t show the conversation
-    or the traces, Esc goes back, / filters, r reloads.
+    or the traces, d moves to the panel of a span, Esc goes back, / filters, r reloads.
     """
     from turnspan.commands.printing import print_line, remark, settings_in_force, working_directory
     from turnspan.delivery.destinations import destination_named
@@ -77,6 +77,8 @@ def view(
             found = find_session(projects_dir(config.claude_home), session, working_directory())
             require_transcript(found.path)
             where = viewer.put(found)
+        else:
+            viewer.indexing.prepare()
         print_line(viewer.url + where)
         if not is_quiet and webbrowser.open(viewer.ticket_url() + where):
             remark("Opened in your browser. Press Ctrl-C to stop.")

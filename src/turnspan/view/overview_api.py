@@ -19,7 +19,7 @@ import msgspec
 
 from turnspan.delivery.destinations import identity_of
 from turnspan.errors import ConfigError
-from turnspan.index import Filter, count_sessions, list_sessions, opened
+from turnspan.index import Filter, count_sessions, list_sessions
 from turnspan.index.listing import SORTS
 from turnspan.index.search import parsed, search
 from turnspan.index.stats import Figures, Slice, added, counted, label_of, projects_named
@@ -83,11 +83,11 @@ class Place(msgspec.Struct, frozen=True):
 
 def _route(records: Callable[[Place], Iterator[Record]]) -> Callable[[Viewer, str, Query], Iterable[Record]]:
     def answer(server: Viewer, _name: str, query: Query) -> Iterable[Record]:
-        with opened(server.config, server.destination) as index:
-            place = Place(index, server.config, query, datetime.now().astimezone(), server.limit, server.project)
-            yield from records(place)
-            for why in (*index.remarks, *(f"skipped: {why}" for why in index.unreadable.values())):
-                yield {"is": "note", "text": one_line(why)}
+        def made(index: Index) -> Iterator[Record]:
+            now = datetime.now().astimezone()
+            return records(Place(index, server.config, query, now, server.limit, server.project))
+
+        return server.indexing.records(made)
 
     return answer
 

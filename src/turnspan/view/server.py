@@ -33,6 +33,7 @@ from turnspan.source.sessions import all_sessions, each_once, is_safe_id, projec
 from turnspan.view import overview_api
 from turnspan.view.address import new_key
 from turnspan.view.api import OpenSession, stamp_of_sessions
+from turnspan.view.indexing import Indexing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -143,6 +144,7 @@ class Viewer(ThreadingTCPServer):
             raise ConfigError(f"cannot listen on port {port}: {error.strerror}", hint=hint) from error
         self.config = config
         self.destination = destination
+        self.indexing = Indexing(config, destination)
         self.limit = limit
         self.project = project
         self.key = key or new_key()

@@ -114,5 +114,5 @@ export function valuesTable(chart) {
     return make("tr", { data: { key } }, make("th", { scope: "row" }, key || "unknown date"),
       ...cells.map(([value, text]) => make("td", { className: "number", data: { value: value ?? 0 } }, text ?? "–")));
   });
-  return make("table", { className: "values" }, make("thead", {}, head), make("tbody", {}, ...rows));
+  return make("table", { className: "values", attributes: { "aria-label": "Values" } }, make("thead", {}, head), make("tbody", {}, ...rows));
 }

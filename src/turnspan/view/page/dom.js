@@ -5,6 +5,7 @@ export const main = document.getElementById("main");
 export const details = document.getElementById("details");
 export const filter = document.getElementById("filter");
 const where = document.getElementById("where");
+const PAUSE_MS = 300; // between looks at an index that is being built
 const MASK = /(\[redacted:[^\]\s]{1,60}\]|\[withheld: [^\]]{1,60}\])/;
 // The content security policy lets only this policy make markup of a string.
 const policy = window.trustedTypes?.createPolicy("sections", { createHTML: (html) => html });
@@ -16,6 +17,7 @@ export function setTitle(text, ...above) {
     make("a", { href }, name),
     make("span", { className: "faint" }, " / "),
   ]);
+  main.setAttribute("aria-label", text);
   where.replaceChildren(...links, make("span", { className: "here", title: text }, text));
 }
 
@@ -65,12 +67,14 @@ export function badges(words) {
   return words.map((word) => make("span", { className: `badge ${word.split(" ").at(-1)}` }, word));
 }
 
+// `text` can be a function, for what is long.
 export function copyButton(text, label, name = "Copy") {
-  const button = make("button", { type: "button", className: "copy", title: `${name}: ${text}` }, label);
+  const isLong = typeof text === "function";
+  const button = make("button", { type: "button", className: "copy", title: isLong ? name : `${name}: ${text}` }, label);
   button.addEventListener("click", async (event) => {
     event.stopPropagation();
     try {
-      await navigator.clipboard.writeText(text);
+      await navigator.clipboard.writeText(isLong ? text() : text);
       button.classList.add("copied");
     } catch {
       button.classList.add("failed");
@@ -97,17 +101,32 @@ export async function* records(path, signal) {
   }
 }
 
-// Pass each record to `shown`; errors and notes are displayed in place.
+// Pass each record to `shown`; errors and notes are displayed in place. Return whether the index is still being built.
 export async function fill(path, signal, shown, place = main) {
+  let isPartial = false;
   try {
     for await (const record of records(path, signal)) {
-      if (record.is === "error") showError(place, record.text, record.hint);
+      if (record.is === "reading") {
+        isPartial = true;
+        place.append(readingNote(record));
+      } else if (record.is === "error") showError(place, record.text, record.hint);
       else if (record.is === "note") place.append(make("p", { className: "note" }, record.text));
       else shown(record);
     }
   } catch (error) {
     if (!signal.aborted) showError(place, `cannot load: ${error.message}`, "is `turnspan view` still running?");
   }
+  return isPartial;
+}
+
+function readingNote({ done, of }) {
+  const far = of ? ` (${done.toLocaleString()} of ${of.toLocaleString()})` : "";
+  return make("p", { className: "note reading", role: "status" }, `Reading sessions${far}… Figures are not complete yet.`);
+}
+
+// Repeat `load`, which returns whether what it shows is partial, until it is complete.
+export async function untilComplete(signal, load) {
+  while ((await load()) && !signal?.aborted) await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
 }
 
 export function showError(place, text, hint) {

@@ -5,7 +5,7 @@
 // It may set on the visit: `move(words, query)`, which goes to another place of the same view and returns a promise, or
 // null if it cannot; `filter(text)`, instead of hiding rows by their data-text; `keys`, which come before those below.
 
-import { applyFilter, filter, main } from "./dom.js";
+import { applyFilter, details, filter, main } from "./dom.js";
 import { showOverview } from "./overview.js";
 import { showing } from "./place.js";
 import { showSearch } from "./search.js";
@@ -46,6 +46,7 @@ function go() {
 }
 
 function load(route) {
+  const isOther = visit && visit.show !== route.show;
   visit?.abort();
   closeDetails(true);
   filter.value = "";
@@ -56,6 +57,7 @@ function load(route) {
   }
   const aborter = new AbortController();
   visit = { ...route, signal: aborter.signal, abort: () => aborter.abort() };
+  if (isOther) main.focus({ preventScroll: true }); // what had the focus is no longer there
   showing(route.show(visit));
   restoreScroll();
 }
@@ -117,6 +119,7 @@ const KEYS = {
   ArrowDown: () => step(1),
   ArrowUp: () => step(-1),
   r: reload,
+  d: () => chosenSpan() && details.focus(),
   "/": () => (main.querySelector("input[type=search]") ?? filter).focus(),
   Escape: () => {
     if (chosenSpan()) closeDetails();
@@ -154,5 +157,6 @@ document.addEventListener("keydown", (event) => {
 });
 filter.addEventListener("input", applied);
 document.getElementById("again").addEventListener("click", reload);
+document.getElementById("skip").addEventListener("click", () => main.focus());
 window.addEventListener("hashchange", go);
 go();

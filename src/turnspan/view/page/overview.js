@@ -1,7 +1,7 @@
 // The overview: what was spent, when and on what. Every name and every bar is a filter for all of it.
 
 import { colour, periodName, stackedBars, valuesTable } from "./chart.js";
-import { fill, main, make, marked, setTitle } from "./dom.js";
+import { fill, main, make, marked, setTitle, untilComplete } from "./dom.js";
 import { address, carried, chips, choices, hasDates, periods } from "./filters.js";
 import { watchSessions } from "./live.js";
 
@@ -23,14 +23,16 @@ export async function showOverview(visit) {
   const load = async () => {
     const notes = make("div");
     let view = null;
-    await fill(`overview?${query}`, signal, (one) => one.is === "overview" && (view = one.is_empty ? nothing() : page(one, query)), notes);
-    if (signal.aborted) return;
+    const isPartial = await fill(`overview?${query}`, signal, (one) => one.is === "overview" && (view = one.is_empty ? nothing() : page(one, query)), notes);
+    if (signal.aborted) return false;
     const isOpen = main.querySelector(".chart details")?.open;
-    main.replaceChildren(...(view ? [view] : []), notes);
+    const isShown = view && !(isPartial && view.matches(".note"));
+    main.replaceChildren(...(isPartial ? [notes] : []), ...(isShown ? [view] : []), ...(isPartial ? [] : [notes]));
     if (isOpen && view?.querySelector("details")) view.querySelector("details").open = true;
+    return isPartial;
   };
-  await load();
-  watchSessions(signal, () => main.contains(document.activeElement) || main.matches(":hover") || load(), 5000);
+  await untilComplete(signal, load);
+  watchSessions(signal, () => main.contains(document.activeElement) || main.matches(":hover") || untilComplete(signal, load), 5000);
 }
 
 function nothing() {
@@ -235,7 +237,7 @@ function panel(title, name, heads, rows, foot, none = "Nothing in this period.")
   }
   rows.slice(FIRST).forEach((row) => (row.hidden = true));
   const head = make("tr", {}, make("th", { scope: "col" }, make("span", { className: "unseen" }, "Name")), ...heads.map((text) => make("th", { scope: "col", className: "number" }, text)));
-  section.append(make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
+  section.append(make("table", { attributes: { "aria-labelledby": id } }, make("thead", {}, head), make("tbody", {}, ...rows)));
   if (rows.length > FIRST) {
     const more = make("button", { type: "button", className: "more" }, `Show all ${rows.length}`);
     more.addEventListener("click", () => {

@@ -1,6 +1,6 @@
 // Search in the content of all sessions. A hit is a turn, and opens where the words are.
 
-import { fill, main, make, marked, setTitle } from "./dom.js";
+import { fill, main, make, marked, setTitle, untilComplete } from "./dom.js";
 import { address, chips, lastPart } from "./filters.js";
 import { readdress, showing } from "./place.js";
 import { whenText } from "./sessions.js";
@@ -62,8 +62,8 @@ async function load({ query, signal }, parts, offset = 0) {
   const filters = new URLSearchParams(query);
   filters.delete("q");
   parts.chips.replaceChildren(chips(PATH, filters));
-  parts.notes.replaceChildren();
   if (!words) {
+    parts.notes.replaceChildren();
     parts.count.textContent = "";
     parts.list.replaceChildren();
     parts.more.replaceChildren();
@@ -71,7 +71,15 @@ async function load({ query, signal }, parts, offset = 0) {
   }
   query = new URLSearchParams(query);
   query.set("offset", offset);
-  await fill(`search?${query}`, own.signal, (one) => one.is === "hits" && show(one, query, parts, offset), parts.notes);
+  await untilComplete(own.signal, async () => {
+    const notes = make("div");
+    let found = null;
+    const isPartial = await fill(`search?${query}`, own.signal, (one) => one.is === "hits" && (found = one), notes);
+    if (own.signal.aborted) return false;
+    if (found && !(isPartial && (offset || !found.total))) show(found, query, parts, offset);
+    parts.notes.replaceChildren(...notes.childNodes);
+    return isPartial;
+  });
 }
 
 function show(one, query, parts, offset) {

@@ -1,6 +1,6 @@
 // The list of sessions: a page of it at a time, filtered and sorted by the server. The address has everything.
 
-import { fill, main, make, marked, setTitle } from "./dom.js";
+import { fill, main, make, marked, setTitle, untilComplete } from "./dom.js";
 import { address, chips, lastPart, shown } from "./filters.js";
 import { watchSessions } from "./live.js";
 import { readdress, showing } from "./place.js";
@@ -90,8 +90,15 @@ async function load({ query, signal }, parts) {
   loading?.abort();
   const own = (loading = new AbortController());
   signal?.addEventListener("abort", () => own.abort());
-  parts.notes.replaceChildren();
-  await fill(`sessions?${query}`, own.signal, (one) => one.is === "sessions" && show(one, query, parts), parts.notes);
+  await untilComplete(own.signal, async () => {
+    const notes = make("div");
+    let found = null;
+    const isPartial = await fill(`sessions?${query}`, own.signal, (one) => one.is === "sessions" && (found = one), notes);
+    if (own.signal.aborted) return false;
+    if (found?.total || !isPartial) found && show(found, query, parts);
+    parts.notes.replaceChildren(...notes.childNodes);
+    return isPartial;
+  });
 }
 
 function show(one, query, parts) {
@@ -105,7 +112,9 @@ function show(one, query, parts) {
   }
   const range = one.total > one.rows.length ? `${one.from.toLocaleString()}–${one.to.toLocaleString()} of ` : "";
   parts.count.textContent = `${range}${one.total.toLocaleString()} session${one.total === 1 ? "" : "s"}`;
+  const focused = parts.place.contains(document.activeElement) && document.activeElement.closest("tr")?.dataset.session;
   parts.place.replaceChildren(table(one, query));
+  if (focused) parts.place.querySelector(`tr[data-session="${CSS.escape(focused)}"] a`)?.focus({ preventScroll: true });
   parts.pager.replaceChildren(...pager(one, query));
 }
 
@@ -122,7 +131,7 @@ function table(one, query) {
     return head;
   });
   const rows = one.rows.map((row) => sessionRow(row, query));
-  return make("table", { className: "sessions" }, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows));
+  return make("table", { className: "sessions", attributes: { "aria-label": "Sessions" } }, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows));
 }
 
 function sessionRow(row, query) {

@@ -3,7 +3,10 @@
 import { badges, copyButton, details, fill, make, marked, remember, remembered, rendered } from "./dom.js";
 
 let chosen = null; // { path, at, trace, id, signal, waterfall }
+let opener = null; // what had the focus when the panel was opened
 let closed = () => {};
+const NARROWEST = 20; // percent of the window
+const WIDEST = 75;
 
 export function chosenSpan() {
   return chosen;
@@ -16,6 +19,7 @@ export function onClose(act) {
 
 export async function showSpan(wanted) {
   chosen = wanted;
+  if (!details.contains(document.activeElement)) opener = document.activeElement;
   const { path, at, trace, id, signal } = wanted;
   const place = make("div", { className: "details-body" });
   await fill(
@@ -33,8 +37,11 @@ export async function showSpan(wanted) {
 
 export function closeDetails(isMoved = false) {
   if (!chosen) return;
+  const row = chosen.waterfall?.rows.get(chosen.id);
+  const isInside = details.contains(document.activeElement);
   chosen = null;
   details.hidden = true;
+  if (isInside) [row, opener].find((one) => one?.isConnected)?.focus({ preventScroll: true });
   details.replaceChildren();
   document.body.classList.remove("has-details");
   if (!isMoved) closed();
@@ -80,12 +87,13 @@ function showRecord(span, place, { path, at, trace, id, signal, waterfall }) {
   };
   said.append(...span.sections.map((one) => sectionOf(one, all)));
   const pictures = imagesOf(span.images, `${path}?at=${at}&trace=${trace}&span=${id}`);
+  details.setAttribute("aria-label", `Details of ${span.name}`);
   place.replaceChildren(
     make(
-      "h2",
-      {},
+      "div",
+      { className: "span-title" },
       make("i", { className: `sign kind-${span.kind}` }),
-      make("span", { className: `kind-${span.kind}` }, span.name),
+      make("h2", { className: `kind-${span.kind}` }, span.name),
       ...(span.error ? [make("span", { className: "badge error" }, span.error)] : []),
       ...badges(span.badges),
       ...zoom,
@@ -96,7 +104,7 @@ function showRecord(span, place, { path, at, trace, id, signal, waterfall }) {
     make("h3", {}, "Figures"),
     make(
       "table",
-      { className: "figures" },
+      { className: "figures", attributes: { "aria-label": "Figures" } },
       make(
         "tbody",
         {},
@@ -185,6 +193,7 @@ function facts(span) {
 export function sectionOf(section, all) {
   const name = make(section.is_folded ? "summary" : "h3", {}, section.label);
   const body = make("div", { className: `section-body ${section.kind}` }, rendered(section.html));
+  if (section.kind !== "image") body.append(copyButton(() => textIn(body), "Copy", `Copy: ${section.label}`));
   if (section.is_cut && all) {
     body.append(
       make(
@@ -210,25 +219,43 @@ export function imagesOf(images, where) {
   });
 }
 
+// The text of a section, as it is shown.
+function textIn(body) {
+  const copy = body.cloneNode(true);
+  for (const button of copy.querySelectorAll("button")) button.remove();
+  copy.className = "unseen";
+  body.append(copy); // only what is on the page has line breaks
+  const text = copy.innerText.trim();
+  copy.remove();
+  return text;
+}
+
 // ---- the width of the panel
 
 function sizer() {
+  const set = (percent) => handle.setAttribute("aria-valuenow", setWidth(percent));
   const handle = make("div", {
     className: "sizer",
     role: "separator",
     tabIndex: 0,
     title: "Drag to resize the panel",
-    attributes: { "aria-orientation": "vertical", "aria-label": "Width of the panel" },
+    attributes: {
+      "aria-orientation": "vertical",
+      "aria-label": "Width of the panel in percent",
+      "aria-valuemin": NARROWEST,
+      "aria-valuemax": WIDEST,
+      "aria-valuenow": remembered("panel", "42"),
+    },
     on: {
       pointerdown: (event) => handle.setPointerCapture(event.pointerId),
       pointermove: (event) =>
-        handle.hasPointerCapture(event.pointerId) && setWidth((100 * (innerWidth - event.clientX)) / innerWidth),
+        handle.hasPointerCapture(event.pointerId) && set((100 * (innerWidth - event.clientX)) / innerWidth),
       keydown: (event) => {
         const by = { ArrowLeft: 2, ArrowRight: -2 }[event.key];
         if (!by) return;
         event.preventDefault();
         event.stopPropagation();
-        setWidth(Number(remembered("panel", "42")) + by);
+        set(Number(remembered("panel", "42")) + by);
       },
     },
   });
@@ -236,8 +263,9 @@ function sizer() {
 }
 
 function setWidth(percent) {
-  const width = Math.min(Math.max(percent, 20), 75);
+  const width = Math.round(Math.min(Math.max(percent, NARROWEST), WIDEST));
   document.documentElement.style.setProperty("--panel", `${width}vw`);
   remember("panel", width);
+  return width;
 }
 setWidth(Number(remembered("panel", "42")) || 42);

@@ -29,6 +29,7 @@ export class Waterfall {
     this.element.addEventListener("pointerover", (event) => this.hover(event));
     this.element.addEventListener("pointerleave", () => (hint.hidden = true));
     this.element.addEventListener("focusin", (event) => this.reach(event.target));
+    new ResizeObserver(() => this.scale && this.drawTicks()).observe(this.element); // the panel takes some of its width
   }
 
   show(trace) {
@@ -66,15 +67,21 @@ export class Waterfall {
 
   // ---- the axis
 
-  drawAxis() {
+  drawTicks() {
     const { from, to } = this.window;
-    const scale = make("div", { className: "lane scale" });
     const most = Math.max(2, Math.floor((this.element.clientWidth || 900) / 220));
-    for (const at of ticks(from, to, most)) {
+    const made = ticks(from, to, most).map((at) => {
       const tick = make("span", { className: "axis-tick" }, briefly(at));
       tick.style.left = `${(100 * (at - from)) / (to - from)}%`;
-      scale.append(tick);
-    }
+      return tick;
+    });
+    this.scale.replaceChildren(...made);
+    const isCut = (tick) => tick.offsetLeft + tick.offsetWidth > this.scale.clientWidth;
+    for (const tick of made.filter(isCut)) tick.remove();
+  }
+
+  drawAxis() {
+    this.scale = make("div", { className: "lane scale" });
     const parents = this.spans.filter((span) => span.is_parent && span !== this.root);
     const left = make("span", { className: "what" });
     if (this.root) {
@@ -116,9 +123,8 @@ export class Waterfall {
         ),
       );
     }
-    this.axis.replaceChildren(left, scale, this.splitter());
-    const isCut = (tick) => tick.offsetLeft + tick.offsetWidth > scale.clientWidth;
-    for (const tick of [...scale.children].filter(isCut)) tick.remove();
+    this.axis.replaceChildren(left, this.scale, this.splitter());
+    this.drawTicks();
   }
 
   splitter() {
