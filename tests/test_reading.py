@@ -593,6 +593,21 @@ def test_warm_ups_in_the_sessions_own_file_are_counted(project, is_split):
     assert skipped | reading.skipped == {said["message"]["id"]}
 
 
+def test_an_agent_that_a_call_launched_is_not_a_warm_up(project):
+    """The prompt "Warmup" can also be the model's own: then the agent is exported below its call."""
+    writer = Writer(version="2.1.325")
+    writer.prompt("Get ready.")
+    call = writer.call("Agent", {"prompt": "Warmup", "run_in_background": True})
+    writer.result(call, "Async agent launched", outcome={"agentId": "w1", "status": "async_launched", "isAsync": True})
+    writer.say("It is warming up.")
+    agent = agent_writer(writer, "w1")
+    agent.turn("Warmup", "I am warm.")
+    save_agent(agent, project, "w1", {"toolUseId": tool_id(call)})
+    reading, pieces = walk(writer.save(project), is_over=True)
+    assert reading.warmups == 0
+    assert "  said I am warm." in outline([t for piece in pieces for t in piece.traces])
+
+
 def test_warm_ups_are_counted_and_not_exported(project):
     """2.0.x starts agents by itself: they are not exported; an agent that no call claims is a trace of its own."""
     writer = Writer(version="2.0.50")

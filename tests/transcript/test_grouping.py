@@ -514,6 +514,22 @@ def test_an_agent_is_named_by_agent_calls_alone():
     assert [call.result.agent_id for response in turn.responses for call in response.calls] == [None, "a2", "a3"]
 
 
+def test_rows_of_an_agent_inside_the_file_count_once():
+    """A file that contains itself twice gives the agents of its turn once, with all that they said."""
+    writer = Writer(version="1.0.72")
+    writer.prompt("Ask a helper.")
+    call = writer.call("Task", {"prompt": "List the dyes."})
+    before, writer.parent = writer.parent, None
+    writer.prompt("List the dyes.", isSidechain=True)
+    writer.say("Madder.", isSidechain=True)
+    writer.parent = before
+    writer.result(call, "Madder.")
+    writer.say("It is madder.")
+    writer.rows *= 2
+    (turn,) = grouped(writer)
+    assert [[inner.last_text for inner in agent.turns] for agent in turn.agents] == [["Madder."]]
+
+
 @pytest.mark.parametrize("version", ["2.0.76", "2.1.50"])
 def test_a_repeated_row_of_the_queue_is_one_event(version):
     """A queue operation has no id of its own: with the same time and the same words it is the same one."""

@@ -310,6 +310,14 @@ def row_as(line: bytes, kind: type[T]) -> T:
         return kind()
 
 
+def last_glued(line: bytes, kind: type[T]) -> T:
+    """Return a few fields of the last record of a line, if several are glued together, or one to a torn one."""
+    from turnspan.transcript.lines import records  # noqa: PLC0415  only for the lines of renamed files
+
+    start, end = records(line)[-1]
+    return row_as(line[start:end], kind)
+
+
 def lines(path: Path, limit: int) -> Iterator[bytes]:
     """Yield the lines in the first bytes of a regular file."""
     with _opened(path) as descriptor:

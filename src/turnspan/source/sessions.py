@@ -21,7 +21,7 @@ import msgspec
 
 from turnspan import lazy
 from turnspan.errors import TranscriptError
-from turnspan.source.scan import END_BYTES, ends, first_in, last_time_ns, modified_ns, row_as, stamp_of
+from turnspan.source.scan import END_BYTES, ends, first_in, last_glued, last_time_ns, modified_ns, row_as, stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -413,22 +413,12 @@ def session_of(path: Path) -> SessionFile:
         for count in (END_BYTES, 16 * END_BYTES, 512 * END_BYTES):  # the last row can be a pasted image
             data = ends(path, count, from_end=True)
             for line in reversed(data.splitlines()):
-                session_id = row_as(line, _SessionId).session_id or _session_in_glued(line)
+                session_id = row_as(line, _SessionId).session_id or last_glued(line, _SessionId).session_id
                 if is_safe_id(session_id):
                     return SessionFile(session_id, path)
             if len(data) < count:
                 break
     return SessionFile(path.stem, path)
-
-
-def _session_in_glued(line: bytes) -> str:
-    """Return the session that the last record of a line names, if several are glued together, or one to a torn one."""
-    from turnspan.transcript.lines import records  # noqa: PLC0415  only for such lines of renamed files
-
-    for start, end in reversed(records(line)):
-        if session_id := row_as(line[start:end], _SessionId).session_id:
-            return session_id
-    return ""
 
 
 class _IndexEntry(msgspec.Struct, rename="camel"):

@@ -260,9 +260,11 @@ class Agents:
         2.0.55 records no prompts of agents. There it is one that answered before the session called any agent.
         """
         turn = turns[0]
+        if file.agent_id in self.links.launched:
+            return False
         if len(turns) > 1 or turn.prompt is not None:
             return len(turns) == 1 and turn.prompt is not None and turn.prompt.text.strip() == WARMUP
-        if not turn.version.startswith("2.0.") or file.agent_id in self.links.launched or self._session.is_lost:
+        if not turn.version.startswith("2.0.") or self._session.is_lost:
             return False
         called_ns = first_row_time_ns(self._session.path, *(("name", b'"%b"' % name.encode()) for name in AGENT_TOOLS))
         return called_ns is None or max(turn.times, default=0) < called_ns

@@ -55,6 +55,8 @@ class InlineAgents:
     def take(self, row: Row, turn: Turn, past: Carry) -> None:
         """Take a row of an agent that works for this turn; a row without a known parent begins a new agent."""
         entry = row.entry
+        if entry.uuid is not None and (entry.uuid in self._roots or _root_in(past, entry.uuid) is not None):
+            return  # a row that is in the file twice
         root = self._roots.get(entry.parent_uuid or "") or _root_in(past, entry.parent_uuid)
         if root not in self._agents:
             carry = past.agents.get(root or "")
