@@ -44,7 +44,7 @@ from turnspan.errors import StateError
 from turnspan.private_files import Busy, can_write, kernel_lock, nearest_existing
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from turnspan.backends.settings import Capture
@@ -97,7 +97,7 @@ class LocalBackend:
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             with kernel_lock(self._directory / ".lock", self._lock_wait_s):
-                self._append([line for body in bodies for line in _lines_of(body)])
+                self._append(bodies)
         except Busy:
             return Verdict(Answer.LATER, f"another process is writing to {self._directory}")
         except OSError as error:
@@ -138,14 +138,14 @@ class LocalBackend:
         says = f"{len(files):,} file{plural} with {size / 1e6:.1f} MB of traces" if files else "will be created"
         return Probe(Answer.ACKNOWLEDGED, says, findings=(Finding(Outcome.GOOD, says),))
 
-    def _append(self, lines: list[bytes]) -> None:
-        """Write the new lines, under the lock."""
+    def _append(self, bodies: Sequence[bytes]) -> None:
+        """Write the new lines, under the lock. Bodies are not split: a group of a backfill is large."""
         numbers = file_numbers(self._directory)
         self._index.catch_up(numbers)
-        new = [rest for line in lines if (rest := self._index.without_known(line, numbers))]
+        new = [rest for body in bodies if (rest := self._index.without_known(body, numbers))]
         number = numbers[-1] if numbers else 1
         is_full = bool(numbers) and data_path(self._directory, number).stat().st_size >= self._max_file_bytes
-        if numbers and (is_full or new != lines):
+        if numbers and (is_full or new != [*bodies]):
             # The writer of these lines may have been killed before it synced them.
             with data_path(self._directory, number).open("rb+") as file:
                 os.fsync(file)
@@ -160,18 +160,18 @@ class LocalBackend:
         if number not in numbers:
             self._prune([*numbers, number])
 
-    def _write(self, file: int, number: int, lines: list[bytes]) -> None:
+    def _write(self, file: int, number: int, bodies: list[bytes]) -> None:
         """Write all of these lines, or none."""
         size = os.lseek(file, 0, os.SEEK_END)
         # After half a line of a killed writer, ours begins on a new line.
         opening = b"\n" if size and not _ends_a_line(file, size) else b""
-        self._index.announce(number, lines, size + len(opening))
+        self._index.announce(number, bodies, size + len(opening))
         if size == 0:
             sync_directory(self._directory)
             sync_directory(self._directory.parent)
         try:
-            for line in (opening, *lines):  # not joined: a group of a backfill is large
-                write_all(file, line)
+            for body in (opening, *bodies):
+                write_all(file, body)
             os.fsync(file)
         except OSError:
             os.ftruncate(file, size)
@@ -202,14 +202,6 @@ def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> Lo
 def _answer_for(cause: BaseException | None) -> Answer:
     """Return LATER for what is transient, like a full disk, and CONFIGURATION for what the user must change."""
     return Answer.LATER if isinstance(cause, OSError) and cause.errno in _TRANSIENT else Answer.CONFIGURATION
-
-
-def _lines_of(body: bytes) -> Iterator[bytes]:
-    """Yield the lines of a request with their ends. JSON escapes all other line ends; `splitlines` looks for them."""
-    start = 0
-    while end := body.find(b"\n", start) + 1:
-        yield body[start:end]
-        start = end
 
 
 def _ends_a_line(file: int, size: int) -> bool:

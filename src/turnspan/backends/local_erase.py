@@ -86,7 +86,7 @@ def _rewrite(directory: Path, number: int, is_unwanted: Callable[[bytes], bool])
 
 def _record(line: bytes, at: int) -> bytes:
     try:
-        return index_record(line, at)
+        return index_record(trace_id_in(line), at)
     except ValueError:
         return b""
 

@@ -46,18 +46,26 @@ def index_path(directory: Path, number: int) -> Path:
     return directory / f"traces-{number:06d}.index"
 
 
-def trace_id_in(line: bytes) -> bytes:
-    """Return the trace id of a line. Raises ValueError for a line without one.
+def lines_in(body: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the offsets of each line and of its end. JSON escapes all other line ends; `splitlines` looks for them."""
+    start = 0
+    while end := body.find(b"\n", start) + 1:
+        yield start, end
+        start = end
+
+
+def trace_id_in(lines: bytes, start: int = 0) -> bytes:
+    """Return the trace id of the line that begins at `start`. Raises ValueError for a line without one.
 
     The first id in a line is a span's own: quotes in texts are escaped, and links come after it.
     """
-    at = line.index(b'"traceId":"') + len(b'"traceId":"')
-    return bytes.fromhex(line[at : at + 32].decode())
+    at = lines.index(b'"traceId":"', start) + len(b'"traceId":"')
+    return bytes.fromhex(lines[at : at + 32].decode())
 
 
-def index_record(line: bytes, at: int) -> bytes:
-    """Return the index record of a line that begins at this offset. Raises ValueError for a line without a trace id."""
-    return trace_id_in(line) + at.to_bytes(8, "little")
+def index_record(trace_id: bytes, at: int) -> bytes:
+    """Return the index record of a line that begins at this offset."""
+    return trace_id + at.to_bytes(8, "little")
 
 
 def write_all(file: int, data: bytes) -> None:
@@ -230,10 +238,19 @@ class Index:
             self._seen.update(memoryview(records)[:complete].cast("Q").tolist()[::3])
             self._read_to[number] = start + complete
 
-    def without_known(self, line: bytes, numbers: list[int]) -> bytes:
-        """Return the line without the spans that are on disk; empty if all of them are."""
+    def without_known(self, body: bytes, numbers: list[int]) -> bytes:
+        """Return the lines without the spans that are on disk; empty if all of them are."""
+        if not any(self._may_have(trace_id_in(body, start)) for start, _ in lines_in(body)):
+            return body
+        return b"".join([self._unknown(body[start:end], numbers) for start, end in lines_in(body)])
+
+    def _may_have(self, trace_id: bytes) -> bool:
+        return memoryview(trace_id).cast("Q")[0] in self._seen
+
+    def _unknown(self, line: bytes, numbers: list[int]) -> bytes:
+        """Return a line without the spans that are on disk; empty if all of them are."""
         trace_id = trace_id_in(line)
-        if memoryview(trace_id).cast("Q")[0] not in self._seen:
+        if not self._may_have(trace_id):
             return line
         known = {span for number in numbers for span in self._spans_on_disk(number, trace_id)}
         request = msgspec.json.decode(line)
@@ -245,15 +262,15 @@ class Index:
                 kept += len(spans)
         return msgspec.json.encode(request) + b"\n" if kept else b""
 
-    def announce(self, number: int, lines: list[bytes], at: int) -> None:
-        """Write where each line is going to begin."""
+    def announce(self, number: int, bodies: list[bytes], at: int) -> None:
+        """Write where each line is going to begin, if the first one begins at `at`."""
         file = os.open(index_path(self._directory, number), APPEND, 0o600)
         try:
             torn = os.lseek(file, 0, os.SEEK_END) % _RECORD_BYTES
             records = [bytes(_RECORD_BYTES - torn)] if torn else []
-            for line in lines:
-                records.append(index_record(line, at))
-                at += len(line)
+            for body in bodies:
+                records += [index_record(trace_id_in(body, start), at + start) for start, _ in lines_in(body)]
+                at += len(body)
             write_all(file, b"".join(records))
             os.fsync(file)
         finally:
