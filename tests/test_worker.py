@@ -30,7 +30,7 @@ from turnspan.hook_event import Event, parse_event
 from turnspan.log import LOG_NAME
 from turnspan.settings.config import load_config
 from turnspan.source.sessions import SessionFile
-from turnspan.unsent import has_nothing_left
+from turnspan.unsent import has_nothing_left, read_unsent
 from turnspan.worker import serve
 
 MINUTE_S = 60.0
@@ -1171,6 +1171,20 @@ def test_words_that_joined_the_last_turn_of_an_idle_session_are_not_left(office)
     writer = with_joined_words(office)
     session = SessionFile(writer.session, office.project / f"{writer.session}.jsonl")
     assert not has_nothing_left(session, state_of(office, writer))
+
+
+@pytest.mark.parametrize("name", ["Stop", "SessionEnd"])
+def test_an_event_that_no_worker_has_handled_yet_is_known_all_the_same(office, name):
+    """The worker of its session is busy, or was killed: its turn is pending, not in progress."""
+    writer = office.writer(1, version="2.0.76")
+    writer.turn("Hello.", "Good day.")
+    session = SessionFile(writer.session, office.save(writer))
+    [target] = [target_for(load_config(office.env), office.backend)]
+    before = read_unsent(session, target, int(office.now_s * 1e9))
+    assert (len(before.spans), before.has_open_turn) == (0, True)
+    marks.leave_mark(office.home, writer.session, {"event": name, "at": office.now_s})
+    after = read_unsent(session, target, int(office.now_s * 1e9))
+    assert (len(after.spans), after.has_open_turn) == (2, False)
 
 
 # ---- a client that was killed

@@ -12,8 +12,8 @@ Rules, the same for the worker, backfill, the dry run, verify, status and retent
 - Spans that arrived already, in a piece of which only a part was accepted, are not unsent.
 - A file that is only the beginning of a transcript that was acknowledged beyond its end has nothing unsent.
 - The user's own prices apply.
-- What an event said about the end of a turn holds until that turn is acknowledged (`known_ending`). A client that was
-  killed has ended its session.
+- What an event said about the end of a turn holds until that turn is acknowledged (`known_ending`), also if no worker
+  has handled the event yet. A client that was killed has ended its session.
 - Nothing is written: a corrupt checkpoint stays where it is, and counts as none. One that cannot be read, or that a
   newer turnspan wrote, raises StateError: the caller reports that session as failed, as `ship` would.
 """
@@ -21,15 +21,16 @@ Rules, the same for the worker, backfill, the dry run, verify, status and retent
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.delivery import state
+from turnspan.delivery import marks, state
 from turnspan.delivery.callers import called
-from turnspan.errors import TranscriptError
+from turnspan.errors import StateError, TranscriptError
 from turnspan.source import sessions, tail
 from turnspan.source.progress import IDLE_WHILE_PENDING_NS, Ending, Position
 from turnspan.source.scan import last_time_ns, modified_ns, size_of, stamp_of
@@ -59,6 +60,8 @@ def known_ending(session: SessionFile, target: Target, cursor: state.Cursor, end
     client is alive (`now_ns` is None), whether its process has exited.
     """
     reported = _unless_resumed(cursor.reported, ending)
+    if ending.now_ns is not None:
+        reported = _with_marks(session, target, reported)
     is_killed = _is_killed(session, target, ending)
     is_over = ending.is_over or _is_still_over(session, reported) or is_killed
     if is_killed:
@@ -73,6 +76,25 @@ def known_ending(session: SessionFile, target: Target, cursor: state.Cursor, end
             stopped_bytes=reported.stopped_bytes,
         )
     return msgspec.structs.replace(ending, is_over=is_over, finished_agents=agents)
+
+
+def _with_marks(session: SessionFile, target: Target, reported: state.Reported) -> state.Reported:
+    """Return what events said, also those that no worker has handled yet: it is busy, or was killed."""
+    events: list[marks.Facts] = []
+    with suppress(StateError, OSError):  # what cannot be read is handled by the next worker
+        events = marks.read_marks(target.home, session.session_id).events
+    for mark in events:
+        at = mark.get("at")
+        if not isinstance(at, (int, float)):
+            continue
+        at_ns = max(0, int(at * 1e9))
+        if mark.get("event") == "SessionEnd":
+            reported = msgspec.structs.replace(reported, over_ns=at_ns, is_done=False)
+        elif mark.get("event") == "Stop":
+            words = mark.get("words")
+            words = words if isinstance(words, str) else None
+            reported = msgspec.structs.replace(reported, stopped_ns=at_ns, stopped_bytes=None, words=words)
+    return reported
 
 
 def reported_after(session: SessionFile, reported: state.Reported, ending: Ending, now_ns: int) -> state.Reported:
