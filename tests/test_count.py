@@ -26,7 +26,6 @@ NOT_COUNTED = {
         "truncated",
     ): "a fork begins with a copy of the message that launched it, which is not exported, even if it is the only one",
     ("copied-resume-1.0.80", "truncated"): "an origin that was cut off between the lines of a response has its own",
-    ("copied-resume-1.0.80", "merged"): "with new uuids and times, a copy inside the file of its origin is a new turn",
 }
 DECODER = json.JSONDecoder(strict=False)
 

@@ -82,11 +82,11 @@ def is_copied(turn: Turn, session: SessionFile, was_sent: Callable[[str], bool])
     """
     if not is_looked_up(turn, session):
         return False
-    if is_foreign(turn, session):
-        return _is_exported_elsewhere(turn, session, was_sent)
+    if is_foreign(turn, session) and _is_exported_elsewhere(turn, session, was_sent):
+        return True
     if _may_have_new_uuids(turn):
         return _was_written_earlier(turn, session)
-    return _has_origin(turn, session)
+    return not is_foreign(turn, session) and _has_origin(turn, session)
 
 
 def is_looked_up(turn: Turn, session: SessionFile) -> bool:
