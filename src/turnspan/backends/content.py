@@ -30,6 +30,7 @@ _ELLIPSIS_BYTES = len(ELLIPSIS.encode())
 _SHORTEST_CUT = 16  # a string leaf is not worth cutting below this many bytes
 
 _encode = msgspec.json.Encoder().encode
+_decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def as_text(content: Content, direction: str) -> str:
@@ -99,7 +100,7 @@ def well_formed(text: str) -> str:
 def is_json(text: str) -> bool:
     """Whether `text` is one JSON value."""
     try:
-        msgspec.json.decode(text, type=msgspec.Raw)
+        _decode_raw(text)
     except (msgspec.DecodeError, RecursionError):
         return False
     return True

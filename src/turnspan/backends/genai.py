@@ -13,6 +13,7 @@ Rules:
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from turnspan.backends import content, naming
@@ -60,11 +61,15 @@ class Bounded:
     def __init__(self, limit: int) -> None:
         self.attributes: Attributes = {}
         self._limit = limit
+        self._cut: dict[str, int] = {}  # attributes that were cut, and their original lengths
 
     def put(self, key: str, value: Value) -> None:
         """Set one attribute; a long string is cut as plain text."""
-        if isinstance(value, str) and len(value) * 4 > self._limit:
-            self.text(key, value, is_json=False)
+        if isinstance(value, str):
+            if len(value) * 4 > self._limit:
+                self.text(key, value, is_json=False)
+            else:
+                self.attributes[key] = value
         elif isinstance(value, tuple):
             self.attributes[key] = tuple(content.fit(item, self._limit, is_json=False) for item in value)
         else:
@@ -75,15 +80,15 @@ class Bounded:
         # A character is at most four bytes, so most texts need not be encoded to be measured.
         if len(text) * 4 > self._limit and (size := len(text.encode())) > self._limit:
             self.attributes[key] = content.fit(text, self._limit, is_json=is_json)
-            self.attributes[f"turnspan.truncated.{key}"] = size
+            self.attributes[f"turnspan.truncated.{key}"] = self._cut[key] = size
         else:
             self.attributes[key] = text
 
     def copy(self, key: str, source: str) -> None:
         """Set one attribute to the value of another, cut or not."""
         self.attributes[key] = self.attributes[source]
-        if (size := self.attributes.get(f"turnspan.truncated.{source}")) is not None:
-            self.attributes[f"turnspan.truncated.{key}"] = size
+        if source in self._cut:
+            self.attributes[f"turnspan.truncated.{key}"] = self._cut[source]
 
 
 class GenAI:
@@ -178,23 +183,30 @@ def _put_rare(out: Bounded, usage: Usage) -> None:
         out.attributes["turnspan.usage.incomplete"] = True
 
 
+_CONTENT_KEYS = {way: (f"{way}.value", f"{way}.mime_type", f"gen_ai.{way}.messages") for way in ("input", "output")}
+
+
 def _put_content(out: Bounded, kind: Kind, value: Content, direction: str) -> None:
-    key = f"{direction}.value"
+    key, mime_type, messages = _CONTENT_KEYS[direction]
     if kind is Kind.GENERATION:
-        messages = f"gen_ai.{direction}.messages"
         out.text(messages, content.genai_messages(value, direction), is_json=True)
         out.copy(key, messages)
-        out.attributes[f"{direction}.mime_type"] = "application/json"
+        out.attributes[mime_type] = "application/json"
         return
     # The content of a turn or an agent is read as text, all other content as it is.
     plain = content.words(value) if kind is not Kind.TOOL or isinstance(value, str) else None
     is_json = plain is None and (not isinstance(value, Json) or content.is_json(value.text))
     out.text(key, content.as_text(value, direction) if plain is None else plain, is_json=is_json)
-    out.attributes[f"{direction}.mime_type"] = "application/json" if is_json else "text/plain"
+    out.attributes[mime_type] = "application/json" if is_json else "text/plain"
     if kind is Kind.TOOL:
         out.copy("gen_ai.tool.call.arguments" if direction == "input" else "gen_ai.tool.call.result", key)
     elif kind is Kind.TURN:
-        out.text(f"gen_ai.{direction}.messages", content.genai_messages(value, direction), is_json=True)
+        out.text(messages, content.genai_messages(value, direction), is_json=True)
+
+
+@lru_cache(maxsize=1_000)  # the same few names on every span, whose hashes need not be computed again
+def _own_name(fact: str) -> str:
+    return f"turnspan.{fact}"
 
 
 def _put_facts(out: Bounded, trace: Trace, span: Span) -> None:
@@ -203,7 +215,7 @@ def _put_facts(out: Bounded, trace: Trace, span: Span) -> None:
     for name, value in facts.items():
         key = known.get(name)
         if key is None:
-            out.put(f"turnspan.{name}", value)
+            out.put(_own_name(name), value)
         elif name == "finish_reason":
             out.put(key, value if isinstance(value, tuple) else (str(value),))
         else:

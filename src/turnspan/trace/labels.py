@@ -92,6 +92,11 @@ _HINTS: Final[tuple[tuple[str, Callable[[str], str]], ...]] = (
 )  # fmt: skip
 
 
+# `msgspec.json.decode(…, type=…)` takes three times as long: it looks at the type with every call.
+_decode_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_text: Final = msgspec.json.Decoder(str).decode
+
+
 def _with_hint(span: Span) -> Span:
     hint = tool_hint(span.input)
     return msgspec.structs.replace(span, facts={**span.facts, HINT: hint}) if hint else span
@@ -102,10 +107,10 @@ def tool_hint(content: Content | None) -> str:
     if not isinstance(content, Json):
         return ""
     try:
-        fields = msgspec.json.decode(content.text, type=dict[str, msgspec.Raw])
+        fields = _decode_fields(content.text)
         for name, shown in _HINTS:
             if name in fields and bytes(fields[name]).startswith(b'"'):
-                hint = _cut(_clean(shown(msgspec.json.decode(fields[name], type=str))))
+                hint = _cut(_clean(shown(_decode_text(fields[name]))))
                 if hint:
                     return hint
     except (msgspec.DecodeError, UnicodeError, RecursionError):  # not an object, or half an emoji
