@@ -282,6 +282,7 @@ def test_an_unreadable_success_is_unknown(answer):
 def _then_close(data):
     def answer(connection, _request):
         connection.sendall(data)
+        connection.shutdown(socket.SHUT_RDWR)  # now: Python forgets a descriptor before the system has closed it
         connection.close()
 
     return answer

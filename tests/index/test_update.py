@@ -79,7 +79,24 @@ def change(path, data, chance):
             path.write_bytes(data)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("story", [story for story in STORIES if story.startswith(("agents-", "copied-"))])
+def test_a_file_that_was_deleted_and_restored_gives_the_rows_of_a_new_index(home, story):
+    """Other files decide which turns are copies, and where a subagent belongs: rows follow when one of them changes."""
+    shutil.copytree(FIXTURES / story / "projects", home / "projects", dirs_exist_ok=True)
+    updated()
+    for path in sorted((home / "projects").rglob("*.jsonl")):
+        data = path.read_bytes()
+        path.unlink()
+        without = updated()
+        saved = shutil.copytree(home / "turnspan", home / "saved")
+        assert without == rebuilt(home), f"without {path.name}"
+        shutil.rmtree(home / "turnspan")
+        saved.rename(home / "turnspan")
+        path.write_bytes(data)
+        assert updated() == rebuilt(home), f"with {path.name} again"
+
+
+@pytest.mark.parametrize("seed", [0, 12, 23, 33, 39, 97])
 def test_any_change_of_any_file_gives_the_rows_of_a_new_index(home, seed):
     """Files that grow, are cut, rewritten, deleted and restored, in any order: the rows are those of a new index."""
     chance = random.Random(seed)

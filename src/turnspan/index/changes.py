@@ -11,11 +11,12 @@ What is read again:
 | a subagent's file was deleted | all of it |
 | what its project allows, or whether the user disabled or restricted it | all of it |
 | the transcript was deleted | nothing: its rows are deleted |
-| turns were copied from another session, and a transcript of the same project changed at an earlier time | all of it |
+| another transcript that decided which turns are copies (`source.neighbours`) | all of it |
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -24,9 +25,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from turnspan.delivery import state
-from turnspan.errors import StateError
+from turnspan.errors import StateError, TranscriptError
 from turnspan.index.disk import Listing, Stamp, Transcript, Walk, as_text, listed, walked
-from turnspan.source.scan import first_time_ns
+from turnspan.index.places import decode_neighbours, encode
+from turnspan.source.neighbours import Neighbours
+from turnspan.source.scan import earliest_ns
 from turnspan.source.sessions import SessionFile, is_of, projects_dir
 
 if TYPE_CHECKING:
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
 
 
 DISABLED: Final = "off"
+NEVER_NS: Final = 2**63 - 1
+_NONE: Final = encode(Neighbours())
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -49,10 +54,9 @@ class Known(msgspec.Struct, frozen=True):
     stamp: Stamp
     agents: str
     restriction: str
-    copied: int
     problem: str
-    first_ns: int  # of its turns
-    last_row_ns: int
+    neighbours: Neighbours
+    first_row_ns: int
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -124,25 +128,16 @@ def _is_same(connection: Connection, signature: str) -> bool:
 
 def _compared(connection: Connection, config: Config, walk: Walk, restricted: set[int]) -> Changes:
     rows = connection.execute(
-        "SELECT id, session_id, path, directory, size, modified_ns, agent_digest, restriction, copied, problem, "
-        "first_ns, last_row_ns FROM session JOIN file ON file.session = session.id"
+        "SELECT id, session_id, path, directory, size, modified_ns, agent_digest, restriction, problem, neighbours, "
+        "first_row_ns FROM session JOIN file ON file.session = session.id"
     )
     known = {
         row[2]: Known(
-            row[0],
-            row[1],
-            row[2],
-            row[3],
-            (row[4], row[5]),
-            row[6],
-            row[7] or "",
-            row[8] or 0,
-            row[9] or "",
-            row[10] or 0,
-            row[11] or 0,
+            row[0], row[1], row[2], row[3], (row[4], row[5]), row[6], row[7] or "", row[8] or "",
+            decode_neighbours(row[9] or _NONE), row[10] or 0,
         )
         for row in rows
-    }
+    }  # fmt: skip
     flat = {
         path: ((size, when), session_id)
         for path, size, when, session_id in connection.execute("SELECT * FROM flat_file")
@@ -156,8 +151,7 @@ def _compared(connection: Connection, config: Config, walk: Walk, restricted: se
     found = {as_text(path): transcript for path, transcript in listing.transcripts.items()}
     gone = {path: each for path, each in known.items() if path not in found and each.directory not in listing.unlisted}
     changes.delete = [each.session for each in gone.values()]
-    older = _older_changes(known, found)
-    older |= dict.fromkeys((each.directory for each in gone.values()), 0)
+    projects = _project_changes(known, found, gone)
     for path, transcript in found.items():
         each = known.get(path)
         restriction = restrictions.get(transcript.session_id, "")
@@ -171,7 +165,7 @@ def _compared(connection: Connection, config: Config, walk: Walk, restricted: se
             or bool(each.problem)
             or transcript.stamp[0] < each.stamp[0]
             or (transcript.stamp[0] == each.stamp[0] and transcript.stamp[1] != each.stamp[1])
-            or (each.copied > 0 and older.get(each.directory, each.first_ns + 1) <= each.first_ns)
+            or any(project.concerns(each) for project in projects)
         )
         if is_anew or transcript.stamp != each.stamp or transcript.digest != each.agents:
             changes.read.append(Change(transcript, restriction, each.session, is_anew))
@@ -180,22 +174,57 @@ def _compared(connection: Connection, config: Config, walk: Walk, restricted: se
     return changes
 
 
-def _older_changes(known: Mapping[str, Known], found: Mapping[str, Transcript]) -> dict[str, int]:
-    """Return, for each project, the earliest time at which a transcript changed: a copy of that part is read again.
+class _ProjectChanges(msgspec.Struct):
+    """What was done to the transcripts of a project."""
 
-    Rows that are added are later than the last one that was there; other changes can be anywhere.
-    """
-    older: dict[str, int] = {}
-    for path, transcript in found.items():
+    directory: str
+    grown_ns: int = NEVER_NS  # the first time in rows that were added
+    new_ns: int = NEVER_NS  # the first time in new transcripts
+    twins: set[int] = set()  # the first time of transcripts that have grown, and begin as another one does
+    is_rewritten: bool = False
+    is_deleted: bool = False
+
+    def concerns(self, each: Known) -> bool:
+        """Return whether one of them decided which turns of a session are copies, or would now."""
+        known = each.neighbours
+        if known.until_ns < 0 or (each.directory != self.directory and not known.is_everywhere):
+            return False
+        if self.is_rewritten or (self.is_deleted and known.has_copies) or each.first_row_ns in self.twins:
+            return True
+        new_until_ns = known.until_ns if known.has_own else NEVER_NS - 1
+        return self.grown_ns <= known.until_ns or self.new_ns <= new_until_ns
+
+
+def _project_changes(
+    known: Mapping[str, Known], found: Mapping[str, Transcript], gone: Mapping[str, Known]
+) -> list[_ProjectChanges]:
+    """Return what was done to the transcripts of each project."""
+    projects = {each.directory: _ProjectChanges(each.directory, is_deleted=True) for each in gone.values()}
+    beginnings = Counter((each.directory, each.first_row_ns) for each in known.values())
+    for path, transcript in found.items() if known else ():
         each = known.get(path)
-        if each is None:
-            since_ns = first_time_ns(Path(transcript.path)) or 0
-        elif transcript.stamp == each.stamp:
+        if each is not None and transcript.stamp == each.stamp:
             continue
+        directory = as_text(transcript.directory)
+        project = projects.setdefault(directory, _ProjectChanges(directory))
+        if each is None:
+            project.new_ns = min(project.new_ns, _added_ns(transcript, 0) or 0)
+        elif transcript.stamp[0] > each.stamp[0]:
+            added_ns = _added_ns(transcript, each.stamp[0])
+            project.grown_ns = min(project.grown_ns, NEVER_NS if added_ns is None else added_ns)
+            if beginnings[directory, each.first_row_ns] > 1:
+                project.twins.add(each.first_row_ns)
         else:
-            since_ns = each.last_row_ns if transcript.stamp[0] > each.stamp[0] else 0
-        older[transcript.directory] = min(since_ns, older.get(transcript.directory, since_ns))
-    return older
+            project.is_rewritten = True
+    return list(projects.values())
+
+
+def _added_ns(transcript: Transcript, size: int) -> int | None:
+    """Return the earliest time in what was added to a transcript; 0 if it cannot be read now."""
+    try:
+        return earliest_ns(Path(transcript.path), size)
+    except TranscriptError:
+        return 0
 
 
 def _find_checkpoints(connection: Connection, walk: Walk, changes: Changes) -> None:

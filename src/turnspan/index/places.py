@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from turnspan.source.neighbours import Neighbours
 from turnspan.source.progress import Progress
 from turnspan.source.sessions import label_of
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 encode: Final = msgspec.msgpack.Encoder().encode
 decode: Final = msgspec.msgpack.Decoder(Progress).decode
+decode_neighbours: Final = msgspec.msgpack.Decoder(Neighbours).decode
 
 
 class Place(msgspec.Struct):
@@ -40,7 +42,6 @@ class Place(msgspec.Struct):
     piece: int = 0
     in_piece: int = 0  # of the next turn
     spans: int = 0  # in the piece so far
-    copied: int = 0
 
 
 def difference(after: Progress, before: Progress) -> Progress:

@@ -25,9 +25,10 @@ from turnspan.index.masked import masked_together
 from turnspan.index.places import difference
 from turnspan.index.rows import TraceRows, rows_of
 from turnspan.secrets.replace import mask
+from turnspan.source.neighbours import Neighbours
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
-from turnspan.source.scan import last_time_ns, modified_ns
+from turnspan.source.scan import first_time_ns, last_time_ns, modified_ns
 from turnspan.source.sessions import SessionFile, cwd_of
 
 if TYPE_CHECKING:
@@ -60,7 +61,6 @@ class Part(msgspec.Struct, frozen=True):
 
     change: Progress  # the difference to the progress before
     rows: list[TraceRows]
-    copied: int = 0
     stage: Stage = Stage.SETTLED
     is_anew: bool = False  # the file was rewritten: this is the first part of it, and earlier rows are void
 
@@ -68,11 +68,14 @@ class Part(msgspec.Struct, frozen=True):
 class Finish(msgspec.Struct, frozen=True):
     """What is known when a session was read to its end."""
 
+    first_row_ns: int
     last_row_ns: int
     cwd: str  # where the session began
     narrowings: dict[str, str]  # by working directory
     is_off: bool
     capture: str
+    neighbours: Neighbours = Neighbours()  # the files that decided which of the turns that were read are copies
+    is_from_start: bool = True
     problem: str = ""  # why it could not be read
 
 
@@ -107,14 +110,18 @@ class SessionReader:
                     capture = "metadata" if is_off else str(policy.capture(trace.cwd))
                 rows = list(self._rows(piece.traces, policy))
                 stage = Stage(reading.is_at_end + reading.is_behind_end)
-                yield Part(difference(piece.progress, before), rows, piece.copied, stage, is_anew)
+                yield Part(difference(piece.progress, before), rows, stage, is_anew)
                 before, is_first = piece.progress, False
         except TranscriptError as error:
             problem = str(error)
         if is_first and reading.is_rewritten:
             yield Part(Progress(), [], is_anew=True)
         began_in = self._without_secrets(cwd_of(session.path))
-        yield Finish(self._last_row_ns(session.path), began_in, narrowings, is_off, capture, problem)
+        is_from_start = reading.is_rewritten or not job.progress.main.offset
+        yield Finish(
+            *self._row_times(session.path), began_in, narrowings, is_off, capture, reading.neighbours, is_from_start,
+            problem,
+        )  # fmt: skip
 
     def _rows(self, traces: Sequence[Trace], policy: ExportPolicy) -> Iterator[TraceRows]:
         """Yield the rows of the traces of a piece; those that have no span are not exported."""
@@ -134,11 +141,11 @@ class SessionReader:
             self._paths[path] = mask(path, rules=self._rules).text if path else ""
         return self._paths[path]
 
-    def _last_row_ns(self, path: Path) -> int:
+    def _row_times(self, path: Path) -> tuple[int, int]:
         try:
-            return last_time_ns(path) or modified_ns(path)
+            return first_time_ns(path) or 0, last_time_ns(path) or modified_ns(path)
         except TranscriptError:
-            return modified_ns(path)
+            return 0, modified_ns(path)
 
 
 # ---- in another process

@@ -59,7 +59,7 @@ _TABLES: Final = (
     "CREATE TABLE late(session INTEGER, piece INTEGER, progress BLOB, PRIMARY KEY(session, piece))",
     """CREATE TABLE file(
         session INTEGER PRIMARY KEY, size INTEGER, modified_ns INTEGER, agent_digest TEXT, last_row_ns INTEGER,
-        cwd TEXT, problem TEXT, copied INTEGER, restriction TEXT, title_text INTEGER,
+        cwd TEXT, problem TEXT, neighbours BLOB, first_row_ns INTEGER, restriction TEXT, title_text INTEGER,
         position INTEGER, piece INTEGER, in_piece INTEGER, spans INTEGER, since_piece BLOB, progress BLOB)""",
     """CREATE TABLE agent_file(
         session INTEGER, agent_id TEXT, size INTEGER, modified_ns INTEGER,

@@ -172,8 +172,10 @@ class Updater:
         if change.session is not None and not change.is_anew:
             changed = self._changed_agents(change.session, transcript)
             if changed is not None:
-                place = self._before_agents(change, self._writer.place(change.session), changed)
-                found = self._writer.late_groups(change.session) if can_late_stay and place.position else {}
+                late = self._writer.late_groups(change.session)
+                was_late = {name for group in late.values() for name in group.agents}
+                place = self._before_agents(change, self._writer.place(change.session), changed, was_late)
+                found = late if can_late_stay and place.position else {}
                 groups = {piece: group for piece, group in found.items() if can_stay(group, place.progress, changed)}
         progress = with_late(place.progress, groups.values())
         size = transcript.size - progress.main.offset - sum(each.offset for each in progress.agents.values())
@@ -192,15 +194,17 @@ class Updater:
         names = [name for name, stamp in after.items() if before.get(name) != stamp]
         return {name.removesuffix(".meta.json").removeprefix("agent-") for name in names}
 
-    def _before_agents(self, change: Change, place: Place, changed: set[str]) -> Place:
-        """Return the last place before which none of these subagents was read, or can have been launched."""
+    def _before_agents(self, change: Change, place: Place, changed: set[str], was_late: set[str]) -> Place:
+        """Return the last place before which none of these subagents was read with a turn, or could have been."""
         session = change.session
         assert session is not None
-        known = place.progress.agents.keys() | place.progress.launched.keys()
-        began_ns = self._began_ns(change.transcript, changed - known)
+        unread = changed - place.progress.agents.keys() - was_late
+        began_ns = self._began_ns(change.transcript, unread - place.progress.launched.keys())
         piece = place.piece
-        while changed & place.progress.agents.keys() or (
-            began_ns is not None and self._ended_after(session, place, began_ns)
+        while (
+            changed & place.progress.agents.keys()
+            or unread & place.progress.launched.keys()
+            or (began_ns is not None and self._ended_after(session, place, began_ns))
         ):
             place = self._writer.place_of_piece(session, piece) if piece > 0 else Place()
             piece -= 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from turnspan.index.disk import as_text
-from turnspan.index.places import Place, decode, encode, merged
+from turnspan.index.places import Place, decode, decode_neighbours, encode, merged
 from turnspan.index.rows import clean
 from turnspan.index.schema import COUNTED, USAGE
 from turnspan.source.progress import Progress
@@ -108,7 +108,6 @@ class Writer:
         place.spans += sum(rows.spans for rows in part.rows)
         place.progress = merged(place.progress, part.change)
         place.since_piece = merged(place.since_piece, part.change)
-        place.copied += part.copied
 
     def add_end(self, session: int, place: Place, part: Part) -> None:
         """Add turns that only the end has sealed, behind a place that does not move."""
@@ -165,7 +164,7 @@ class Writer:
 
     def place(self, session: int) -> Place:
         """Return where the settled rows of a session end."""
-        columns = "progress, since_piece, position, piece, in_piece, spans, copied"
+        columns = "progress, since_piece, position, piece, in_piece, spans"
         row = self._connection.execute(f"SELECT {columns} FROM file WHERE session = ?", (session,)).fetchone()  # noqa: S608
         if row is None or row[0] is None:
             return Place()
@@ -184,11 +183,11 @@ class Writer:
     def settle(self, session: int, place: Place) -> None:
         """Store where the settled rows end: the next update begins there."""
         self._connection.execute(
-            "UPDATE file SET progress = ?, since_piece = ?, position = ?, piece = ?, in_piece = ?, spans = ?, "
-            "copied = ? WHERE session = ?",
+            "UPDATE file SET progress = ?, since_piece = ?, position = ?, piece = ?, in_piece = ?, spans = ? "
+            "WHERE session = ?",
             (
                 encode(place.progress), encode(place.since_piece), place.position, place.piece, place.in_piece,
-                place.spans, place.copied, session,
+                place.spans, session,
             ),
         )  # fmt: skip
 
@@ -213,19 +212,18 @@ class Writer:
     def finish(self, session: int, transcript: Transcript, finish: Finish, restriction: str) -> None:
         """Store what the rows depend on, and sum them up."""
         execute, many = self._connection.execute, self._connection.executemany
+        neighbours = finish.neighbours
+        if not finish.is_from_start:
+            (stored,) = execute("SELECT neighbours FROM file WHERE session = ?", (session,)).fetchone()
+            neighbours = decode_neighbours(stored).and_later(neighbours)
         execute(
-            "UPDATE file SET size = ?, modified_ns = ?, agent_digest = ?, last_row_ns = ?, cwd = ?, restriction = ?, "
-            "problem = ? WHERE session = ?",
+            "UPDATE file SET size = ?, modified_ns = ?, agent_digest = ?, first_row_ns = ?, last_row_ns = ?, cwd = ?, "
+            "restriction = ?, problem = ?, neighbours = ? WHERE session = ?",
             (
-                *transcript.stamp,
-                transcript.digest,
-                finish.last_row_ns,
-                as_text(finish.cwd),
-                restriction,
-                finish.problem,
-                session,
+                *transcript.stamp, transcript.digest, finish.first_row_ns, finish.last_row_ns, as_text(finish.cwd),
+                restriction, finish.problem, encode(neighbours), session,
             ),
-        )
+        )  # fmt: skip
         execute("DELETE FROM agent_file WHERE session = ?", (session,))
         agents = [(session, as_text(name), *stamp) for name, stamp in transcript.agents.items()]
         many("INSERT INTO agent_file VALUES (?, ?, ?, ?)", agents)

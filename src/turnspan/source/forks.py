@@ -80,13 +80,20 @@ def is_copied(turn: Turn, session: SessionFile, was_sent: Callable[[str], bool])
 
     `was_sent` says whether a session that is no longer on disk was exported before.
     """
+    if not is_looked_up(turn, session):
+        return False
     if is_foreign(turn, session):
         return _is_exported_elsewhere(turn, session, was_sent)
-    if not turn.prompt_uuid:
-        return False
     if _may_have_new_uuids(turn):
         return _was_written_earlier(turn, session)
-    return not _has_own_requests(turn) and _has_origin(turn, session)
+    return _has_origin(turn, session)
+
+
+def is_looked_up(turn: Turn, session: SessionFile) -> bool:
+    """Whether other transcripts decide if a turn was copied."""
+    if is_foreign(turn, session):
+        return True
+    return bool(turn.prompt_uuid) and (_may_have_new_uuids(turn) or not _has_own_requests(turn))
 
 
 def _is_exported_elsewhere(turn: Turn, session: SessionFile, was_sent: Callable[[str], bool]) -> bool:

@@ -20,6 +20,7 @@ from turnspan.source import forks, tail
 from turnspan.source.agent_links import Parent
 from turnspan.source.agent_runs import identities, started_ns
 from turnspan.source.decode import entries_from, found_again, position_behind, recall_from
+from turnspan.source.neighbours import Neighbours
 from turnspan.source.progress import IDLE_NS, IDLE_WHILE_PENDING_NS, Ending, Piece, Position, Progress
 from turnspan.source.subagents import Agents
 from turnspan.trace import ids
@@ -104,6 +105,7 @@ class Reading:
         self.is_at_end = False  # the turns that follow may change when the file grows: only the end has sealed them
         self.is_behind_end = False  # what follows are the traces of agents that were not exported with a turn
         self.size = 0  # of the session's file, when it was read
+        self.neighbours = Neighbours()  # the files that decided which turns are copies
         self._ending = ending
         self._prices = prices
         self._was_sent = was_sent  # whether a session that is no longer on disk was exported before
@@ -250,10 +252,13 @@ class Reading:
         draft.last, draft.is_changed, draft.is_adding = sealed, True, True
         for turn in sealed.turns:
             if turn.part > 0 and turn.number in draft.left_out and not turn.is_own:
+                self.neighbours = self.neighbours.and_turn(turn, self.session, is_copied=True)
                 self._skip(turn)
                 continue
             may_be_copied = turn.part == 0 and (not draft.is_own or forks.is_foreign(turn, self.session))
             is_copied = may_be_copied and forks.is_copied(turn, self.session, self._was_sent)
+            if may_be_copied:
+                self.neighbours = self.neighbours.and_turn(turn, self.session, is_copied=is_copied)
             if is_copied or forks.repeats_itself(turn, self.session):
                 draft.leave_out(turn, is_copied=is_copied)
                 self._skip(turn)

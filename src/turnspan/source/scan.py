@@ -283,6 +283,17 @@ def first_time_ns(path: Path) -> int | None:
     return parse_time(stamp.decode("ascii", "replace")) if stamp is not None else None
 
 
+def earliest_ns(path: Path, after: int = 0) -> int | None:
+    """Return the earliest time near the beginning of a transcript; with `after`, of what was added to so many bytes."""
+    with _mapped(path) as data:
+        start = data.rfind(b"\n", 0, after) + 1  # the last row was incomplete, perhaps
+        times = _times(bytes(data[start : max(start, after) + END_BYTES]))
+        if not times and (found := _STAMP.search(data, start)) is not None:
+            times = _times(found[0])
+        return min(times, default=None)
+    return None
+
+
 def first_in(path: Path, pattern: re.Pattern[bytes]) -> bytes | None:
     """Return the first match in a file; megabytes of pasted text or images can precede it."""
     with _mapped(path) as data:
