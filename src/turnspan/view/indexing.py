@@ -11,8 +11,9 @@ Rules:
 
 from __future__ import annotations
 
+import sqlite3
 import threading
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from turnspan.index import Index, is_stored, opened, stored_as_it_is
@@ -83,7 +84,7 @@ class Indexing:
         yield {"is": "reading", "done": done, "of": total}
         connection = stored_as_it_is(self._config, self._destination)
         if connection is not None:
-            with closing(connection):
+            with closing(connection), suppress(sqlite3.Error):  # a damaged one is being rebuilt
                 yield from made(Index(connection, is_in_memory=False))
 
     @contextmanager
