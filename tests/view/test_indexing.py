@@ -2,6 +2,8 @@
 
 import json
 import threading
+import time
+from multiprocessing import get_context
 
 import browser
 import pytest
@@ -119,3 +121,13 @@ def test_the_page_completes_itself(tmp_path, slow, route, part, all_of_it):
         page.has_none(".reading")
         assert all_of_it in page.value("document.getElementById('main').innerText")
         page.check()
+
+
+def test_ctrl_c_does_not_wait_for_what_is_being_read(tmp_path):
+    """Processes that read sessions for the index are ended with the viewer."""
+    config = settings(tmp_path)
+    process = get_context("spawn").Process(target=time.sleep, args=(600,))
+    process.start()
+    indexing.Indexing(config, config.destinations[0]).abandon()
+    process.join(60)
+    assert process.exitcode

@@ -14,6 +14,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from contextlib import closing, contextmanager, suppress
+from multiprocessing import active_children
 from typing import TYPE_CHECKING, Final
 
 from turnspan.index import Index, is_stored, opened, stored_as_it_is
@@ -46,6 +47,14 @@ class Indexing:
         """Begin to bring the index up to date, before the first request."""
         if is_stored(self._config, self._destination):
             self._started(lambda _: iter(()))
+
+    def abandon(self) -> None:
+        """End the processes that read sessions: the interpreter would wait for them before it exits.
+
+        What they read is lost, and read again by the next command.
+        """
+        for process in active_children():
+            process.terminate()
 
     def close(self) -> None:
         """Wait until nothing is written to the index."""
