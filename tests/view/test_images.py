@@ -11,6 +11,7 @@ from session_pages import Page
 from test_view import SESSION, ask, records_of, viewing
 
 from turnspan.source import images
+from turnspan.source.sessions import session_of
 
 ALLOWED = "view_images = true\n"
 
@@ -141,6 +142,14 @@ def test_an_image_of_a_subagent_is_found(tmp_path):
     with viewing(tmp_path) as viewer:
         ((where, _),) = spans_with_images(viewer)
         assert ask(viewer, f"/{viewer.key}/image/{where}&number=0")[2] == png(3, 3)
+
+
+def test_a_call_without_an_id_or_time_has_no_image(tmp_path):
+    """Nothing to look for finds nothing, at once."""
+    session = session_of(written(tmp_path, result=[block(png())]))
+    assert images.image_of_call(session, "", [1], 0) is None
+    assert images.image_of_prompt(session, 2**62, [1], 0) is None
+    assert images.image_of_prompt(session, 0, [1], 0) is None
 
 
 def test_an_exported_file_has_no_images(tmp_path):

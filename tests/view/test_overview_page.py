@@ -330,6 +330,17 @@ def test_names_are_shown_as_text_only(tmp_path, page):
         assert page.value("window.hacked") is None
 
 
+def test_projects_with_the_same_name_are_distinct(tmp_path):
+    """Two directories with the same last part are listed with the part before it."""
+    for number, cwd in enumerate(("/home/ada/loom/api", "/home/ada/silk/api", "/home/ada/flax")):
+        writer = Writer(SESSION % number, tag=f"d{number}", cwd=cwd)
+        writer.turn("hello", "Done.")
+        writer.save(tmp_path / "projects" / f"-p{number}")
+    with viewing(tmp_path) as viewer:
+        (overview,) = records_of(viewer, "overview?days=all")
+    assert {row["label"] for row in overview["groups"]["project"]["rows"]} == {"loom/api", "silk/api", "flax"}
+
+
 def test_a_narrow_screen_has_everything(tmp_path):
     """At 320 pixels nothing is wider than the screen, and cost, turns and titles are there."""
     lived_in(tmp_path)

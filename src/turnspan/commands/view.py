@@ -87,4 +87,4 @@ def view(
         try:
             viewer.serve_forever()
         except KeyboardInterrupt:
-            return
+            viewer.indexing.abandon()

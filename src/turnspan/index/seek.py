@@ -7,8 +7,9 @@ allowed now. A reader checks the id of every trace that it finds at a place.
 
 from __future__ import annotations
 
+import sqlite3
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -67,10 +68,10 @@ def progress_at(connection: Connection, session: int, piece: int) -> Progress:
 # ---- all turns of a session
 
 
-class SettledTurn(NamedTuple):
+class SettledTurn(msgspec.Struct, frozen=True, array_like=True):
     """A turn, or a later part of one, that no later row can change."""
 
-    trace_id: str
+    trace_id: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
     name: str
     prompt: str
     start_ns: int
@@ -81,18 +82,25 @@ class Outline(msgspec.Struct, frozen=True):
     """The settled turns of a session, in their order, and where their pieces begin."""
 
     turns: list[SettledTurn]
-    changes: list[tuple[int, bytes]]  # the number of each piece, and its progress as a difference
+    changes: list[tuple[int, Progress]]  # the number of each piece, and its progress as a difference
 
     def progress(self, piece: int) -> Progress:
         """Return where a piece begins."""
         progress = Progress()
         for _, change in takewhile(lambda one: one[0] <= piece, self.changes):
-            progress = merged(progress, decode(change))
+            progress = merged(progress, change)
         return progress
 
 
 def outline_of(connection: Connection, config: Config, session: SessionFile) -> Outline | None:
     """Return the outline of a session; None if the index does not have it, or not as it is now."""
+    try:
+        return _outline_of(connection, config, session)
+    except (sqlite3.Error, msgspec.MsgspecError, UnicodeDecodeError, TypeError):  # damaged
+        return None
+
+
+def _outline_of(connection: Connection, config: Config, session: SessionFile) -> Outline | None:
     execute = connection.execute
     path = str(session.path)
     row = execute(
@@ -115,4 +123,7 @@ def outline_of(connection: Connection, config: Config, session: SessionFile) -> 
         (number, end),
     )
     changes = execute("SELECT piece, progress FROM piece WHERE session = ? ORDER BY piece", (number,))
-    return Outline([SettledTurn(*turn) for turn in turns], changes.fetchall())
+    return Outline(
+        msgspec.convert(turns.fetchall(), list[SettledTurn]),
+        [(number, decode(change)) for number, change in changes],
+    )

@@ -124,7 +124,7 @@ def stored_as_it_is(config: Config, destination: Destination) -> sqlite3.Connect
         connection = _connect(work.path)
         connection.execute("BEGIN")
         is_usable = _is_current(connection, work)
-    except (OSError, StateError, sqlite3.Error):
+    except (OSError, StateError, sqlite3.Error, UnicodeDecodeError):  # the last is what damaged text raises
         is_usable = False
     if connection is not None and not is_usable:
         connection.close()

@@ -44,7 +44,7 @@ class Image(msgspec.Struct, frozen=True):
 
 def image_of_call(session: SessionFile, call_id: str, sizes: Sequence[int], number: int) -> Image | None:
     """Return one of the images in the result of a tool call; `sizes` are those of all of them."""
-    for path in _files(session):
+    for path in _files(session) if call_id else ():
         for entry in _entries(path, call_id.encode()):
             for block in _blocks(entry):
                 if block.type == "tool_result" and block.tool_use_id == call_id:
@@ -57,7 +57,10 @@ def image_of_call(session: SessionFile, call_id: str, sizes: Sequence[int], numb
 
 def image_of_prompt(session: SessionFile, at_ns: int, sizes: Sequence[int], number: int) -> Image | None:
     """Return one of the images of the prompt that was written at this time; `sizes` are those of all of them."""
-    second = f"{datetime.fromtimestamp(at_ns // _SECOND_NS, UTC):%Y-%m-%dT%H:%M:%S}"
+    try:
+        second = f"{datetime.fromtimestamp(at_ns // _SECOND_NS, UTC):%Y-%m-%dT%H:%M:%S}"
+    except (ValueError, OverflowError, OSError):  # no client writes such a time
+        return None
     for path in _files(session):
         for entry in _entries(path, second.encode()):
             if entry.type == "user" and entries.time_ns(entry) == at_ns:

@@ -130,7 +130,8 @@ class OpenSession:
         if place is None or preview.is_rewritten:
             ended, self._notes = [], ()
             with self._lock:
-                self._ended, self._end = ended, None  # a turn can be opened while the others are still being read
+                # A turn can be opened while the others are still being read.
+                self._ended, self._end, self._open = ended, None, []
             yield from self._outlined()
             preview, new = self._read_on(ended, Progress())
             first = None
@@ -195,7 +196,7 @@ class OpenSession:
 
     @contextmanager
     def _first(self) -> Iterator[None]:
-        """Have the interpreter for oneself: reading ten thousand turns would take half of it."""
+        """Pause the reading of all turns meanwhile: it would take half of the interpreter's time."""
         with self._lock:
             self._urgent += 1
             self._is_calm.clear()

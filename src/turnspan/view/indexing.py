@@ -11,8 +11,10 @@ Rules:
 
 from __future__ import annotations
 
+import sqlite3
 import threading
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from multiprocessing import active_children
 from typing import TYPE_CHECKING, Final
 
 from turnspan.index import Index, is_stored, opened, stored_as_it_is
@@ -45,6 +47,14 @@ class Indexing:
         """Begin to bring the index up to date, before the first request."""
         if is_stored(self._config, self._destination):
             self._started(lambda _: iter(()))
+
+    def abandon(self) -> None:
+        """End the processes that read sessions: the interpreter would wait for them before it exits.
+
+        What they read is lost, and read again by the next command.
+        """
+        for process in active_children():
+            process.terminate()
 
     def close(self) -> None:
         """Wait until nothing is written to the index."""
@@ -83,7 +93,7 @@ class Indexing:
         yield {"is": "reading", "done": done, "of": total}
         connection = stored_as_it_is(self._config, self._destination)
         if connection is not None:
-            with closing(connection):
+            with closing(connection), suppress(sqlite3.Error):  # a damaged one is being rebuilt
                 yield from made(Index(connection, is_in_memory=False))
 
     @contextmanager

@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -156,7 +157,7 @@ def overview_records(place: Place) -> Iterator[Record]:
             "groups": {
                 grouping: {
                     "count": len(groups[grouping]),
-                    "rows": [_group_record(grouping, group) for group in groups[grouping][:_ROWS]],
+                    "rows": _distinct([_group_record(grouping, group) for group in groups[grouping][:_ROWS]]),
                 }
                 for grouping in _GROUPS
             },
@@ -241,6 +242,16 @@ def _group_record(by: str, group: Group) -> Record:
         "title": one_line(group.label),
         **figures_record(group.figures),
     }
+
+
+def _distinct(rows: list[Record]) -> list[Record]:
+    """Return rows whose labels differ: those that are the last part of several paths get the part before it, too."""
+    count = Counter(row["label"] for row in rows)
+    for row in rows:
+        parts = str(row["title"]).replace("\\", "/").rstrip("/").split("/")
+        if count[row["label"]] > 1 and len(parts) > 2:
+            row["label"] = "/".join(parts[-2:])
+    return rows
 
 
 # ---- the chart

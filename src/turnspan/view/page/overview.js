@@ -145,6 +145,8 @@ function chartPanel(chart, query) {
     legend.append(item);
   });
   const table = make("details", {}, make("summary", {}, "Values as a table"), make("div", { className: "scroll" }, valuesTable(chart)));
+  if (metric === "cost" && chart.totals.every(([cost]) => !cost))
+    panel.append(make("p", { className: "note" }, "No cost is known for this period: see the tokens."));
   panel.append(legend, table);
   return panel;
 }
