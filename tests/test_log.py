@@ -118,7 +118,9 @@ def test_only_one_process_rotates_the_log(home):
     with path.open("ab") as file:
         file.write(b"x" * MAX_LOG_BYTES + b"\n")
     size = path.stat().st_size
-    code = f"import pathlib; from turnspan.log import log_line; log_line(pathlib.Path({str(home)!r}), 'INFO', 'a')"
+    # `filelock` is loaded first: the process must lock the file as soon as it has written its line.
+    code = "import filelock, pathlib; from turnspan.log import log_line; "
+    code += f"log_line(pathlib.Path({str(home)!r}), 'INFO', 'a')"
     renames = "rename,renameat,renameat2"
     slowly = [
         "strace",
