@@ -21,7 +21,6 @@ from turnspan.delivery.destinations import prices_of
 from turnspan.delivery.policy import ExportPolicy, rules_of
 from turnspan.errors import TranscriptError
 from turnspan.index.changes import DISABLED, narrowing_digest
-from turnspan.index.masked import masked_together
 from turnspan.index.places import difference
 from turnspan.index.rows import TraceRows, rows_of
 from turnspan.secrets.replace import mask
@@ -88,7 +87,6 @@ class SessionReader:
         self._rules = rules_of(config)
         self._policy = ExportPolicy(destination, config)
         self._paths: dict[str, str] = {}
-        self._by_prompt = destination.policy["turn_names"] == "prompt"
         least = {**destination.policy, "capture": "metadata"}
         self._least = ExportPolicy(msgspec.structs.replace(destination, policy=least), config)
 
@@ -127,8 +125,8 @@ class SessionReader:
         """Yield the rows of the traces of a piece; those that have no span are not exported."""
         for cwd, group in groupby((trace for trace in traces if trace.spans), key=lambda trace: trace.cwd):
             allowed = self._least if policy.is_off(cwd) else policy
-            for trace in masked_together(list(group), allowed, by_prompt=self._by_prompt):
-                yield rows_of(trace, trace.cwd or self._without_secrets(cwd))
+            for masked in allowed.masked_all(list(group)):
+                yield rows_of(masked.trace, masked.trace.cwd or self._without_secrets(cwd))
 
     def _note_narrowing(self, cwd: str, narrowings: dict[str, str]) -> None:
         """Add what a directory restricts. It is stored without secrets; with one, later changes are not noticed."""
