@@ -4,12 +4,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import msgspec
 import pytest
 from rows import Writer
 
-from faults.world import BY_SHELL, HOOK
+from faults.world import BY_SHELL, HOOK, PATIENCE_S
 from turnspan.delivery import state
 from turnspan.delivery.destinations import targets_of
 from turnspan.delivery.policy import ExportPolicy
@@ -43,6 +44,15 @@ def received(world):
     return b"".join(request.body for request in world.sink.requests)
 
 
+def arrived(world, word):
+    """Wait until the collector has a word: the shell hook's worker may not have begun when the hook has ended."""
+    deadline = time.monotonic() + PATIENCE_S
+    while word.encode() not in received(world):
+        assert time.monotonic() < deadline, f"{word} did not arrive"
+        time.sleep(0.01)
+    world.wait()
+
+
 def command(world, *arguments):
     """Run a command in another shell; return what it prints."""
     ran = subprocess.run(
@@ -72,8 +82,7 @@ def test_recovered_by_the_event_of_another_session(world, restricted, launcher):
     (world.home / "since.json").write_text(json.dumps(dict.fromkeys(state_identities(world), 0)))
     other = written(world, OTHER, PUBLIC)
     world.call_hook(event(other), command=launcher)
-    world.wait()
-    assert PUBLIC.encode() in received(world)
+    arrived(world, PUBLIC)
     assert ONE.encode() in received(world), world.log
     assert PRIVATE.encode() not in received(world)
 
