@@ -10,6 +10,7 @@ from pathlib import Path
 from test_layers import MODULES, imports
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+DISTRIBUTIONS = packages_distributions()
 DECLARED = {re.match(r"[\w.-]+", line)[0]: line for line in PROJECT["dependencies"]}
 
 # Packages that a declared one pins or bounds itself: declaring them as well could only contradict it.
@@ -32,7 +33,7 @@ def files_of(name):
 def distribution_of(name):
     """Return the distribution that an imported name comes from; `name` may end in a class or a function."""
     top, *inside = name.split(".")
-    candidates = sorted(set(packages_distributions().get(top, ())))
+    candidates = sorted(set(DISTRIBUTIONS.get(top, ())))
     if len(candidates) <= 1:
         return candidates[0] if candidates else top
     while inside:  # a namespace that several distributions share
@@ -44,6 +45,7 @@ def distribution_of(name):
     return top
 
 
+@cache
 def imported():
     """Return the distributions that the code imports, each with an example of who imports it."""
     names = {name: module for module in MODULES for name in imports(module)[1]}

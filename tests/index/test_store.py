@@ -5,6 +5,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from random import Random
 
 import pytest
@@ -13,6 +14,7 @@ from rows import Writer, agent_writer, save_agent, tool_id
 from index.dumps import content
 from turnspan.delivery import state
 from turnspan.delivery.destinations import identity_of
+from turnspan.errors import StateError
 from turnspan.index import NAME, Filter, Scope, count_sessions, forget, list_sessions, opened
 from turnspan.settings.config import load_config
 
@@ -81,7 +83,7 @@ def test_what_did_not_change_is_not_opened(project, path):
     assert path.stat().st_mtime_ns == before
 
 
-@pytest.mark.parametrize("harm", ["text", "head", "middle", "empty tables"])
+@pytest.mark.parametrize("harm", ["text", "head", "middle", "letters", "empty tables"])
 def test_a_damaged_index_is_rebuilt(project, path, harm):
     """A file that is damaged anywhere is built again, with a remark, and has the same rows."""
     for number in range(20):
@@ -94,6 +96,10 @@ def test_a_damaged_index_is_rebuilt(project, path, harm):
     elif harm == "middle":
         data = path.read_bytes()
         path.write_bytes(data[:4096] + Random(1).randbytes(len(data) - 4096))
+    elif harm == "letters":
+        with closing(sqlite3.connect(path)) as connection:
+            [value] = connection.execute("SELECT value FROM meta WHERE key = 'fingerprint'").fetchone()
+        path.write_bytes(path.read_bytes().replace(value.encode(), b"\xff" * len(value)))
     else:
         connection = sqlite3.connect(path)
         connection.execute("DROP TABLE meta")
@@ -104,6 +110,16 @@ def test_a_damaged_index_is_rebuilt(project, path, harm):
     assert not is_in_memory
     assert "was damaged" in remarks[0]
     assert index_of() == (expected, [], False)
+
+
+def test_damage_that_only_a_query_finds_is_repaired_by_the_next_command(project, path):
+    """The first command says what to do, and the index is built again."""
+    saved(project, "hello")
+    expected = index_of()
+    path.write_bytes(path.read_bytes().replace(b"hello", b"\xff" * 5))
+    with pytest.raises(StateError, match="run the command again"):
+        index_of()
+    assert index_of() == expected
 
 
 def test_the_file_of_another_program_is_not_touched(project, path):

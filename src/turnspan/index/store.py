@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 NAME: Final = "index.sqlite3"
 _LOCK: Final = "index.lock"
 _BUSY_S: Final = 5.0
+_DAMAGE: Final = (sqlite3.DatabaseError, UnicodeDecodeError, msgspec.MsgspecError)  # what damaged rows raise
 _WAIT_S: Final = 30.0  # for another command that brings the index up to date
 _PRICES_BYTES: Final = 64 << 20
 _POLICY: Final = ("capture", "thinking", "tool_inputs", "tool_outputs", "images", "turn_names")
@@ -106,8 +107,14 @@ def opened(
     try:
         index.connection.execute("BEGIN")
         yield index
-    except sqlite3.DatabaseError as error:
-        raise _damaged(config.home / NAME, error) from error
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        if not index.is_in_memory and _is_damage(error):
+            index.connection.close()
+            _delete(work.path)
+            raise StateError(
+                "the index is damaged and was deleted", hint="run the command again: it is rebuilt"
+            ) from error
+        raise StateError(f"cannot read {str(work.path)!r}: {error}", hint="delete it: it is rebuilt then") from error
     finally:
         with suppress(sqlite3.Error):
             index.connection.close()
@@ -124,7 +131,7 @@ def stored_as_it_is(config: Config, destination: Destination) -> sqlite3.Connect
         connection = _connect(work.path)
         connection.execute("BEGIN")
         is_usable = _is_current(connection, work)
-    except (OSError, StateError, sqlite3.Error, UnicodeDecodeError):  # the last is what damaged text raises
+    except (OSError, StateError, sqlite3.Error, *_DAMAGE):
         is_usable = False
     if connection is not None and not is_usable:
         connection.close()
@@ -192,8 +199,8 @@ def _open_file(work: _Work) -> Index:
         except BaseException:
             connection.close()
             raise
-    except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError) and not str(error).startswith("no such "):
+    except _DAMAGE as error:
+        if not _is_damage(error):
             raise _unusable(work.path, error) from error
         return _rebuilt(work, error)
 
@@ -266,12 +273,22 @@ def _meta(connection: sqlite3.Connection, key: str) -> str | None:
     return str(row[0]) if row is not None else None
 
 
-def _rebuilt(work: _Work, error: sqlite3.DatabaseError) -> Index:
+def _is_damage(error: Exception) -> bool:
+    """Return whether an error says that the file is damaged: not that it is locked, or that the disk fails."""
+    text = str(error)
+    return not isinstance(error, sqlite3.OperationalError) or text.startswith(("no such ", "Could not decode"))
+
+
+def _delete(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def _rebuilt(work: _Work, error: Exception) -> Index:
     """Delete a damaged file and build it again."""
     try:
         with kernel_lock(work.config.home / _LOCK, _WAIT_S):
-            for suffix in ("", "-wal", "-shm"):
-                work.path.with_name(work.path.name + suffix).unlink(missing_ok=True)
+            _delete(work.path)
             os.close(open_private(work.path, os.O_RDWR | os.O_CREAT))
             connection = _connect(work.path)
             index = Index(connection, is_in_memory=False)
@@ -287,10 +304,6 @@ def _rebuilt(work: _Work, error: sqlite3.DatabaseError) -> Index:
 
 def _unusable(path: Path, error: Exception) -> StateError:
     return StateError(f"cannot open {str(path)!r}: {error}", hint="it can be deleted, and is rebuilt then")
-
-
-def _damaged(path: Path, error: sqlite3.DatabaseError) -> StateError:
-    return StateError(f"cannot read {str(path)!r}: {error}", hint="delete it: it is rebuilt then")
 
 
 def _note_unreadable(index: Index, changes: Changes) -> None:
