@@ -158,7 +158,9 @@ def tokens(count: int, *, is_partial: bool = False) -> str:
 
 
 def usd(amount: float, *, is_partial: bool = False) -> str:
-    """Format a cost, below a dollar to the hundredth of a cent; a partial one has a mark before it: ≥."""
+    """Format a cost, below a dollar to the hundredth of a cent; a partial one has a mark before it: ≥; ? is unknown."""
+    if is_partial and not amount:
+        return "?"
     if amount and amount < 0.00005 and not is_partial:
         return "<$0.0001"
     figure = f"${amount:.4f}" if amount < 1 else f"${amount:.2f}" if amount < 1000 else f"${amount:,.0f}"

@@ -124,7 +124,8 @@ def foot_lines(total: Tally, masked: Mapping[str, int], layout: Layout) -> Itera
     if total.generations:
         asked = _asked(used)
         cached = f" ({used.cache_read / asked:.0%} from the cache)" if used.cache_read else ""
-        cost = ("at least " if total.is_cost_partial else "") + usd(total.cost_usd)
+        cost = usd(total.cost_usd) if total.cost_usd or not total.is_cost_partial else "unknown cost"
+        cost = f"at least {cost}" if total.cost_usd and total.is_cost_partial else cost
         yield f"{tokens(asked)} tokens in{cached} · {_output(used)} out · " + paint(cost, is_bold=True)
     for note in _notes(total):
         yield from (paint(line, fg=_FAINT) for line in textwrap.wrap(note, layout.width, subsequent_indent="  "))
