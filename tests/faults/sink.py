@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import struct
 import threading
@@ -42,8 +43,12 @@ class Sink(HttpServer):
         self.faults: list[str] = []
         self.always = "ok"
         super().__init__(self._meet)
+        self.path = f"/{os.urandom(4).hex()}"  # a late worker of another world may use the same port
+        self.url += self.path
 
     def _meet(self, connection, request):
+        if not request.path.startswith(self.path):
+            return connection.sendall(reply(503))
         with contextlib.suppress(IndexError):
             return FAULTS[self.faults.pop(0)](self, connection, request)
         return FAULTS[self.always](self, connection, request)

@@ -130,7 +130,7 @@ def test_a_redirect_is_never_followed(world, status):
         finally:
             del FAULTS["redirect"]
         assert elsewhere.requests == []
-    assert {request.path for request in world.sink.requests} == {"/v1/traces"}
+    assert {request.path for request in world.sink.requests} == {f"{world.sink.path}/v1/traces"}
     assert account(world).repeats == 0
     assert not any("spindle-7731" in line for line in world.log)
     assert any("redirect" in line and " ERROR " in line for line in world.log)
@@ -149,7 +149,7 @@ PLANS = [
 def test_a_proxy_that_cuts(place, sink, plan, may_repeat):
     """Cut at any byte on the way there nothing was kept; on the way back it was, and comes again the same."""
     with Proxy(sink.port) as proxy:
-        world = World(place, sink, TURNSPAN_OTLP_ENDPOINT=proxy.url)
+        world = World(place, sink, TURNSPAN_OTLP_ENDPOINT=proxy.url + sink.path)
         proxy.plans += [plan, (None, None, 0.0), plan]
         live(world, lambda _number: None)
         tried["cuts"] += 1

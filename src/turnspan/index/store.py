@@ -231,6 +231,8 @@ def _updated(connection: sqlite3.Connection, work: _Work) -> Index:
 
 def _check(connection: sqlite3.Connection, path: Path) -> bool:
     """Return whether the file has our tables. Raises StateError if it is not ours to change."""
+    # In this order: if another command creates the tables meanwhile, its application id is committed with them.
+    (has_tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     application, version = (
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
     )
@@ -238,7 +240,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> bool:
         if version > schema.VERSION:
             raise StateError(f"{str(path)!r} was written by a newer turnspan", hint="update turnspan")
         return bool(version == schema.VERSION)
-    if application or connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+    if application or has_tables:
         raise StateError(f"{str(path)!r} was written by another program", hint="move it away")
     return False
 
