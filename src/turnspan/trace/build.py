@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.trace import ids
-from turnspan.trace.activity import active_ns
 from turnspan.trace.facts import agent_arguments, failure_of, generation_facts, session_facts, tool_facts, turn_facts
 from turnspan.trace.model import (
     Facts,
@@ -39,6 +38,7 @@ from turnspan.trace.model import (
     Trace,
     Usage,
 )  # fmt: skip
+from turnspan.trace.times import active_ns, bounds, lasting, request_times, start_of
 from turnspan.trace.usage import Costs, cost_of, usage_of
 from turnspan.transcript.classify import SYNTHETIC
 from turnspan.transcript.turns import AGENT_TOOLS, Call
@@ -146,14 +146,14 @@ class _Builder:
         if self._agent is not None:
             name = self._launch.name if self._launch is not None else self._agent.type or "agent"
             self._add_agent(self._agent, turn, self._launch.span_id if self._launch is not None else None)
-            self._spans = _lasting(self._spans)
+            self._spans = lasting(self._spans)
         else:
             name = f"Turn {turn.number}"
             root = root_of(self._trace_id)
             totals, cost = self._add_below(turn, root)
-            self._spans = _lasting(self._spans)
+            self._spans = lasting(self._spans)
             if turn.part == 0:
-                self._spans[:0] = _lasting([self._turn_span(turn, root, name, totals, cost)])
+                self._spans[:0] = lasting([self._turn_span(turn, root, name, totals, cost)])
         return Trace(
             trace_id=self._trace_id,
             name=name,
@@ -166,7 +166,7 @@ class _Builder:
         )
 
     def _turn_span(self, turn: Turn, root: bytes, name: str, totals: Usage, cost: float | None) -> Span:
-        start, end = _bounds(turn)
+        start, end = bounds(turn)
         failed = turn.responses[-1] if turn.responses and turn.responses[-1].error is not None else None
         links: tuple[Link, ...] = ()
         if turn.previous is not None:
@@ -190,7 +190,7 @@ class _Builder:
         )
 
     def _activity(self) -> Facts:
-        """Return the active time of the spans below a turn; it is inferred (see `activity`)."""
+        """Return the active time of the spans below a turn; it is inferred (see `times`)."""
         active_ms = round(active_ns(self._spans) / 1e6)
         return {"duration.active_ms": active_ms, "time.inferred": "active"} if active_ms else {}
 
@@ -227,7 +227,7 @@ class _Builder:
         return totals, costs.value
 
     def _generation(self, turn: Turn, response: Response, parent: bytes, asked: tuple[Message, ...]) -> Span:
-        start, end = _request_times(turn, response)
+        start, end = request_times(turn, response)
         finish = _finish_reason(response)
         used = response.usage
         usage = cost = first_token = None
@@ -326,7 +326,7 @@ class _Builder:
             return self._add_below(turn, own_id)
         at = len(self._spans)
         totals, cost = self._add_below(turn, own_id)
-        start, end = _bounds(turn)
+        start, end = bounds(turn)
         facts: Facts = {"agent_id": agent.agent_id, "background": agent.is_background}
         if agent.description:
             facts["agent_description"] = agent.description
@@ -354,7 +354,7 @@ class _Builder:
         return totals, cost
 
     def _add_happening(self, turn: Turn, happening: Happening, parent: bytes) -> None:
-        start = max(happening.time_ns or 0, _start_of(turn)) if turn.part == 0 else happening.time_ns or _start_of(turn)
+        start = max(happening.time_ns or 0, start_of(turn)) if turn.part == 0 else happening.time_ns or start_of(turn)
         facts: Facts = {"event": happening.kind, **happening.facts}
         if happening.kind == "late_result" and "tool_call_id" in happening.facts:
             parent = ids.span_id(self._trace_id, Kind.TOOL, str(happening.facts["tool_call_id"]))
@@ -380,41 +380,6 @@ class _Builder:
             span_id = ids.span_id(self._trace_id, kind, f"{key}~{number}")
         self._taken.add(span_id)
         return span_id
-
-
-def _lasting(spans: list[Span]) -> list[Span]:
-    """Return spans of which none has no length."""
-    return [
-        span if span.end_ns != span.start_ns else msgspec.structs.replace(span, end_ns=span.start_ns + 1)
-        for span in spans
-    ]
-
-
-def _start_of(turn: Turn) -> int:
-    """Return when a turn began: the prompt's time if it has one, else the first; never the clock."""
-    if turn.prompt is not None and turn.prompt.time_ns is not None:
-        return turn.prompt.time_ns
-    return min(turn.times, default=0)
-
-
-def _bounds(turn: Turn) -> tuple[int, int]:
-    """Return start and end of a turn."""
-    start = _start_of(turn)
-    return start, max([start, *turn.times])
-
-
-def _request_times(turn: Turn, response: Response) -> tuple[int, int]:
-    """Return start and end of a response: the recorded request, else the row that triggered it; its last block."""
-    first = response.first_ns if response.first_ns is not None else _start_of(turn)
-    end = response.last_ns if response.last_ns is not None else first
-    if response.request_ns is not None:
-        return response.request_ns, max(response.request_ns, end)
-    start = response.trigger_ns if response.trigger_ns is not None else first
-    if turn.part == 0:
-        start = max(start, _start_of(turn))
-    if start > end:
-        start = min(first, end)  # an impossible order
-    return start, end
 
 
 def _is_partial(call: Call, agents: Sequence[Agent]) -> bool:

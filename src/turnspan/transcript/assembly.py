@@ -407,8 +407,7 @@ class Assembly:
         trigger_ns = gap.stopped_ns or self.memory.past.high_water_ns or None
         turn = self._new_turn(row, "queued")
         texts = self._context.answer_queued()
-        # It begins when the one before has ended.
-        turn.prompt = Prompt("\n".join(texts), trigger_ns, blocks=(several(texts),))
+        turn.prompt = Prompt("\n".join(texts), trigger_ns, blocks=(several(texts),))  # begins when that has ended
         self.memory.input_ns = trigger_ns
         return turn
 
@@ -433,10 +432,7 @@ class Assembly:
             self._context.claim(entry.uuid, entry.parent_uuid)
 
     def _settle_joined(self, row: Row, prompt: str) -> None:
-        """Add words that got no answer of their own to the turn before the prompt, which they joined (up to 2.1.12).
-
-        They are a further part of it: at its end, which an event may have sealed, their answer was still expected.
-        """
+        """Add words without an answer to the turn before, which they joined, as a further part of it (up to 2.1.12)."""
         if self._context.state.taken and self.memory.past.recent and answers_queued(row.entry.version or ""):
             joined = self._context.words_taken({prompt}, self.memory.rows.owner)
             if joined:

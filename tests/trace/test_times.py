@@ -1,7 +1,7 @@
 """Active time: the union of what responses, tools and subagents took."""
 
-from turnspan.trace.activity import active_ns
 from turnspan.trace.model import Kind, Span
+from turnspan.trace.times import active_ns
 
 
 def span(kind, start, end, name="x", **facts):
