@@ -2,6 +2,7 @@ import json
 import os
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from turnspan.source import scan, sessions
 from turnspan.source.find import find_session
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
-from turnspan.source.sessions import SessionFile, session_at
+from turnspan.source.sessions import SessionFile, session_at, session_names
 from turnspan.trace.build import trace_of
 from turnspan.transcript.resume import TurnRef
 
@@ -546,3 +547,13 @@ def test_a_file_that_is_searched_often_gives_the_same_answers(tmp_path_factory, 
         at = text.find(f'"{key}"{spaces}:{spaces}"{each}"')
         end = at + len(f'"{key}"{spaces}:{spaces}"{each}"')
         assert is_there == (at >= 0 and (before is None or end <= before)), (each, key, before)
+
+
+def test_a_file_that_appears_in_the_same_moment_is_listed(project):
+    """A directory can change twice without another time: a listing of such a moment is not kept."""
+    now_ns = time.time_ns()
+    os.utime(project, ns=(now_ns, now_ns))
+    assert session_names(project) == ()
+    (project / f"{'0' * 36}.jsonl").touch()
+    os.utime(project, ns=(now_ns, now_ns))
+    assert session_names(project) == (f"{'0' * 36}.jsonl",)

@@ -21,7 +21,17 @@ import msgspec
 
 from turnspan import lazy
 from turnspan.errors import TranscriptError
-from turnspan.source.scan import END_BYTES, ends, first_in, last_glued, last_time_ns, modified_ns, row_as, stamp_of
+from turnspan.source.scan import (
+    END_BYTES,
+    directory_stamp,
+    ends,
+    first_in,
+    last_glued,
+    last_time_ns,
+    modified_ns,
+    row_as,
+    stamp_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -164,7 +174,7 @@ class _Listing(msgspec.Struct, frozen=True):
 
 def _listed(directory: Path) -> _Listing:
     """Return the names in a directory, cached until it changes."""
-    return _listing(str(directory), directory.stat().st_mtime_ns)
+    return _listing(str(directory), directory_stamp(directory))
 
 
 @lru_cache(maxsize=1 << 9)  # a backfill asks for the same directories with every session
@@ -201,7 +211,7 @@ def lost_sessions(directory: Path, known: set[str]) -> Iterator[SessionFile]:
     """Yield the sessions of a project of which only the files of subagents are left."""
     try:
         others = _listed(directory).others
-        flat = _flat_agents(str(directory), directory.stat().st_mtime_ns).by_session
+        flat = _flat_agents(str(directory), directory_stamp(directory)).by_session
     except OSError:
         return
     found: dict[str, SessionFile] = {}
@@ -324,7 +334,7 @@ def flat_agent_files(session: SessionFile, since_ns: int = 0) -> Iterator[AgentF
     """Yield the subagents next to a session that name it and were written to since a time."""
     directory = session.directory
     try:
-        found = _flat_agents(str(directory), directory.stat().st_mtime_ns)
+        found = _flat_agents(str(directory), directory_stamp(directory))
     except OSError:
         return
     wanted = session.session_id.encode()
