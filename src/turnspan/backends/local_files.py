@@ -54,12 +54,12 @@ def lines_in(body: bytes) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def trace_id_in(lines: bytes, start: int = 0) -> bytes:
-    """Return the trace id of the line that begins at `start`. Raises ValueError for a line without one.
+def trace_id_in(lines: bytes, start: int = 0, end: int | None = None) -> bytes:
+    """Return the trace id of the line between these offsets. Raises ValueError for a line without one.
 
     The first id in a line is a span's own: quotes in texts are escaped, and links come after it.
     """
-    at = lines.index(b'"traceId":"', start) + len(b'"traceId":"')
+    at = lines.index(b'"traceId":"', start, len(lines) if end is None else end) + len(b'"traceId":"')
     return bytes.fromhex(lines[at : at + 32].decode())
 
 
@@ -240,7 +240,7 @@ class Index:
 
     def without_known(self, body: bytes, numbers: list[int]) -> bytes:
         """Return the lines without the spans that are on disk; empty if all of them are."""
-        if not any(self._may_have(trace_id_in(body, start)) for start, _ in lines_in(body)):
+        if not any(self._may_have(trace_id_in(body, *line)) for line in lines_in(body)):
             return body
         return b"".join([self._unknown(body[start:end], numbers) for start, end in lines_in(body)])
 
@@ -269,7 +269,7 @@ class Index:
             torn = os.lseek(file, 0, os.SEEK_END) % _RECORD_BYTES
             records = [bytes(_RECORD_BYTES - torn)] if torn else []
             for body in bodies:
-                records += [index_record(trace_id_in(body, start), at + start) for start, _ in lines_in(body)]
+                records += [index_record(trace_id_in(body, *line), at + line[0]) for line in lines_in(body)]
                 at += len(body)
             write_all(file, b"".join(records))
             os.fsync(file)

@@ -249,8 +249,7 @@ class Reading:
                 return True
             # The stop may belong to an earlier turn, whose last message was exported already.
             self._is_answer_missing = words not in self._draft.carry.words
-        is_late = self._is_late
-        if not is_late and grouper.is_answered and all(turn.session_id == ending.stopped_session for turn in turns):
+        if not self._is_late and grouper.is_answered and all(t.session_id == ending.stopped_session for t in turns):
             return True  # 1.0.128 `--continue`: the stop names the old file, the turn is in a new one
         return ending.now_ns is not None and self._is_idle(turns)
 

@@ -1,5 +1,7 @@
 // Times and durations as text.
 
+import { make } from "./dom.js";
+
 const CLOCK = { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3, hourCycle: "h23" };
 
 // 14:03:07.123, in the time zone of the browser
@@ -28,6 +30,12 @@ export function briefly(ms) {
   const seconds = Math.round((ms % 60_000) / 1000);
   if (minutes < 60) return seconds ? `${minutes}m${String(seconds).padStart(2, "0")}s` : `${minutes}m`;
   return minutes % 60 ? `${Math.floor(minutes / 60)}h${String(minutes % 60).padStart(2, "0")}m` : `${minutes / 60}h`;
+}
+
+// How long something waited for the user; it is inferred.
+export function waitedBadge(ms, who) {
+  const title = `Inferred: the time that ${who} waited for you`;
+  return make("span", { className: "badge waited", title }, `~${briefly(ms)} waited`);
 }
 
 const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400];

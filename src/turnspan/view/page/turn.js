@@ -1,7 +1,7 @@
 // A turn as a row: its name, what happened in it, its prompt and its figures.
 
 import { badges, figures, make, marked } from "./dom.js";
-import { briefly } from "./times.js";
+import { waitedBadge } from "./times.js";
 
 // What is not known of a turn before it was read: the index has only its name, its prompt and its place.
 export const OUTLINED = {
@@ -36,16 +36,7 @@ export function turnRow(turn, { isChat, isOpen, toggle }) {
         ),
       ]
     : [];
-  const waited =
-    turn.waited_ms >= 1000
-      ? [
-          make(
-            "span",
-            { className: "badge waited", title: "Inferred: the time that tools waited for you" },
-            `~${briefly(turn.waited_ms)} waited`,
-          ),
-        ]
-      : [];
+  const waited = turn.waited_ms >= 1000 ? [waitedBadge(turn.waited_ms, "tools")] : [];
   const what = make(
     "span",
     { className: "what", title: turn.gist },

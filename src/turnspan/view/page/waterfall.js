@@ -4,7 +4,7 @@
 // can be zoomed to a span, and the columns can be resized.
 
 import { badges, figures, make, marked, remember, remembered } from "./dom.js";
-import { briefly, clock, exactly, ticks } from "./times.js";
+import { briefly, clock, exactly, ticks, waitedBadge } from "./times.js";
 
 const hint = document.getElementById("hint");
 const NARROWEST = 15; // percent of the width
@@ -179,15 +179,7 @@ export class Waterfall {
       attributes: { "aria-hidden": "true" },
       on: { click: (event) => this.turnOver(event, span) },
     });
-    const waited = span.waited_ms
-      ? [
-          make(
-            "span",
-            { className: "badge waited", title: "Inferred: the time that it waited for you" },
-            `~${briefly(span.waited_ms)} waited`,
-          ),
-        ]
-      : [];
+    const waited = span.waited_ms ? [waitedBadge(span.waited_ms, "it")] : [];
     const what = make(
       "span",
       { className: "what" },
