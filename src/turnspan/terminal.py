@@ -37,9 +37,8 @@ _UNSEEN: Final = re.compile(
     "\U000e0000-\U000e007f]"
 )
 # Characters that join or colour emoji: terminals disagree about the width of the result, which breaks columns.
-_EMOJI_GLUE: Final = re.compile(
-    "[\ufe0e\ufe0f\U0001f3fb-\U0001f3ff]|(?<=[\u2190-\u2bff\ufe0f\U0001f000-\U0001faff])\u200d"
-)
+_EMOJI_STYLE: Final = re.compile("[\ufe0e\ufe0f\U0001f3fb-\U0001f3ff]")
+_EMOJI_GLUE: Final = re.compile(f"{_EMOJI_STYLE.pattern}|(?<=[\u2190-\u2bff\ufe0f\U0001f000-\U0001faff])\u200d")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _ASCII: Final = str.maketrans(
     {
@@ -61,8 +60,8 @@ def plain(text: str) -> str:
 def one_line(text: str) -> str:
     """Return the beginning of a text as one line that has the same width in every terminal."""
     line = " ".join(text[:_LONGEST_LINE].split())
-    if line.isascii() and line.isprintable():
-        return line
+    if line.isprintable():  # without anything that `plain` removes, and without joiners
+        return line if line.isascii() else _EMOJI_STYLE.sub("", line)
     return _EMOJI_GLUE.sub("", " ".join(plain(line).split()))
 
 

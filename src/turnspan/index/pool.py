@@ -1,7 +1,11 @@
 """Reads several sessions, in further processes if there is much to read.
 
-This process reads, too, whenever it has nothing to write: it takes the smallest sessions, the others begin with the
-largest. Otherwise it would wait while they start, and a machine with two processors would start one process too many.
+The work is divided while it is done:
+
+- The other processes begin with the largest sessions, and send the rows of each when it is read. This process writes
+  them; whenever there is nothing to write, it reads the smallest session itself.
+- If no session is left, this process waits for a piece, and says so. It gets the next one as it was read, and masks it
+  and makes its rows, while the other process reads on. So two processes share one long session as well.
 
 Not `bulk.pool`: that room is above this one, and its processes keep the state of a delivery. Here a process that dies
 loses nothing: the session is read in this process instead.
@@ -11,42 +15,51 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import signal
+import sys
+import threading
 from collections import deque
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from contextlib import contextmanager, suppress
+from queue import Queue
+from typing import TYPE_CHECKING, Any, Final
 
-from turnspan.index.reading import SessionReader, prepare, read_all
+import msgspec
+
+from turnspan.index.reading import Finish, SessionReader, Unmasked
+from turnspan.source.progress import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Iterable, Iterator, Sequence
+    from multiprocessing.connection import Connection
 
-    from turnspan.index.reading import Finish, Job, Part
+    from turnspan.index.reading import Job, Part
     from turnspan.settings.config import Config, Destination
 
-_WORTH_BYTES: Final = 8 << 20  # starting processes takes as long as reading this much
-_HUGE_BYTES: Final = 64 << 20  # a session that is read in this process, piece by piece: its rows may not fit in memory
+    End = Connection[Any, Any]
+
+_WORTH_BYTES: Final = 4 << 20  # starting a process takes as long as reading this much
 _MOST_PROCESSES: Final = 8
+_AHEAD: Final = 2  # sessions that a process gets before the first is written
+_HELD_BYTES: Final = 8 << 20  # rows of a session that is not read to its end, or of several, which wait in a process
 _GC_THRESHOLD: Final = 100_000  # new objects; Python's default takes a twentieth of building an index
 
 
 def read_jobs(
     jobs: Sequence[Job], config: Config, destination: Destination
 ) -> Iterator[tuple[str, Iterable[Part | Finish]]]:
-    """Yield each session's path and what was read of it, in any order."""
-    small = [job for job in jobs if job.size < _HUGE_BYTES]
-    processes = min(_MOST_PROCESSES, os.cpu_count() or 1, len(small))
-    if processes < 2 or sum(job.size for job in small) < _WORTH_BYTES:
-        small = []
-    elsewhere = {job.path for job in small}
-    here = [job for job in jobs if job.path not in elsewhere]
+    """Yield each session's path and what was read of it, in any order. Each must be used before the next."""
+    reader = SessionReader(config, destination) if jobs else None
+    others = min(_MOST_PROCESSES, os.cpu_count() or 1) - 1
     with _rare_collections():
-        if small:
-            here += yield from _in_processes(small, processes - 1, config, destination)
-        if here:
-            reader = SessionReader(config, destination)
-            for job in here:
+        if reader is not None and others and sum(job.size for job in jobs) >= _WORTH_BYTES:
+            pool = _Pool(min(others, len(jobs)), reader, config, destination)
+            try:
+                yield from pool.read(jobs)
+            finally:
+                pool.close()
+        elif reader is not None:
+            for job in jobs:
                 yield job.path, reader.parts(job)
 
 
@@ -61,39 +74,175 @@ def _rare_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def _in_processes(
-    jobs: Sequence[Job], others: int, config: Config, destination: Destination
-) -> Generator[tuple[str, Iterable[Part | Finish]], None, list[Job]]:
-    """Yield what was read here and in other processes, and return the sessions that were not because one died."""
-    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415 - most updates need no other process
-    from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415
-    from multiprocessing import get_context  # noqa: PLC0415
+# ---- in this process
 
-    waiting = deque(sorted(jobs, key=lambda job: job.size, reverse=True))
-    running: deque[tuple[Job, Future[list[Part | Finish]]]] = deque()
-    pool = ProcessPoolExecutor(others, get_context("spawn"), _prepare, (config, destination))
-    reader = SessionReader(config, destination)
-    try:
-        while waiting or running:
-            while waiting and len(running) < 2 * others:
-                job = waiting.popleft()
-                running.append((job, pool.submit(read_all, job)))
-            job, future = running[0]
-            if waiting and not future.done():
+
+class _Pool:
+    """Reads sessions in this process and some others."""
+
+    def __init__(self, others: int, reader: SessionReader, config: Config, destination: Destination) -> None:
+        self._reader = reader
+        self._processes: list[_Process] = []
+        for _ in range(others):
+            ends = [end for process in self._processes for end in (process.inbox, process.outbox)]
+            self._processes.append(_Process(ends, config, destination))
+
+    def close(self) -> None:
+        """End the processes: they have nothing to save."""
+        for process in self._processes:
+            process.close()
+
+    def read(self, jobs: Sequence[Job]) -> Iterator[tuple[str, Iterable[Part | Finish]]]:
+        """Yield each session's path and what was read of it."""
+        from multiprocessing.connection import wait  # noqa: PLC0415 - most updates need no other process
+
+        waiting = deque(sorted(jobs, key=lambda job: job.size, reverse=True))
+        while True:
+            for process in self._processes:
+                while waiting and len(process.jobs) < _AHEAD and process.give(waiting[0]):
+                    waiting.popleft()
+            busy = [process for process in self._processes if process.jobs]
+            ready = wait([process.outbox for process in busy], 0) if busy else []
+            if waiting and not ready:
                 job = waiting.pop()
-                yield job.path, reader.parts(job)
-                continue
-            parts = future.result()
-            running.popleft()
-            yield job.path, parts
-    except BrokenProcessPool:
-        return [job for job, _ in running] + [*waiting]
-    finally:
-        pool.shutdown(cancel_futures=True)
-    return []
+                yield job.path, self._reader.parts(job)
+            elif busy:
+                process = next((process for process in busy if process.outbox in ready), busy[0])
+                parts = self._parts(process, waiting)
+                yield process.jobs[0].path, parts
+                for _ in parts:  # the rest, if it was not wanted
+                    pass
+            else:
+                return
+
+    def _parts(self, process: _Process, waiting: deque[Job]) -> Iterator[Part | Finish]:
+        """Yield what a process read of its first session; if it died, read its sessions here."""
+        job, has_begun = process.jobs[0], False
+        try:
+            for found in process.results():
+                has_begun = True
+                yield self._reader.part(found) if isinstance(found, Unmasked) else found
+        except (EOFError, OSError, pickle.UnpicklingError):
+            self._processes.remove(process)
+            process.close()
+            waiting.extendleft(reversed([*process.jobs][1:]))
+            if has_begun:
+                job = msgspec.structs.replace(job, progress=Progress(), is_anew=True)
+            yield from self._reader.parts(job)
 
 
-def _prepare(config: Config, destination: Destination) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops its processes
+class _Process:
+    """A process that reads sessions, as this one sees it."""
+
+    def __init__(self, ends: Sequence[End], config: Config, destination: Destination) -> None:
+        from multiprocessing import get_context  # noqa: PLC0415 - most updates need no other process
+
+        # Forking takes 3 ms of CPU time, starting another interpreter 150; with threads, only the latter is safe.
+        is_forked = sys.platform == "linux" and threading.active_count() == 1
+        context: Any = get_context("fork" if is_forked else "spawn")
+        its_inbox, self.inbox = context.Pipe(duplex=False)
+        self.outbox, its_outbox = context.Pipe(duplex=False)
+        inherited = [*ends, self.inbox, self.outbox] if is_forked else []
+        arguments = (its_inbox, its_outbox, inherited, config, destination)
+        self._process = context.Process(target=_serve, args=arguments, daemon=True)
+        self._process.start()
+        its_inbox.close()
+        its_outbox.close()
+        self.jobs: deque[Job] = deque()
+
+    def give(self, job: Job) -> bool:
+        """Send a session to read; return whether that was possible."""
+        with suppress(OSError):
+            self.inbox.send(job)
+            self.jobs.append(job)
+            return True
+        return False
+
+    def results(self) -> Iterator[Part | Unmasked | Finish]:
+        """Yield what it read of its first session. Raises EOFError or OSError if it died."""
+        while True:
+            if not self.outbox.poll():
+                self.inbox.send(None)  # this process waits
+            found = pickle.loads(self.outbox.recv_bytes())  # noqa: S301 - from a process of ours
+            if isinstance(found, Finish):
+                self.jobs.popleft()
+            yield found
+            if isinstance(found, Finish):
+                return
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self.inbox.close()
+        self.outbox.close()
+
+
+# ---- in another process
+
+
+def _serve(inbox: End, outbox: End, inherited: Sequence[End], config: Config, destination: Destination) -> None:
+    """Read sessions until the parent ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its processes
     gc.set_threshold(_GC_THRESHOLD)
-    prepare(config, destination)
+    for end in inherited:  # else no end of the parent's would ever be closed
+        end.close()
+    with suppress(BaseException):  # the parent reads the session again, and raises the same error
+        parent = _Parent(inbox, outbox)
+        reader = SessionReader(config, destination)
+        while True:
+            for found in reader.pieces(parent.next_job()):
+                is_wanted = parent.is_waiting()
+                if isinstance(found, Unmasked) and not is_wanted:
+                    parent.send(reader.part(found))
+                else:
+                    parent.send(found, is_now=True)
+    os._exit(0)
+
+
+class _Parent:
+    """The process that writes, as another one sees it."""
+
+    def __init__(self, inbox: End, outbox: End) -> None:
+        self._inbox = inbox
+        self._outbox = outbox
+        self._jobs: deque[Job] = deque()
+        self._is_waiting = False
+        self._held: list[bytes] = []
+        self._size = 0
+        self._sent: Queue[list[bytes]] = Queue(_AHEAD)
+        threading.Thread(target=self._send_all, daemon=True).start()
+
+    def next_job(self) -> Job:
+        """Wait for the next session. Raises EOFError if the parent has ended."""
+        while not self._jobs:
+            self._receive()
+        return self._jobs.popleft()
+
+    def is_waiting(self) -> bool:
+        """Return whether the parent has begun to wait since the last call."""
+        while self._inbox.poll():
+            self._receive()
+        is_waiting, self._is_waiting = self._is_waiting, False
+        return is_waiting
+
+    def _receive(self) -> None:
+        message = self._inbox.recv()
+        if message is None:
+            self._is_waiting = True
+        else:
+            self._jobs.append(message)
+
+    def send(self, found: Part | Unmasked | Finish, *, is_now: bool = False) -> None:
+        """Send something at once, or with the rest of its session: until then, the parent can read other sessions."""
+        self._held.append(pickle.dumps(found, pickle.HIGHEST_PROTOCOL))
+        self._size += len(self._held[-1])
+        if is_now or self._size > _HELD_BYTES:
+            self._sent.put(self._held)
+            self._held, self._size = [], 0
+
+    def _send_all(self) -> None:
+        with suppress(OSError):  # the parent has ended
+            while True:
+                for message in self._sent.get():
+                    self._outbox.send_bytes(message)
+        os._exit(0)

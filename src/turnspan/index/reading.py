@@ -1,4 +1,4 @@
-"""Reads one session for the index, from a place on: in this process, or in one of several.
+"""Reads one session for the index, from a place on: traces, and the masked rows that are made of them.
 
 Rules:
 
@@ -45,6 +45,7 @@ class Job(msgspec.Struct, frozen=True):
     progress: Progress = Progress()
     restriction: str = ""  # how the user restricted this session: `restriction_of`
     size: int = 0  # bytes to read, for the progress bar
+    is_anew: bool = False  # parts of it were read already, and are void: a process that read it died
 
 
 class Stage(IntEnum):
@@ -62,6 +63,16 @@ class Part(msgspec.Struct, frozen=True):
     rows: list[TraceRows]
     stage: Stage = Stage.SETTLED
     is_anew: bool = False  # the file was rewritten: this is the first part of it, and earlier rows are void
+
+
+class Unmasked(msgspec.Struct, frozen=True):
+    """What a `Part` is made of."""
+
+    change: Progress
+    traces: list[Trace]
+    stage: Stage
+    is_anew: bool
+    restriction: str
 
 
 class Finish(msgspec.Struct, frozen=True):
@@ -92,34 +103,47 @@ class SessionReader:
 
     def parts(self, job: Job) -> Iterator[Part | Finish]:
         """Yield what was read, part by part, and at last a `Finish`."""
+        for found in self.pieces(job):
+            yield self.part(found) if isinstance(found, Unmasked) else found
+
+    def pieces(self, job: Job) -> Iterator[Unmasked | Finish]:
+        """Yield what was read, not masked yet, and at last a `Finish`."""
         session = SessionFile(job.session_id, Path(job.path))
         reading = Reading(session, job.progress, Ending(is_over=True), self._prices)
         before, narrowings, problem = job.progress, dict[str, str](), ""
         is_disabled = job.restriction == DISABLED
-        policy = self._least if is_disabled else self._policy.of_session(job.restriction)
+        policy = self._policy_of(job.restriction)
         is_off, capture, is_first = is_disabled, str(policy.capture("")), True
         try:
             for piece in reading.pieces(is_end_apart=True):
-                is_anew = is_first and reading.is_rewritten
+                is_anew = is_first and (reading.is_rewritten or job.is_anew)
                 before = Progress() if is_anew else before
                 for trace in piece.traces:
                     self._note_narrowing(trace.cwd, narrowings)
                     is_off = is_disabled or policy.is_off(trace.cwd)
                     capture = "metadata" if is_off else str(policy.capture(trace.cwd))
-                rows = list(self._rows(piece.traces, policy))
                 stage = Stage(reading.is_at_end + reading.is_behind_end)
-                yield Part(difference(piece.progress, before), rows, stage, is_anew)
+                change = difference(piece.progress, before)
                 before, is_first = piece.progress, False
+                yield Unmasked(change, piece.traces, stage, is_anew, job.restriction)
         except TranscriptError as error:
             problem = str(error)
-        if is_first and reading.is_rewritten:
-            yield Part(Progress(), [], is_anew=True)
+        if is_first and (reading.is_rewritten or job.is_anew):
+            yield Unmasked(Progress(), [], Stage.SETTLED, is_anew=True, restriction=job.restriction)
         began_in = self._without_secrets(cwd_of(session.path))
         is_from_start = reading.is_rewritten or not job.progress.main.offset
         yield Finish(
             *self._row_times(session.path), began_in, narrowings, is_off, capture, reading.neighbours, is_from_start,
             problem,
         )  # fmt: skip
+
+    def part(self, found: Unmasked) -> Part:
+        """Return the masked rows of what was read."""
+        rows = list(self._rows(found.traces, self._policy_of(found.restriction)))
+        return Part(found.change, rows, found.stage, found.is_anew)
+
+    def _policy_of(self, restriction: str) -> ExportPolicy:
+        return self._least if restriction == DISABLED else self._policy.of_session(restriction)
 
     def _rows(self, traces: Sequence[Trace], policy: ExportPolicy) -> Iterator[TraceRows]:
         """Yield the rows of the traces of a piece; those that have no span are not exported."""
@@ -144,18 +168,3 @@ class SessionReader:
             return first_time_ns(path) or 0, last_time_ns(path) or modified_ns(path)
         except TranscriptError:
             return 0, modified_ns(path)
-
-
-# ---- in another process
-
-_readers: list[SessionReader] = []
-
-
-def prepare(config: Config, destination: Destination) -> None:
-    """Prepare a process for `read_all`."""
-    _readers[:] = [SessionReader(config, destination)]
-
-
-def read_all(job: Job) -> list[Part | Finish]:
-    """Read a session to its end, in a process that was prepared."""
-    return list(_readers[0].parts(job))

@@ -27,7 +27,7 @@ from turnspan.trace.tally import tally_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from turnspan.trace.model import Span, Trace, Usage
+    from turnspan.trace.model import Content, Span, Trace, Usage
 
 Row = tuple[object, ...]
 
@@ -65,7 +65,7 @@ def rows_of(trace: Trace, project: str) -> TraceRows:
         [_tool(span, agents) for span in kinds[Kind.TOOL]],
         list(_subagents(trace, kinds[Kind.AGENT])),
         [_event(span) for span in kinds[Kind.EVENT]],
-        list(_texts(trace)),
+        _texts(trace),
         len(trace.spans),
     )
 
@@ -190,7 +190,8 @@ def _agents(trace: Trace) -> dict[bytes, str]:
     """Return the type of the agent that each span belongs to; empty for the session's own."""
     names = {span.span_id: clean(span.name) for span in trace.spans if span.kind is Kind.AGENT}
     owners = _owners(trace) if names else {}
-    root = root_of(trace.trace_id)
+    top = trace.spans[0]
+    root = top.span_id if top.kind is Kind.TURN else root_of(trace.trace_id)
     found: dict[bytes, str] = {}
     for span in trace.spans:
         if span.span_id in owners:
@@ -205,39 +206,33 @@ def _agents(trace: Trace) -> dict[bytes, str]:
 # ---- texts
 
 
-def _texts(trace: Trace) -> Iterator[Row]:
+def _texts(trace: Trace) -> list[Row]:
+    """Return the texts for the search. An agent has none: its prompt is the input of a call, its answer a response."""
+    found: list[Row] = []
+
+    def add(span: Span, kind: str, body: str, longest: int = LONGEST_TEXT) -> None:
+        if body and not body.isspace():
+            found.append((span.span_id.hex(), kind, body if len(body) <= longest else body[:longest]))
+
     for span in trace.spans:
-        for kind, body in _texts_in(span):
-            longest = LONGEST_TOOL_TEXT if kind.startswith("tool_") else LONGEST_TEXT
-            if body and not body.isspace():
-                yield span.span_id.hex(), kind, body if len(body) <= longest else body[:longest]
+        kind = span.kind
+        if kind is Kind.GENERATION:
+            add(span, "answer", _joined(span.output, Text))
+            add(span, "thinking", _joined(span.output, Reasoning))
+        elif kind is Kind.TOOL and isinstance(span.input, Json):
+            add(span, "tool_input", values_in(span.input.text), LONGEST_TOOL_TEXT)
+        elif kind in {Kind.TURN, Kind.EVENT}:
+            add(span, "prompt", _joined(span.input, Text))
+        if kind in {Kind.TOOL, Kind.EVENT} and isinstance(span.output, str):
+            add(span, "tool_output", span.output, LONGEST_TOOL_TEXT)
+    return found
 
 
-def _texts_in(span: Span) -> Iterator[tuple[str, str]]:
-    match span.kind:
-        case Kind.TURN:
-            yield "prompt", _joined(span, Text, is_input=True)
-        case Kind.GENERATION:
-            yield "answer", _joined(span, Text)
-            yield "thinking", _joined(span, Reasoning)
-        case Kind.TOOL:
-            if isinstance(span.input, Json):
-                yield "tool_input", values_in(span.input.text)
-            if isinstance(span.output, str):
-                yield "tool_output", span.output
-        case Kind.EVENT:
-            yield "prompt", _joined(span, Text, is_input=True)
-            if isinstance(span.output, str):
-                yield "tool_output", span.output
-        case Kind.AGENT:  # its prompt is the input of the call, its answer that of its last response
-            return
-
-
-def _joined(span: Span, kind: type[Text | Reasoning], *, is_input: bool = False) -> str:
-    content = span.input if is_input else span.output
+def _joined(content: Content | None, kind: type[Text | Reasoning]) -> str:
     if not isinstance(content, tuple):
         return ""
-    return "\n".join([part.text for message in content for part in message.parts if isinstance(part, kind)])
+    texts = [part.text for message in content for part in message.parts if isinstance(part, kind)]
+    return texts[0] if len(texts) == 1 else "\n".join(texts)
 
 
 def values_in(document: str) -> str:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 VERSION: Final = 1
 APPLICATION_ID: Final = 0x7475726E  # "turn"
+PAGE_BYTES: Final = 16_384  # of a new file: a row with a text needs fewer pages, and fewer are written
+_HASH_BYTES: Final = 4 << 20  # of words that FTS5 collects before it writes them: fewer segments to merge
 
 USAGE: Final = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h", "web_searches")
 COUNTED: Final = ("generations", "tools", "agents", "errors", "interruptions", "compactions")
@@ -89,6 +91,7 @@ def create(connection: Connection) -> None:
     for statement in _TABLES:
         connection.execute(statement)
     connection.execute(f"CREATE VIRTUAL TABLE text USING fts5({_TEXT})")
+    connection.execute("INSERT INTO text(text, rank) VALUES ('hashsize', ?)", (_HASH_BYTES,))
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {VERSION}")
 

@@ -247,6 +247,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> bool:
 
 def _write(connection: sqlite3.Connection, work: _Work) -> Changes:
     """Bring the file up to date. The caller holds the lock."""
+    connection.execute(f"PRAGMA page_size = {schema.PAGE_BYTES}")  # of a file that is empty
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     if not _is_current(connection, work):

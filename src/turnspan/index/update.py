@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 _SHOWN_AFTER_S: Final = 1.0
 _SHOWN_BYTES: Final = 4 << 20  # less takes long only on a machine that is very busy
-_GROUP_BYTES: Final = 8 << 20  # read and committed together
-_GROUP: Final = 64
+_GROUP_BYTES: Final = 32 << 20  # read and committed together: half a second of work
+_GROUP: Final = 256
 
 
 class Plan(msgspec.Struct, frozen=True):
