@@ -4,8 +4,9 @@ The work is divided while it is done:
 
 - The other processes begin with the largest sessions, and send the rows of each when it is read. This process writes
   them; whenever there is nothing to write, it reads the smallest session itself.
-- If no session is left, this process waits for a piece, and says so. It gets the next one as it was read, and masks it
-  and makes its rows, while the other process reads on. So two processes share one long session as well.
+- If no session is left, this process asks for the pieces of one that another process is reading. As long as it has
+  nothing else to do, it gets them as they were read, and masks them and makes their rows, while the other process reads
+  on. So two processes share one long session as well.
 
 Not `bulk.pool`: that room is above this one, and its processes keep the state of a delivery. Here a process that dies
 loses nothing: the session is read in this process instead.
@@ -121,7 +122,10 @@ class _Pool:
         try:
             for found in process.results():
                 has_begun = True
-                yield self._reader.part(found) if isinstance(found, Unmasked) else found
+                if isinstance(found, Finish):
+                    yield found
+                else:
+                    yield from self._reader.masked(found) if isinstance(found, Unmasked) else found
         except (EOFError, OSError, pickle.UnpicklingError):
             self._processes.remove(process)
             process.close()
@@ -158,7 +162,7 @@ class _Process:
             return True
         return False
 
-    def results(self) -> Iterator[Part | Unmasked | Finish]:
+    def results(self) -> Iterator[list[Part] | Unmasked | Finish]:
         """Yield what it read of its first session. Raises EOFError or OSError if it died."""
         while True:
             if not self.outbox.poll():
@@ -190,12 +194,11 @@ def _serve(inbox: End, outbox: End, inherited: Sequence[End], config: Config, de
         parent = _Parent(inbox, outbox)
         reader = SessionReader(config, destination)
         while True:
-            for found in reader.pieces(parent.next_job()):
-                is_wanted = parent.is_waiting()
-                if isinstance(found, Unmasked) and not is_wanted:
-                    parent.send(reader.part(found))
+            for found in reader.batches(parent.next_job()):
+                if isinstance(found, Unmasked) and not parent.is_idle():
+                    parent.send(reader.masked(found))
                 else:
-                    parent.send(found, is_now=True)
+                    parent.send(found, is_last=isinstance(found, Finish))
     os._exit(0)
 
 
@@ -206,7 +209,7 @@ class _Parent:
         self._inbox = inbox
         self._outbox = outbox
         self._jobs: deque[Job] = deque()
-        self._is_waiting = False
+        self._has_asked = False  # for this session, before it is read to its end
         self._held: list[bytes] = []
         self._size = 0
         self._sent: Queue[list[bytes]] = Queue(_AHEAD)
@@ -218,31 +221,32 @@ class _Parent:
             self._receive()
         return self._jobs.popleft()
 
-    def is_waiting(self) -> bool:
-        """Return whether the parent has begun to wait since the last call."""
+    def is_idle(self) -> bool:
+        """Return whether the parent waits for this session, and has everything that was sent."""
         while self._inbox.poll():
             self._receive()
-        is_waiting, self._is_waiting = self._is_waiting, False
-        return is_waiting
+        return self._has_asked and not self._sent.unfinished_tasks
 
     def _receive(self) -> None:
         message = self._inbox.recv()
         if message is None:
-            self._is_waiting = True
+            self._has_asked = True
         else:
             self._jobs.append(message)
 
-    def send(self, found: Part | Unmasked | Finish, *, is_now: bool = False) -> None:
-        """Send something at once, or with the rest of its session: until then, the parent can read other sessions."""
+    def send(self, found: list[Part] | Unmasked | Finish, *, is_last: bool = False) -> None:
+        """Send something when its session is complete, or at once if the parent asked for it."""
         self._held.append(pickle.dumps(found, pickle.HIGHEST_PROTOCOL))
         self._size += len(self._held[-1])
-        if is_now or self._size > _HELD_BYTES:
+        if is_last or self._has_asked or self._size > _HELD_BYTES:
             self._sent.put(self._held)
             self._held, self._size = [], 0
+        self._has_asked = self._has_asked and not is_last
 
     def _send_all(self) -> None:
         with suppress(OSError):  # the parent has ended
             while True:
                 for message in self._sent.get():
                     self._outbox.send_bytes(message)
+                self._sent.task_done()
         os._exit(0)

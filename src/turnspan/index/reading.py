@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 from enum import IntEnum
-from itertools import groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ from turnspan.index.rows import TraceRows, rows_of
 from turnspan.secrets.replace import mask
 from turnspan.source.neighbours import Neighbours
 from turnspan.source.progress import Ending, Progress
-from turnspan.source.reader import Reading
+from turnspan.source.reader import PIECE_SPANS, Reading
 from turnspan.source.scan import first_time_ns, last_time_ns, modified_ns
 from turnspan.source.sessions import SessionFile, cwd_of
 
@@ -65,13 +65,19 @@ class Part(msgspec.Struct, frozen=True):
     is_anew: bool = False  # the file was rewritten: this is the first part of it, and earlier rows are void
 
 
-class Unmasked(msgspec.Struct, frozen=True):
-    """What a `Part` is made of."""
+class Piece(msgspec.Struct, frozen=True):
+    """What a `Part` is made of: its traces as they were read."""
 
     change: Progress
     traces: list[Trace]
-    stage: Stage
-    is_anew: bool
+    stage: Stage = Stage.SETTLED
+    is_anew: bool = False
+
+
+class Unmasked(msgspec.Struct, frozen=True):
+    """Pieces of a session that are masked together."""
+
+    pieces: list[Piece]
     restriction: str
 
 
@@ -103,11 +109,36 @@ class SessionReader:
 
     def parts(self, job: Job) -> Iterator[Part | Finish]:
         """Yield what was read, part by part, and at last a `Finish`."""
-        for found in self.pieces(job):
-            yield self.part(found) if isinstance(found, Unmasked) else found
+        for found in self.batches(job):
+            if isinstance(found, Finish):
+                yield found
+            else:
+                yield from self.masked(found)
 
-    def pieces(self, job: Job) -> Iterator[Unmasked | Finish]:
+    def batches(self, job: Job) -> Iterator[Unmasked | Finish]:
         """Yield what was read, not masked yet, and at last a `Finish`."""
+        pieces: list[Piece] = []
+        spans = 0
+        for found in self._pieces(job):
+            if isinstance(found, Piece):
+                pieces.append(found)
+                spans += sum(len(trace.spans) for trace in found.traces)
+            if pieces and (spans >= PIECE_SPANS or isinstance(found, Finish)):
+                yield Unmasked(pieces, job.restriction)
+                pieces, spans = [], 0
+            if isinstance(found, Finish):
+                yield found
+
+    def masked(self, found: Unmasked) -> list[Part]:
+        """Return the masked rows of what was read."""
+        traces = [[trace for trace in piece.traces if trace.spans] for piece in found.pieces]  # others are not exported
+        rows = self._rows([*chain.from_iterable(traces)], self._policy_of(found.restriction))
+        return [
+            Part(piece.change, list(islice(rows, len(own))), piece.stage, piece.is_anew)
+            for piece, own in zip(found.pieces, traces, strict=True)
+        ]
+
+    def _pieces(self, job: Job) -> Iterator[Piece | Finish]:
         session = SessionFile(job.session_id, Path(job.path))
         reading = Reading(session, job.progress, Ending(is_over=True), self._prices)
         before, narrowings, problem = job.progress, dict[str, str](), ""
@@ -125,11 +156,11 @@ class SessionReader:
                 stage = Stage(reading.is_at_end + reading.is_behind_end)
                 change = difference(piece.progress, before)
                 before, is_first = piece.progress, False
-                yield Unmasked(change, piece.traces, stage, is_anew, job.restriction)
+                yield Piece(change, piece.traces, stage, is_anew)
         except TranscriptError as error:
             problem = str(error)
         if is_first and (reading.is_rewritten or job.is_anew):
-            yield Unmasked(Progress(), [], Stage.SETTLED, is_anew=True, restriction=job.restriction)
+            yield Piece(Progress(), [], is_anew=True)
         began_in = self._without_secrets(cwd_of(session.path))
         is_from_start = reading.is_rewritten or not job.progress.main.offset
         yield Finish(
@@ -137,17 +168,12 @@ class SessionReader:
             problem,
         )  # fmt: skip
 
-    def part(self, found: Unmasked) -> Part:
-        """Return the masked rows of what was read."""
-        rows = list(self._rows(found.traces, self._policy_of(found.restriction)))
-        return Part(found.change, rows, found.stage, found.is_anew)
-
     def _policy_of(self, restriction: str) -> ExportPolicy:
         return self._least if restriction == DISABLED else self._policy.of_session(restriction)
 
     def _rows(self, traces: Sequence[Trace], policy: ExportPolicy) -> Iterator[TraceRows]:
-        """Yield the rows of the traces of a piece; those that have no span are not exported."""
-        for cwd, group in groupby((trace for trace in traces if trace.spans), key=lambda trace: trace.cwd):
+        """Yield the rows of each trace."""
+        for cwd, group in groupby(traces, key=lambda trace: trace.cwd):
             allowed = self._least if policy.is_off(cwd) else policy
             for masked in allowed.masked_all(list(group)):
                 yield rows_of(masked.trace, masked.trace.cwd or self._without_secrets(cwd))
