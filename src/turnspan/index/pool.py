@@ -22,7 +22,7 @@ import sys
 import threading
 from collections import deque
 from contextlib import contextmanager, suppress
-from queue import Queue
+from queue import Queue, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -188,14 +188,14 @@ def _serve(inbox: End, outbox: End, inherited: Sequence[End], config: Config, de
     """Read sessions until the parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its processes
     gc.set_threshold(_GC_THRESHOLD)
-    for end in inherited:  # else no end of the parent's would ever be closed
+    for end in inherited:  # else the pipes stay open when the parent dies
         end.close()
     with suppress(BaseException):  # the parent reads the session again, and raises the same error
         parent = _Parent(inbox, outbox)
         reader = SessionReader(config, destination)
         while True:
-            for found in reader.batches(parent.next_job()):
-                if isinstance(found, Unmasked) and not parent.is_idle():
+            for found in reader.batches(parent.jobs.get()):
+                if isinstance(found, Unmasked) and not parent.is_idle:
                     parent.send(reader.masked(found))
                 else:
                     parent.send(found, is_last=isinstance(found, Finish))
@@ -203,48 +203,45 @@ def _serve(inbox: End, outbox: End, inherited: Sequence[End], config: Config, de
 
 
 class _Parent:
-    """The process that writes, as another one sees it."""
+    """The process that writes, as another one sees it. When it ends, this process does, too."""
 
     def __init__(self, inbox: End, outbox: End) -> None:
+        self.jobs: SimpleQueue[Job] = SimpleQueue()
         self._inbox = inbox
         self._outbox = outbox
-        self._jobs: deque[Job] = deque()
-        self._has_asked = False  # for this session, before it is read to its end
+        self._has_asked = False  # for what was read of the current session
         self._held: list[bytes] = []
         self._size = 0
         self._sent: Queue[list[bytes]] = Queue(_AHEAD)
-        threading.Thread(target=self._send_all, daemon=True).start()
+        for target in (self._receive_all, self._send_all):
+            threading.Thread(target=target, daemon=True).start()
 
-    def next_job(self) -> Job:
-        """Wait for the next session. Raises EOFError if the parent has ended."""
-        while not self._jobs:
-            self._receive()
-        return self._jobs.popleft()
-
+    @property
     def is_idle(self) -> bool:
-        """Return whether the parent waits for this session, and has everything that was sent."""
-        while self._inbox.poll():
-            self._receive()
+        """Whether the parent waits for this session, and has everything that was sent."""
         return self._has_asked and not self._sent.unfinished_tasks
 
-    def _receive(self) -> None:
-        message = self._inbox.recv()
-        if message is None:
-            self._has_asked = True
-        else:
-            self._jobs.append(message)
-
     def send(self, found: list[Part] | Unmasked | Finish, *, is_last: bool = False) -> None:
-        """Send something when its session is complete, or at once if the parent asked for it."""
+        """Send something when its session is complete, or now if the parent asked for it."""
         self._held.append(pickle.dumps(found, pickle.HIGHEST_PROTOCOL))
         self._size += len(self._held[-1])
         if is_last or self._has_asked or self._size > _HELD_BYTES:
-            self._sent.put(self._held)
-            self._held, self._size = [], 0
-        self._has_asked = self._has_asked and not is_last
+            messages, self._held, self._size = self._held, [], 0
+            self._has_asked = self._has_asked and not is_last
+            self._sent.put(messages)
+
+    def _receive_all(self) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                message = self._inbox.recv()
+                if message is None:
+                    self._has_asked = True
+                else:
+                    self.jobs.put(message)
+        os._exit(0)
 
     def _send_all(self) -> None:
-        with suppress(OSError):  # the parent has ended
+        with suppress(OSError):
             while True:
                 for message in self._sent.get():
                     self._outbox.send_bytes(message)
