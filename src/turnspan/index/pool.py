@@ -1,249 +1,49 @@
-"""Reads several sessions, in further processes if there is much to read.
-
-The work is divided while it is done:
-
-- The other processes begin with the largest sessions, and send the rows of each when it is read. This process writes
-  them; whenever there is nothing to write, it reads the smallest session itself.
-- If no session is left, this process asks for the pieces of one that another process is reading. As long as it has
-  nothing else to do, it gets them as they were read, and masks them and makes their rows, while the other process reads
-  on. So two processes share one long session as well.
-
-Not `bulk.pool`: that room is above this one, and its processes keep the state of a delivery. Here a process that dies
-loses nothing: the session is read in this process instead.
-"""
+"""Reads several sessions: in this process, or in several if there is much to read (`processes`)."""
 
 from __future__ import annotations
 
 import gc
 import os
-import pickle
-import signal
-import sys
-import threading
-from collections import deque
-from contextlib import contextmanager, suppress
-from queue import Queue, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from turnspan.index.reading import Finish, SessionReader, Unmasked
-from turnspan.source.progress import Progress
+from turnspan.index.reading import GC_THRESHOLD, SessionReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from multiprocessing.connection import Connection
 
-    from turnspan.index.reading import Job, Part
+    from turnspan.index.reading import Finish, Job, Part
     from turnspan.settings.config import Config, Destination
-
-    End = Connection[Any, Any]
 
 _WORTH_BYTES: Final = 4 << 20  # starting a process takes as long as reading this much
 _MOST_PROCESSES: Final = 8
-_AHEAD: Final = 2  # sessions that a process gets before the first is written
-_HELD_BYTES: Final = 8 << 20  # rows of a session that is not read to its end, or of several, which wait in a process
-_GC_THRESHOLD: Final = 100_000  # new objects; Python's default takes a twentieth of building an index
 
 
 def read_jobs(
     jobs: Sequence[Job], config: Config, destination: Destination
 ) -> Iterator[tuple[str, Iterable[Part | Finish]]]:
-    """Yield each session's path and what was read of it, in any order. Each must be used before the next."""
-    reader = SessionReader(config, destination) if jobs else None
+    """Yield each session's path and what was read of it, in any order. Use each before you take the next."""
+    if not jobs:
+        return
+    reader = SessionReader(config, destination)
     others = min(_MOST_PROCESSES, os.cpu_count() or 1) - 1
     with _rare_collections():
-        if reader is not None and others and sum(job.size for job in jobs) >= _WORTH_BYTES:
-            pool = _Pool(min(others, len(jobs)), reader, config, destination)
-            try:
-                yield from pool.read(jobs)
-            finally:
-                pool.close()
-        elif reader is not None:
+        if not others or sum(job.size for job in jobs) < _WORTH_BYTES:
             for job in jobs:
                 yield job.path, reader.parts(job)
+            return
+        from turnspan.index.processes import Pool  # noqa: PLC0415 - most updates need no other process
+
+        with closing(Pool(min(others, len(jobs)), reader, config, destination)) as pool:
+            yield from pool.read(jobs)
 
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
     """Let the garbage collector run less often."""
     before = gc.get_threshold()
-    gc.set_threshold(_GC_THRESHOLD)
+    gc.set_threshold(GC_THRESHOLD)
     try:
         yield
     finally:
         gc.set_threshold(*before)
-
-
-# ---- in this process
-
-
-class _Pool:
-    """Reads sessions in this process and some others."""
-
-    def __init__(self, others: int, reader: SessionReader, config: Config, destination: Destination) -> None:
-        self._reader = reader
-        self._processes: list[_Process] = []
-        for _ in range(others):
-            ends = [end for process in self._processes for end in (process.inbox, process.outbox)]
-            self._processes.append(_Process(ends, config, destination))
-
-    def close(self) -> None:
-        """End the processes: they have nothing to save."""
-        for process in self._processes:
-            process.close()
-
-    def read(self, jobs: Sequence[Job]) -> Iterator[tuple[str, Iterable[Part | Finish]]]:
-        """Yield each session's path and what was read of it."""
-        from multiprocessing.connection import wait  # noqa: PLC0415 - most updates need no other process
-
-        waiting = deque(sorted(jobs, key=lambda job: job.size, reverse=True))
-        while True:
-            for process in self._processes:
-                while waiting and len(process.jobs) < _AHEAD and process.give(waiting[0]):
-                    waiting.popleft()
-            busy = [process for process in self._processes if process.jobs]
-            ready = wait([process.outbox for process in busy], 0) if busy else []
-            if waiting and not ready:
-                job = waiting.pop()
-                yield job.path, self._reader.parts(job)
-            elif busy:
-                process = next((process for process in busy if process.outbox in ready), busy[0])
-                parts = self._parts(process, waiting)
-                yield process.jobs[0].path, parts
-                for _ in parts:  # the rest, if it was not wanted
-                    pass
-            else:
-                return
-
-    def _parts(self, process: _Process, waiting: deque[Job]) -> Iterator[Part | Finish]:
-        """Yield what a process read of its first session; if it died, read its sessions here."""
-        job, has_begun = process.jobs[0], False
-        try:
-            for found in process.results():
-                has_begun = True
-                if isinstance(found, Finish):
-                    yield found
-                else:
-                    yield from self._reader.masked(found) if isinstance(found, Unmasked) else found
-        except (EOFError, OSError, pickle.UnpicklingError):
-            self._processes.remove(process)
-            process.close()
-            waiting.extendleft(reversed([*process.jobs][1:]))
-            if has_begun:
-                job = msgspec.structs.replace(job, progress=Progress(), is_anew=True)
-            yield from self._reader.parts(job)
-
-
-class _Process:
-    """A process that reads sessions, as this one sees it."""
-
-    def __init__(self, ends: Sequence[End], config: Config, destination: Destination) -> None:
-        from multiprocessing import get_context  # noqa: PLC0415 - most updates need no other process
-
-        # Forking takes 3 ms of CPU time, starting another interpreter 150; with threads, only the latter is safe.
-        is_forked = sys.platform == "linux" and threading.active_count() == 1
-        context: Any = get_context("fork" if is_forked else "spawn")
-        its_inbox, self.inbox = context.Pipe(duplex=False)
-        self.outbox, its_outbox = context.Pipe(duplex=False)
-        inherited = [*ends, self.inbox, self.outbox] if is_forked else []
-        arguments = (its_inbox, its_outbox, inherited, config, destination)
-        self._process = context.Process(target=_serve, args=arguments, daemon=True)
-        self._process.start()
-        its_inbox.close()
-        its_outbox.close()
-        self.jobs: deque[Job] = deque()
-
-    def give(self, job: Job) -> bool:
-        """Send a session to read; return whether that was possible."""
-        with suppress(OSError):
-            self.inbox.send(job)
-            self.jobs.append(job)
-            return True
-        return False
-
-    def results(self) -> Iterator[list[Part] | Unmasked | Finish]:
-        """Yield what it read of its first session. Raises EOFError or OSError if it died."""
-        while True:
-            if not self.outbox.poll():
-                self.inbox.send(None)  # this process waits
-            found = pickle.loads(self.outbox.recv_bytes())  # noqa: S301 - from a process of ours
-            if isinstance(found, Finish):
-                self.jobs.popleft()
-            yield found
-            if isinstance(found, Finish):
-                return
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.join()
-        self.inbox.close()
-        self.outbox.close()
-
-
-# ---- in another process
-
-
-def _serve(inbox: End, outbox: End, inherited: Sequence[End], config: Config, destination: Destination) -> None:
-    """Read sessions until the parent ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its processes
-    gc.set_threshold(_GC_THRESHOLD)
-    for end in inherited:  # else the pipes stay open when the parent dies
-        end.close()
-    with suppress(BaseException):  # the parent reads the session again, and raises the same error
-        parent = _Parent(inbox, outbox)
-        reader = SessionReader(config, destination)
-        while True:
-            for found in reader.batches(parent.jobs.get()):
-                if isinstance(found, Unmasked) and not parent.is_idle:
-                    parent.send(reader.masked(found))
-                else:
-                    parent.send(found, is_last=isinstance(found, Finish))
-    os._exit(0)
-
-
-class _Parent:
-    """The process that writes, as another one sees it. When it ends, this process does, too."""
-
-    def __init__(self, inbox: End, outbox: End) -> None:
-        self.jobs: SimpleQueue[Job] = SimpleQueue()
-        self._inbox = inbox
-        self._outbox = outbox
-        self._has_asked = False  # for what was read of the current session
-        self._held: list[bytes] = []
-        self._size = 0
-        self._sent: Queue[list[bytes]] = Queue(_AHEAD)
-        for target in (self._receive_all, self._send_all):
-            threading.Thread(target=target, daemon=True).start()
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether the parent waits for this session, and has everything that was sent."""
-        return self._has_asked and not self._sent.unfinished_tasks
-
-    def send(self, found: list[Part] | Unmasked | Finish, *, is_last: bool = False) -> None:
-        """Send something when its session is complete, or now if the parent asked for it."""
-        self._held.append(pickle.dumps(found, pickle.HIGHEST_PROTOCOL))
-        self._size += len(self._held[-1])
-        if is_last or self._has_asked or self._size > _HELD_BYTES:
-            messages, self._held, self._size = self._held, [], 0
-            self._has_asked = self._has_asked and not is_last
-            self._sent.put(messages)
-
-    def _receive_all(self) -> None:
-        with suppress(EOFError, OSError):
-            while True:
-                message = self._inbox.recv()
-                if message is None:
-                    self._has_asked = True
-                else:
-                    self.jobs.put(message)
-        os._exit(0)
-
-    def _send_all(self) -> None:
-        with suppress(OSError):
-            while True:
-                for message in self._sent.get():
-                    self._outbox.send_bytes(message)
-                self._sent.task_done()
-        os._exit(0)
