@@ -74,7 +74,8 @@ def parts_of(jobs, processors, monkeypatch):
 
 def jobs_of(project):
     """Return all sessions of a project."""
-    return [Job(path.stem, str(path), size=path.stat().st_size) for path in sorted(project.glob("*.jsonl"))]
+    # More than there is to read: enough to be worth other processes.
+    return [Job(path.stem, str(path), size=10 * path.stat().st_size) for path in sorted(project.glob("*.jsonl"))]
 
 
 @pytest.mark.parametrize("processors", [2, 4])

@@ -18,7 +18,6 @@ import gc
 import os
 import pickle
 import signal
-import sys
 import threading
 from collections import deque
 from contextlib import suppress
@@ -35,6 +34,7 @@ from turnspan.source.progress import Progress
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from multiprocessing.connection import Connection
+    from multiprocessing.process import BaseProcess
 
     from turnspan.index.reading import Job, Part
     from turnspan.settings.config import Config, Destination
@@ -51,12 +51,25 @@ _HELD_BYTES: Final = 8 << 20  # rows that wait in a process: of a session that i
 class Pool:
     """Reads sessions in this process and some others."""
 
-    def __init__(self, others: int, reader: SessionReader, config: Config, destination: Destination) -> None:
+    def __init__(self, reader: SessionReader, config: Config, destination: Destination, *, is_forked: bool) -> None:
         self._reader = reader
+        self._settings = config, destination
+        self._context: Any = get_context("fork" if is_forked else "spawn")
+        self._is_forked = is_forked
         self._processes: list[_Process] = []
-        for _ in range(others):
-            ends = [end for process in self._processes for end in (process.inbox, process.outbox)]
-            self._processes.append(_Process(ends, config, destination))
+
+    def start(self, number: int) -> None:
+        """Start the other processes."""
+        for _ in range(number):
+            its_inbox, inbox = self._context.Pipe(duplex=False)
+            outbox, its_outbox = self._context.Pipe(duplex=False)
+            mine = [inbox, outbox, *(end for each in self._processes for end in (each.inbox, each.outbox))]
+            arguments = (its_inbox, its_outbox, mine if self._is_forked else [], *self._settings)
+            process = self._context.Process(target=_serve, args=arguments, daemon=True)
+            process.start()
+            its_inbox.close()
+            its_outbox.close()
+            self._processes.append(_Process(process, inbox, outbox))
 
     def close(self) -> None:
         """End the processes: they have nothing to save."""
@@ -106,19 +119,11 @@ class Pool:
 class _Process:
     """A process that reads sessions, as this one sees it."""
 
-    def __init__(self, ends: Sequence[End], config: Config, destination: Destination) -> None:
-        # Forking takes 3 ms of CPU time, starting another interpreter 150; with threads, only the latter is safe.
-        is_forked = sys.platform == "linux" and threading.active_count() == 1
-        context: Any = get_context("fork" if is_forked else "spawn")
-        its_inbox, self.inbox = context.Pipe(duplex=False)
-        self.outbox, its_outbox = context.Pipe(duplex=False)
-        inherited = [*ends, self.inbox, self.outbox] if is_forked else []
-        arguments = (its_inbox, its_outbox, inherited, config, destination)
-        self._process = context.Process(target=_serve, args=arguments, daemon=True)
-        self._process.start()
-        its_inbox.close()
-        its_outbox.close()
+    def __init__(self, process: BaseProcess, inbox: End, outbox: End) -> None:
+        self.inbox = inbox
+        self.outbox = outbox
         self.jobs: deque[Job] = deque()
+        self._process = process
 
     def give(self, job: Job) -> bool:
         """Send a session to read; return whether that was possible."""
@@ -132,7 +137,7 @@ class _Process:
         """Yield what it read of its first session. Raises EOFError or OSError if it died."""
         while True:
             if not self.outbox.poll():
-                self.inbox.send(None)  # this process waits
+                self.inbox.send(self.jobs[0].path)  # this process waits for it
             found = pickle.loads(self.outbox.recv_bytes())  # noqa: S301 - from a process of ours
             if isinstance(found, Finish):
                 self.jobs.popleft()
@@ -141,6 +146,7 @@ class _Process:
                 return
 
     def close(self) -> None:
+        """End it."""
         self._process.kill()
         self._process.join()
         self.inbox.close()
@@ -160,11 +166,8 @@ def _serve(inbox: End, outbox: End, inherited: Sequence[End], config: Config, de
         parent = _Parent(inbox, outbox)
         reader = SessionReader(config, destination)
         while True:
-            for found in reader.batches(parent.jobs.get()):
-                if isinstance(found, Unmasked) and not parent.is_idle:
-                    parent.send(reader.masked(found))
-                else:
-                    parent.send(found, is_last=isinstance(found, Finish))
+            for found in reader.batches(parent.next_job()):
+                parent.send(reader.masked(found) if isinstance(found, Unmasked) and not parent.is_idle else found)
     os._exit(0)
 
 
@@ -172,38 +175,44 @@ class _Parent:
     """The process that writes, as another one sees it. When it ends, this process does, too."""
 
     def __init__(self, inbox: End, outbox: End) -> None:
-        self.jobs: SimpleQueue[Job] = SimpleQueue()
         self._inbox = inbox
         self._outbox = outbox
-        self._has_asked = False  # for what was read of the current session
+        self._jobs: SimpleQueue[Job] = SimpleQueue()
+        self._path = ""  # of the session that is read
+        self._awaited = ""  # the path of the last session that the parent waited for
         self._held: list[bytes] = []
         self._size = 0
         self._sent: Queue[list[bytes]] = Queue(_AHEAD)
         for target in (self._receive_all, self._send_all):
             threading.Thread(target=target, daemon=True).start()
 
+    def next_job(self) -> Job:
+        """Wait for the next session."""
+        job = self._jobs.get()
+        self._path = job.path
+        return job
+
     @property
     def is_idle(self) -> bool:
-        """Whether the parent waits for this session, and has everything that was sent."""
-        return self._has_asked and not self._sent.unfinished_tasks
+        """Whether the parent waits for this session, and has got everything that was sent."""
+        return self._awaited == self._path and not self._sent.unfinished_tasks
 
-    def send(self, found: list[Part] | Unmasked | Finish, *, is_last: bool = False) -> None:
-        """Send something when its session is complete, or now if the parent asked for it."""
+    def send(self, found: list[Part] | Unmasked | Finish) -> None:
+        """Send something when its session is complete, or now if the parent waits for this session."""
         self._held.append(pickle.dumps(found, pickle.HIGHEST_PROTOCOL))
         self._size += len(self._held[-1])
-        if is_last or self._has_asked or self._size > _HELD_BYTES:
+        if isinstance(found, Finish) or self._awaited == self._path or self._size > _HELD_BYTES:
             messages, self._held, self._size = self._held, [], 0
-            self._has_asked = self._has_asked and not is_last
             self._sent.put(messages)
 
     def _receive_all(self) -> None:
         with suppress(EOFError, OSError):
             while True:
                 message = self._inbox.recv()
-                if message is None:
-                    self._has_asked = True
+                if isinstance(message, str):
+                    self._awaited = message
                 else:
-                    self.jobs.put(message)
+                    self._jobs.put(message)
         os._exit(0)
 
     def _send_all(self) -> None:
