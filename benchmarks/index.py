@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=5000)
     parser.add_argument("--turns", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--builds", type=int, default=2)
+    parser.add_argument("--builds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     event.adopt_orphans()
