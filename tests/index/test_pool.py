@@ -33,6 +33,15 @@ for _, parts in read_jobs([Job("s", path, size=4 << 20) for path in sys.argv[1:]
     time.sleep(600)
 """
 
+_BUILD = """
+import os
+os.cpu_count = lambda: 2
+from turnspan.index import opened
+from turnspan.settings.config import load_config
+with opened(load_config(os.environ)) as index:
+    assert not index.is_in_memory, index.remarks
+"""
+
 
 def session_of(number, turns, project):
     """Write a session with some turns; return its path."""
@@ -95,11 +104,11 @@ def test_processes_of_a_program_with_threads(project, monkeypatch):
 
 @pytest.mark.usefixtures("project")
 def test_the_index_of_several_processes(claude_home, monkeypatch):
-    """An index that several processes built has the content of one that a single process built."""
+    """An index that a command built with several processes has the content of one that a single process built."""
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     expected = dump(load_config(os.environ))
     (claude_home / "turnspan" / "index.sqlite3").unlink()
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    subprocess.run([sys.executable, "-c", _BUILD], check=True)
     assert dump(load_config(os.environ)) == expected
     assert "hunter" not in str(expected)
 

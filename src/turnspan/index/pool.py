@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import threading
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from turnspan.index.reading import GC_THRESHOLD, SessionReader
@@ -31,7 +31,7 @@ def read_jobs(
         return
     reader = SessionReader(config, destination)
     others = min(_MOST_PROCESSES, os.cpu_count() or 1) - 1
-    is_forked = sys.platform == "linux" and threading.active_count() == 1  # a thread may hold a lock
+    is_forked = _can_fork()
     worth_bytes = _WORTH_FORKING if is_forked else _WORTH_SPAWNING
     with _rare_collections():
         if not others or sum(job.size for job in jobs) < worth_bytes:
@@ -44,6 +44,16 @@ def read_jobs(
             with suppress(OSError):  # too many processes: then there are fewer, or this one only
                 pool.start(min(others, len(jobs)))
             yield from pool.read(jobs)
+
+
+def _can_fork() -> bool:
+    """Return whether a forked process is safe: another thread could hold a lock, which nothing would release in it."""
+    if sys.platform != "linux":
+        return False
+    try:
+        return len([*Path("/proc/self/task").iterdir()]) == 1  # threads of all libraries, not only Python's
+    except OSError:
+        return False
 
 
 @contextmanager

@@ -67,8 +67,8 @@ class Part(msgspec.Struct, frozen=True):
     is_anew: bool = False  # the file was rewritten: this is the first part of it, and earlier rows are void
 
 
-class Piece(msgspec.Struct, frozen=True):
-    """What a `Part` is made of: its traces as they were read."""
+class TracePart(msgspec.Struct, frozen=True):
+    """What a `Part` is made of: traces as they were read."""
 
     change: Progress
     traces: list[Trace]
@@ -77,9 +77,9 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class Unmasked(msgspec.Struct, frozen=True):
-    """Pieces of a session that are masked together."""
+    """Parts of a session that are masked together."""
 
-    pieces: list[Piece]
+    parts: list[TracePart]
     restriction: str
 
 
@@ -119,28 +119,28 @@ class SessionReader:
 
     def batches(self, job: Job) -> Iterator[Unmasked | Finish]:
         """Yield what was read, not masked yet, and at last a `Finish`."""
-        pieces: list[Piece] = []
+        parts: list[TracePart] = []
         spans = 0
-        for found in self._pieces(job):
-            if isinstance(found, Piece):
-                pieces.append(found)
+        for found in self._read(job):
+            if isinstance(found, TracePart):
+                parts.append(found)
                 spans += sum(len(trace.spans) for trace in found.traces)
-            if pieces and (spans >= PIECE_SPANS or isinstance(found, Finish)):
-                yield Unmasked(pieces, job.restriction)
-                pieces, spans = [], 0
+            if parts and (spans >= PIECE_SPANS or isinstance(found, Finish)):
+                yield Unmasked(parts, job.restriction)
+                parts, spans = [], 0
             if isinstance(found, Finish):
                 yield found
 
     def masked(self, found: Unmasked) -> list[Part]:
         """Return the masked rows of what was read."""
-        traces = [[trace for trace in piece.traces if trace.spans] for piece in found.pieces]  # others are not exported
+        traces = [[trace for trace in part.traces if trace.spans] for part in found.parts]  # others are not exported
         rows = self._rows([*chain.from_iterable(traces)], self._policy_of(found.restriction))
         return [
-            Part(piece.change, list(islice(rows, len(own))), piece.stage, piece.is_anew)
-            for piece, own in zip(found.pieces, traces, strict=True)
+            Part(part.change, list(islice(rows, len(own))), part.stage, part.is_anew)
+            for part, own in zip(found.parts, traces, strict=True)
         ]
 
-    def _pieces(self, job: Job) -> Iterator[Piece | Finish]:
+    def _read(self, job: Job) -> Iterator[TracePart | Finish]:
         session = SessionFile(job.session_id, Path(job.path))
         reading = Reading(session, job.progress, Ending(is_over=True), self._prices)
         before, narrowings, problem = job.progress, dict[str, str](), ""
@@ -158,11 +158,11 @@ class SessionReader:
                 stage = Stage(reading.is_at_end + reading.is_behind_end)
                 change = difference(piece.progress, before)
                 before, is_first = piece.progress, False
-                yield Piece(change, piece.traces, stage, is_anew)
+                yield TracePart(change, piece.traces, stage, is_anew)
         except TranscriptError as error:
             problem = str(error)
         if is_first and (reading.is_rewritten or job.is_anew):
-            yield Piece(Progress(), [], is_anew=True)
+            yield TracePart(Progress(), [], is_anew=True)
         began_in = self._without_secrets(cwd_of(session.path))
         is_from_start = reading.is_rewritten or not job.progress.main.offset
         yield Finish(
