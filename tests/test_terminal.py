@@ -41,6 +41,13 @@ def test_no_text_can_control_the_terminal(text):
     assert "\n" not in one_line(text)
 
 
+def test_every_printable_character_is_kept():
+    """Only characters that Python calls unprintable are removed: a line without any is printed as it is."""
+    printable = "".join(filter(str.isprintable, map(chr, range(0x110000))))
+    assert plain(printable) == printable
+    assert not "\u200d".isprintable()
+
+
 @given(st.text(max_size=60).map(one_line), st.integers(0, 40))
 def test_text_is_cut_to_the_width_of_its_column(text, width):
     """Chinese, emoji or ASCII: cut text fits its column."""
