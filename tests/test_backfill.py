@@ -16,7 +16,7 @@ from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
-from backends.servers import OK, HttpServer, reply
+from backends.servers import OK, GrpcServer, HttpServer, reply
 from reads import one_pass, read
 from rows import Writer, agent_writer, save_agent
 
@@ -1018,6 +1018,18 @@ if __name__ == "__main__":
         print(*found, flush=True)
         sys.stdin.read()
 """
+
+
+def test_several_processes_send_over_grpc(tmp_path):
+    """Its library cannot be used in a forked process, so these are started anew."""
+    for number in (1, 2, 3, 4):
+        session = writer(number)
+        session.turn("hello", "hello")
+        session.save(tmp_path / "claude" / "projects" / "-home-ada-loom")
+    with GrpcServer() as server:
+        more = {"TURNSPAN_OTLP_ENDPOINT": server.url, "TURNSPAN_OTLP_PROTOCOL": "grpc"}
+        code, totals, err = backfill(tmp_path / "claude", "--jobs", "2", **more)
+    assert (code, totals["sessions"], totals["spans"]) == (0, 4, 8), err
 
 
 def is_running(pid):
