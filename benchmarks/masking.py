@@ -4,7 +4,7 @@
 
 - DIRECTORY holds ordinary source code; default: the installed packages of this Python.
 - Cost: the same texts are masked and encoded in turn, round by round, so that a busy machine affects both; the minimum
-  of the CPU seconds counts. Then the same for traces of a generated session.
+  of the CPU seconds counts. Then the same for traces of generated sessions, a piece at a time, as they are sent.
 - False positives: every masked place in the tree counts, example passwords in documentation included.
 """
 
@@ -31,7 +31,7 @@ from turnspan.secrets.scan import Meter, OverBudget
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
 from turnspan.source.sessions import session_at
-from turnspan.trace.redact import SCAN_BUDGET, Policy, redact
+from turnspan.trace.redact import SCAN_BUDGET, Policy, redact, redact_all
 
 SOURCES = {
     ".py",
@@ -101,17 +101,15 @@ def cost_of_traces(rounds):
         generate.write_archive(Path(home), megabytes=6, sessions=12)
         sessions = [file for file in sorted(Path(home).rglob("*.jsonl")) if not file.name.startswith("agent-")]
         ending = Ending(is_over=True)
-        traces = [
-            trace
-            for file in sessions
-            for piece in Reading(session_at(file), Progress(), ending).pieces()
-            for trace in piece.traces
-        ]
+        pieces = [piece.traces for file in sessions for piece in Reading(session_at(file), Progress(), ending).pieces()]
+    traces = [trace for piece in pieces for trace in piece]
     naming, policy = GenAI(Capture()), Policy()
     best = race(
         {
-            "encode": lambda: [encode_request([trace], naming) for trace in traces],
-            "redact": lambda: [redact(trace, policy) for trace in traces],
+            "encode": lambda: [encode_request(piece, naming) for piece in pieces],
+            "redact": lambda: [redact_all(piece, policy) for piece in pieces],
+            "encode, singly": lambda: [encode_request([trace], naming) for trace in traces],
+            "redact, singly": lambda: [redact(trace, policy) for trace in traces],
         },
         rounds,
     )
@@ -121,7 +119,7 @@ def cost_of_traces(rounds):
 
 def print_traces(found):
     print(f"\n{found['traces']} traces, {found['spans']} spans")
-    for name in ("encode", "redact"):
+    for name in ("encode", "redact", "encode, singly", "redact, singly"):
         print(f"  {name:24}{found[name]:8.1f} µs per span {found[name] / found['encode']:6.2f} x encode")
 
 

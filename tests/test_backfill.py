@@ -16,17 +16,17 @@ from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
-from backends.servers import OK, HttpServer, reply
+from backends.servers import OK, GrpcServer, HttpServer, reply
 from reads import one_pass, read
 from rows import Writer, agent_writer, save_agent
 
 from turnspan.backends.otlp_json import decode_line
 from turnspan.bulk.backfill import Sender
 from turnspan.bulk.dry_run import DryRun
-from turnspan.bulk.plan import Selection, age_warning, make_plan
+from turnspan.bulk.plan import Job, Selection, age_warning, make_plan
 from turnspan.bulk.pool import Done, Lost, Parent, Pool
 from turnspan.bulk.report import dry_run_lines
-from turnspan.bulk.runner import Orders, Task, Totals
+from turnspan.bulk.runner import Orders, Task, Totals, in_order
 from turnspan.commands.selection import When
 from turnspan.delivery import backoff, marks, state
 from turnspan.delivery.destinations import Target
@@ -35,7 +35,7 @@ from turnspan.settings.config import Destination, load_config
 from turnspan.ship import ship
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
-from turnspan.source.sessions import all_sessions, session_at
+from turnspan.source.sessions import SessionFile, all_sessions, session_at
 
 GENERATOR = Path(__file__).parent.parent / "benchmarks" / "generate.py"
 START = "from turnspan.cli import main; main()"
@@ -999,6 +999,80 @@ def test_a_process_that_dies_loses_one_task(tmp_path, monkeypatch):
         5: 10,
     }
     assert (5, "about 5") in messages
+
+
+PARENT = """
+import os, sys
+from turnspan.bulk.pool import Pool
+
+def prepare():
+    return lambda parent, task: os.getpid()
+
+if __name__ == "__main__":
+    with Pool(2, prepare) as pool:
+        pool.start(1)
+        pool.start(2)
+        found = []
+        while len(found) < 2:
+            found += [message.result for _, message in pool.messages(0.1)]
+        print(*found, flush=True)
+        sys.stdin.read()
+"""
+
+
+def test_several_processes_send_over_grpc(tmp_path):
+    """Its library cannot be used in a forked process, so these are started anew."""
+    for number in (1, 2, 3, 4):
+        session = writer(number)
+        session.turn("hello", "hello")
+        session.save(tmp_path / "claude" / "projects" / "-home-ada-loom")
+    with GrpcServer() as server:
+        more = {"TURNSPAN_OTLP_ENDPOINT": server.url, "TURNSPAN_OTLP_PROTOCOL": "grpc"}
+        code, totals, err = backfill(tmp_path / "claude", "--jobs", "2", **more)
+    assert (code, totals["sessions"], totals["spans"]) == (0, 4, 8), err
+
+
+def is_running(pid):
+    """Return whether a process runs; one that has ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_worker_processes_end_with_their_parent(tmp_path):
+    """If the parent is killed, none of its workers keeps the pipe of another one open: all of them end."""
+    (tmp_path / "parent.py").write_text(PARENT)
+    with subprocess.Popen(
+        [sys.executable, tmp_path / "parent.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        workers = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(set(workers)) == 2
+        assert all(map(is_running, workers))
+        parent.kill()
+    wait_for(lambda: not any(map(is_running, workers)), "the workers")
+
+
+def job_of(number, size):
+    """A session of some size."""
+    return Job(SessionFile(str(number), Path(f"{number}.jsonl")), number, size, size)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "processes", "expected"),
+    [
+        ([1, 2, 3, 90], 1, [1, 2, 3, 90]),
+        ([1, 2, 3, 90], 2, [90, 3, 2, 1]),
+        ([5, 5, 5, 5, 10], 2, [5, 5, 10, 5, 5]),
+        ([0, 0], 2, [0, 0]),
+        ([], 2, []),
+    ],
+)
+def test_a_session_that_the_others_would_wait_for_begins_early(sizes, processes, expected):
+    """All others begin oldest first."""
+    jobs = [job_of(number, size) for number, size in enumerate(sizes)]
+    assert [job.left_bytes for job in in_order(jobs, processes)] == expected
 
 
 def test_lines_that_cannot_be_read_are_reported(claude_home, command):

@@ -13,6 +13,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -382,6 +383,53 @@ def test_a_group_that_is_refused_in_the_middle_of_a_session(tmp_path, monkeypatc
     assert all(outcome.shipped[0].is_complete for outcome in outcomes.values())
     assert (len(backend.rows), backend.twice) == (1804, [])
     assert len(backend.groups) > 1
+
+
+class Slow(Storing):
+    """Answers about the first group only when the next session was read."""
+
+    def __init__(self, *answers):
+        super().__init__(together=answers)
+        self.encoded = 0
+        self.has_read_on = threading.Event()
+
+    def encode(self, traces):
+        """Encode some traces; note that a second session was read."""
+        self.encoded += 1
+        if self.encoded == 2:
+            self.has_read_on.set()
+        return super().encode(traces)
+
+    def send_all(self, bodies):
+        """Wait for the next session."""
+        assert self.has_read_on.wait(60)
+        return super().send_all(bodies)
+
+
+@pytest.mark.parametrize("verdict", [ACKNOWLEDGED, LATER])
+def test_sessions_are_read_while_a_group_is_stored(home, monkeypatch, verdict):
+    """If that group turns out to be refused, what was read since then is sent once more, and arrives once."""
+    monkeypatch.setattr("turnspan.bulk.group.GROUP_PIECES", 1)
+    backend = Slow(verdict, ACKNOWLEDGED)
+    outcomes, messages = home.send(backend)
+    assert [outcomes[name].shipped[0].spans for name in home.names] == [4] * SESSIONS
+    assert (len(backend.rows), backend.twice) == (4 * SESSIONS, [])
+    assert sum(message.spans for message in messages if isinstance(message, Step)) == 4 * SESSIONS
+    assert [home.cursor(name).sent_spans for name in home.names] == [4] * SESSIONS
+    assert home.are_free()
+
+
+def test_a_long_session_that_is_refused_while_it_is_read(tmp_path, monkeypatch):
+    """No later piece of it is committed without the earlier ones."""
+    home = Home(tmp_path / "claude", 1)
+    writer_of(1, 900).save(home.claude / "projects" / "-home-ada-loom")
+    monkeypatch.setattr("turnspan.bulk.group.GROUP_PIECES", 1)
+    backend = Slow(LATER, ACKNOWLEDGED)
+    backend.answers = [lambda _rows: sys.exit("killed")]  # when it is sent by itself
+    with pytest.raises(SystemExit):
+        home.send(backend)
+    assert backend.encoded > 1
+    assert home.cursor(home.names[0]) is None
 
 
 def test_a_pause_holds_nothing_back(home):

@@ -151,6 +151,15 @@ def test_a_secret_that_is_repeated_without_its_name():
     assert mask(cached, rules=RULES).text.endswith(f"looked up {secret}")  # too often not a secret
 
 
+@settings(max_examples=200, deadline=None)
+@given(texts)
+def test_a_long_text_is_masked_like_a_short_one(text):
+    """In a short text fewer searches are made, and the same secrets are found."""
+    after = "\n\0\n" + "~ " * 5_000
+    short, long = (mask(each, rules=RULES) for each in (text, text + after))
+    assert (long.text, long.counts) == (short.text + after, short.counts)
+
+
 @given(texts)
 @settings(max_examples=150, deadline=None)
 def test_masking_is_idempotent(text):

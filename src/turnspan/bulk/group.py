@@ -2,12 +2,13 @@
 
 A backfill of many small sessions would spend most of its time waiting for the disk: two syncs for the lines of a
 session, two for its checkpoint. A group needs two for all lines, one for each checkpoint, but all of these at the same
-time, and one for their directory.
+time, and one for their directory. If all its requests are buffered, a thread waits for these syncs while the next group
+is read.
 
 | step | what is on disk if the process is killed after it |
 |---|---|
 | requests are sent, or buffered if the backend can store them together (`Grouping`) | nothing new |
-| `flush`: the buffered requests are stored and synced | lines without a checkpoint: sent again, and found to be there |
+| when it is full: the buffered requests are stored and synced | lines without a checkpoint: sent again, and found |
 | … the checkpoints are written, synced and renamed | some or all of the group |
 | … the directory is synced, the locks are released | the group |
 
@@ -15,7 +16,8 @@ Rules:
 
 - A checkpoint is written only after everything that it acknowledges was acknowledged. A buffered request counts only
   when it is stored: if it cannot be, the checkpoints are written without it (`Refused`), and the caller sends the same
-  sessions again, one by one.
+  sessions again, one by one. So are those of the next group, if it has begun: it may continue the same sessions.
+- Nothing of a group is stored or sent before the group before it is committed.
 - A session is locked until its checkpoint is written.
 - A process that is killed sends again at most what one group holds: 32 pieces, 8 MB of buffered requests, or what was
   sent within two seconds. Nothing is held during a pause.
@@ -25,8 +27,10 @@ Rules:
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -35,7 +39,8 @@ from turnspan.delivery import state
 from turnspan.delivery.destinations import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
+    from concurrent.futures import Future
     from pathlib import Path
 
     from turnspan.backends import Backend
@@ -52,6 +57,22 @@ class Refused(Exception):  # noqa: N818 - a result, not an error
     """Buffered requests could not be stored: nothing that they contain was acknowledged."""
 
 
+class _Batch(NamedTuple):
+    """What is stored together."""
+
+    bodies: dict[str, list[bytes]]  # buffered requests, by destination
+    checkpoints: dict[str, state.Checkpoint]  # by session
+    calls: list[tuple[str, str, Callable[[], None]]]  # when it is stored, by session and destination
+
+
+class _Stored(NamedTuple):
+    """What became of a batch."""
+
+    checkpoints: dict[str, state.Checkpoint]  # as they were to be written
+    failed: dict[str, StateError]  # session → why it was not
+    refusing: set[str]  # destinations that did not store their requests
+
+
 class Group:
     """The sessions whose progress is committed together. It is used again after each `flush`.
 
@@ -62,8 +83,10 @@ class Group:
         self._home = home
         self._on_release = on_release
         self._buffers: dict[str, BufferedBackend] = {}  # by destination
+        self._is_direct = False  # some requests are sent at once, not buffered
         self._stored: dict[str, state.Checkpoint] = {}  # of each session: as it is on disk
         self._unstored: dict[str, state.Checkpoint] = {}  # … as it will be
+        self._storing: tuple[_Batch, Future[_Stored]] | None = None
         self._locks: dict[str, ExitStack] = {}
         self._finished: set[str] = set()
         self._when_stored: list[tuple[str, str, Callable[[], None]]] = []
@@ -77,14 +100,15 @@ class Group:
 
     def load(self, session_id: str) -> state.Loaded:
         """Return the checkpoint of a session, as it will be. Raises StateError."""
-        if session_id in self._unstored:
-            return state.Loaded(self._unstored[session_id])
+        for known in (self._unstored, self._storing[0].checkpoints if self._storing is not None else {}):
+            if session_id in known:
+                return state.Loaded(known[session_id])
         loaded = state.load(self._home, session_id)
         self._stored[session_id] = loaded.checkpoint
         return loaded
 
     def save(self, checkpoint: state.Checkpoint) -> None:
-        """Replace the checkpoint of a session with the next `flush`. Raises StateError, Refused."""
+        """Replace the checkpoint of a session with those of its group. Raises StateError, Refused."""
         session_id = checkpoint.session_id
         if self.is_immediate:
             state.save(self._home, checkpoint)
@@ -95,9 +119,11 @@ class Group:
         self._unstored[session_id] = checkpoint
         self._pieces += 1
         if self._is_full():
-            failed = self.flush()
-            if session_id in failed:
-                raise failed[session_id]
+            self._begin()
+            if self._is_direct:
+                self._settle()
+            if session_id in self.failed:
+                raise self.failed[session_id]
 
     def _is_full(self) -> bool:
         buffered = sum(buffer.size for buffer in self._buffers.values())
@@ -113,7 +139,7 @@ class Group:
             self._locks[session_id] = stack.pop_all()
 
     def finish(self, session_id: str) -> None:
-        """Nothing more is sent of a session: the next `flush` releases its lock."""
+        """Nothing more is sent of a session: its lock is released with its group."""
         self._finished.add(session_id)
 
     def when_stored(self, session_id: str, destination: str, call: Callable[[], None]) -> None:
@@ -126,34 +152,74 @@ class Group:
     def buffered(self, destination: str, backend: Backend) -> Backend:
         """Return a backend whose requests are stored with the group, if it can store several together."""
         if not isinstance(backend, Grouping):
+            self._is_direct = True
             return backend
         return self._buffers.setdefault(destination, BufferedBackend(self, backend, backend))
 
-    def flush(self) -> dict[str, StateError]:
-        """Store everything that was sent since the last time; return the sessions that failed. Raises Refused."""
-        refusing = {name for name, buffer in self._buffers.items() if not buffer.flush()}
-        checkpoints = {
-            session_id: self._acknowledged(checkpoint, refusing) for session_id, checkpoint in self._unstored.items()
-        }
-        failed = state.save_all(self._home, checkpoints.values())
+    def flush(self) -> None:
+        """Store everything that was sent. Raises Refused."""
+        self._begin()
+        self._settle()
+
+    # ---- storing
+
+    @cached_property
+    def _thread(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1)
+
+    def _begin(self) -> None:
+        """Begin to store the group, when the one before it is stored. Raises Refused."""
+        self._settle()
+        batch = self._taken()
+        self._storing = batch, self._thread.submit(self._store, batch)
+
+    def _taken(self, refusing: Collection[str] = ()) -> _Batch:
+        """Return what is to be stored, without the requests to some destinations, and begin a new group."""
+        bodies = {name: buffer.take() for name, buffer in self._buffers.items()}
+        for name in refusing:
+            del bodies[name]
+        batch = _Batch(bodies, self._unstored, self._when_stored)
+        self._unstored, self._when_stored, self._pieces = {}, [], 0
+        return batch
+
+    def _store(self, batch: _Batch, refusing: Collection[str] = ()) -> _Stored:
+        """Store requests, then the checkpoints, without what destinations that refuse seemed to acknowledge."""
+        refused = {name for name, bodies in batch.bodies.items() if not self._buffers[name].store(bodies)}
+        refused.update(refusing)
+        checkpoints = {name: self._acknowledged(found, refused) for name, found in batch.checkpoints.items()}
+        return _Stored(checkpoints, state.save_all(self._home, checkpoints.values()), refused)
+
+    def _settle(self) -> None:
+        """Wait for the group that is being stored, and release its sessions. Raises Refused."""
+        if self._storing is None:
+            return
+        (batch, storing), self._storing = self._storing, None
+        stored = storing.result()
+        self._account(batch, stored)
+        if stored.refusing:
+            # What was sent since then may continue the same sessions.
+            batch = self._taken(stored.refusing)
+            self._account(batch, self._store(batch, stored.refusing))
+            raise Refused
+        self._release()
+
+    def _account(self, batch: _Batch, stored: _Stored) -> None:
+        """Note what was stored."""
+        failed, refusing = stored.failed, stored.refusing
         self.failed |= failed
-        self._stored |= {name: checkpoint for name, checkpoint in checkpoints.items() if name not in failed}
-        calls, self._when_stored = self._when_stored, []
-        self._unstored, self._pieces = {}, 0
-        for session_id, destination, call in calls:
+        self._stored |= {name: found for name, found in stored.checkpoints.items() if name not in failed}
+        for session_id, destination, call in batch.calls:
             if session_id not in failed and destination not in refusing:
                 call()
         if refusing:
-            for session_id in checkpoints:
+            for session_id in stored.checkpoints:
                 self.refused.setdefault(session_id, set()).update(refusing)
-            self._finished -= checkpoints.keys()
-            raise Refused
-        self._release()
-        return failed
+            self._finished -= stored.checkpoints.keys()
 
     def _release(self) -> None:
-        """Release the locks of finished sessions."""
-        finished, self._finished = self._finished, set()
+        """Release the locks of finished sessions whose checkpoints are written."""
+        finished = self._finished - self._unstored.keys()
+        self._finished -= finished
         for session_id in finished:
             self._locks.pop(session_id).close()
             self._stored.pop(session_id, None)
@@ -161,7 +227,7 @@ class Group:
             self._on_release(session_id)
 
     def _acknowledged(self, checkpoint: state.Checkpoint, refusing: set[str]) -> state.Checkpoint:
-        """Return a checkpoint with the progress at some destinations as it was before."""
+        """Return a checkpoint with the progress at some destinations as it is on disk."""
         if not refusing:
             return checkpoint
         before = self._stored[checkpoint.session_id].destinations
@@ -202,9 +268,13 @@ class BufferedBackend:
         """Close the backend."""
         self._backend.close()
 
-    def flush(self) -> bool:
-        """Store the requests; return False if none of them was stored."""
+    def take(self) -> list[bytes]:
+        """Return the requests that were kept, and keep them no longer."""
         bodies, self._bodies, self.size = self._bodies, [], 0
+        return bodies
+
+    def store(self, bodies: Sequence[bytes]) -> bool:
+        """Store requests; return False if none of them was stored."""
         return not bodies or self._store.send_all(bodies).answer is Answer.ACKNOWLEDGED
 
 

@@ -6,6 +6,8 @@ reads and masks.
 Rules:
 
 - Sessions run in parallel; one session is handled by one process at a time.
+- All processes finish at about the same time: tasks become smaller, and a session for which the other processes would
+  have to wait at the end begins before its turn.
 - A session that another process has locked is retried later.
 - A destination that answers "later" gets the time it asks for. One that does not recover, or refuses our credentials,
   is given up for the rest of the run; the other destinations continue.
@@ -21,7 +23,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.backends import Answer
-from turnspan.bulk.group import GROUP_BYTES, GROUP_PIECES
 from turnspan.bulk.pool import Done, Lost, Pool
 from turnspan.delivery import backoff, state
 from turnspan.delivery.destinations import identity_of
@@ -39,7 +40,8 @@ PATIENCE_S: Final = 300.0  # longest wait for a destination that answers "later"
 _BUSY_EVERY_S: Final = 1.0
 _BUSY_PATIENCE_S: Final = 60.0
 _POLL_S: Final = 0.1
-_TASKS_PER_PROCESS: Final = 4  # at least, so that all processes finish at about the same time
+_LEAST_BYTES, _MOST_BYTES = 1 << 20, 32 << 20  # of a task; what it sends is committed in groups
+_MOST_JOBS: Final = 128
 _REFUSING_ALL: Final = 3  # sessions of which a destination refused everything before it accepted anything
 
 
@@ -135,10 +137,11 @@ class Runner:
         self._on_outcome = on_outcome
         self._home = orders.config.home
         self._complete: set[str] = set()
-        self._queue = [(0.0, number) for number in range(len(plan.jobs))]  # not before this time; index of the job
-        self._number = {job.session.session_id: number for number, job in enumerate(plan.jobs)}
+        self._processes = 1
+        self._jobs: list[Job] = []  # in the order in which they begin
+        self._queue: list[tuple[float, int]] = []  # not before this time; index of the job
+        self._number: dict[str, int] = {}  # the index of each session
         self._alone: set[int] = set()  # jobs that get a task of their own
-        self._group_bytes = self._group_jobs = 0
         self._names = {identity_of(destination): destination.name for destination in orders.destinations}
         self._read: dict[str, float] = {}
         self._busy_since: dict[str, float] = {}
@@ -149,9 +152,10 @@ class Runner:
         """Handle every session of the plan. `watch` is called with the totals many times a second."""
         size = min(processes, len(self._plan.jobs))
         if size:
-            shares = size * _TASKS_PER_PROCESS
-            self._group_bytes = min(GROUP_BYTES, self._plan.left_bytes // shares)
-            self._group_jobs = min(GROUP_PIECES, -(-len(self._plan.jobs) // shares))
+            self._processes = size
+            self._jobs = in_order(self._plan.jobs, size)
+            self._queue = [(0.0, number) for number in range(len(self._jobs))]
+            self._number = {job.session.session_id: number for number, job in enumerate(self._jobs)}
             rate = self._orders.rate
             shared = msgspec.structs.replace(self._orders, rate=rate / size if rate is not None else None)
             with Pool[Task](size, self._worker, shared) as pool:
@@ -179,16 +183,20 @@ class Runner:
             watch(totals)
 
     def _next_jobs(self) -> tuple[Job, ...]:
-        """Take the next jobs from the queue: as many small ones as are worth committing together."""
+        """Take the next jobs from the queue: less than a process's share of what is left."""
+        shares = self._processes + 1
+        left_bytes = sum(self._jobs[number].left_bytes for _, number in self._queue)
+        most_bytes = min(_MOST_BYTES, max(_LEAST_BYTES, left_bytes // shares))
+        most_jobs = min(_MOST_JOBS, -(-len(self._queue) // shares))
         jobs: list[Job] = []
         size = 0
-        while self._queue and self._queue[0][0] <= time.time() and len(jobs) < self._group_jobs:
+        while self._queue and self._queue[0][0] <= time.time() and len(jobs) < most_jobs:
             number = self._queue[0][1]
-            size += self._plan.jobs[number].left_bytes
-            if jobs and (size > self._group_bytes or number in self._alone):
+            size += self._jobs[number].left_bytes
+            if jobs and (size > most_bytes or number in self._alone):
                 break
             heapq.heappop(self._queue)
-            jobs.append(self._plan.jobs[number])
+            jobs.append(self._jobs[number])
             if number in self._alone:
                 break
         return tuple(jobs)
@@ -299,6 +307,24 @@ class Runner:
                 backoff.clear(self._home, shipped.destination)  # the refusal is about this session
                 return
         self._give_up(shipped.destination, why)
+
+
+def in_order(jobs: Sequence[Job], processes: int) -> list[Job]:
+    """Return the jobs as they are, but one that is a process's share of what is left, or more, before its turn."""
+    if processes == 1:
+        return [*jobs]
+    left = sum(job.left_bytes for job in jobs)
+    by_size = sorted(range(len(jobs)), key=lambda number: jobs[number].left_bytes)
+    order: dict[int, None] = {}
+    for number in range(len(jobs)):
+        while number not in order:
+            while by_size[-1] in order:
+                by_size.pop()
+            largest = by_size[-1]
+            chosen = largest if jobs[largest].left_bytes * processes >= left else number
+            order[chosen] = None
+            left -= jobs[chosen].left_bytes
+    return [jobs[number] for number in order]
 
 
 def bytes_read(job: Job, progress: Progress, index: int, destinations: int) -> float:

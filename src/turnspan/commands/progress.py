@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Watch = Callable[[int, int | None, float, str], None]  # sessions, turns, bytes, and what it is waiting for
 
 _LINE_EVERY_S: Final = 10.0
+_BAR_EVERY_S: Final = 0.1
 _STOPPING: Final = b"Stopping... press Ctrl-C again to quit immediately\n"
 _CLEAR_LINE: Final = b"\r\x1b[2K"
 
@@ -79,12 +80,18 @@ def _bar(sessions: int, size: int) -> Iterator[Watch]:
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    # Without a thread of its own: worker processes are forked only if there is none.
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task("", total=size)
+        last_s = 0.0
 
         def show(done: int, turns: int | None, read_bytes: float, note: str) -> None:
+            nonlocal last_s
             words = f"{done:,}/{sessions:,} sessions" + (f", {turns:,} turns" if turns is not None else "")
             bar.update(task, completed=read_bytes, description=words + (f", {one_line(note)[:60]}" if note else ""))
+            if time.monotonic() - last_s >= _BAR_EVERY_S:
+                bar.refresh()
+                last_s = time.monotonic()
 
         yield show
 
