@@ -65,7 +65,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.classify import answers_queued, is_interruption, is_warmup, key_of, origin_of, response_key
+from turnspan.transcript.classify import (
+    answers_queued,
+    is_interruption,
+    is_warmup,
+    key_of,
+    origin_of,
+    response_key,
+    results_of,
+)
 from turnspan.transcript.context import ContextState, SessionContext
 from turnspan.transcript.gaps import NO_GAP, Gap
 from turnspan.transcript.inline import Warmups, prompts_of
@@ -165,11 +173,10 @@ class Assembly:
                 return False
             self._take_response_line(row, NO_GAP)
         else:
-            said = user_row(entry, has_begun=self.memory.has_begun)
-            calls = [memory.open.calls.get(known_as(block.tool_use_id) or "") for block in said.results]
+            calls = [memory.open.calls.get(known_as(block.tool_use_id) or "") for block in results_of(entry)]
             if not calls or any(known is None or known.call.result is not None for known in calls):
                 return False
-            self._take_results(row, said, NO_GAP)
+            self._take_results(row, user_row(entry, has_begun=self.memory.has_begun), NO_GAP)
         memory.rows.commit()
         return True
 

@@ -8,7 +8,7 @@
 | `last_ns` | the latest: lines are stamped when their block ended, and stamps can go backwards |
 | `is_aborted` | true if any line says so |
 | `error` | the text of an API error line, which the client writes in place of an answer |
-| `parts`, `calls` | one for each block, in the order of the file; a call id counts once |
+| `parts`, `calls`, `texts` | one for each block, in the order of the file; a call id counts once |
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ def add_line(response: Response, row: Row, message: e.Message, exported: Sequenc
             said = _said(block)
             if said is not None:
                 response.parts.append(said)
+                if said.kind == "text":
+                    response.texts.append(said.text)
             continue
         call_id = known_as(block.id) or f"{response.key}/{len(response.parts)}"
         if call_id not in exported and call_id not in [call.id for call in response.calls]:
