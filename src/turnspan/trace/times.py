@@ -31,7 +31,7 @@ _QUESTIONS: Final = frozenset({"AskUserQuestion", "ExitPlanMode"})  # tools that
 def active_ns(spans: Iterable[Span]) -> int:
     """Return the active time of some spans of one trace, in nanoseconds."""
     total = until = 0
-    for start, end in sorted(_interval(span) for span in spans if span.kind in _WORK and span.name not in _QUESTIONS):
+    for start, end in sorted([_interval(span) for span in spans if span.kind in _WORK and span.name not in _QUESTIONS]):
         if end > until:
             total += end - max(start, until)
             until = end
