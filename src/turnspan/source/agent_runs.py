@@ -53,16 +53,18 @@ def read_runs(
         for place, entry in entries_from(descriptor, position, anomalies):
             sealed += grouper.feed(entry, place)
         is_over = is_over and all(started_ns(turn) >= since_ns for turn in grouper.unsealed)
-        last = grouper.seal() if is_over or grouper.is_answered else None
-        sealed += [last] if last is not None else []
+        final = grouper.seal() if is_over or grouper.is_answered else None
+        sealed += [final] if final is not None else []
         turns: list[Turn] = []
+        last = None
         for group in sealed:
             if until_ns is not None and min(map(started_ns, group.turns)) > until_ns:
-                return Runs(turns, position, bool(grouper.unsealed))
+                break
             turns += group.turns
-            position = position_behind(descriptor, group)
-        if position.offset == os.fstat(descriptor).st_size:
-            position = Position(position.line, position.offset, position.fingerprint)
+            last = group
+        if last is not None:
+            is_at_end = last.end.end == os.fstat(descriptor).st_size
+            position = position_behind(descriptor, last, with_carry=not is_at_end)
         return Runs(turns, position, bool(grouper.unsealed))
     finally:
         os.close(descriptor)

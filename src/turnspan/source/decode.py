@@ -60,10 +60,11 @@ def recall_from(descriptor: int) -> Callable[[int, int], entries.Entry | None]:
     return recall
 
 
-def position_behind(descriptor: int, sealed: Sealed) -> Position:
+def position_behind(descriptor: int, sealed: Sealed, *, with_carry: bool = True) -> Position:
     """Return the position after what was sealed, with its carry."""
     end = sealed.end
-    return Position(end.line + 1, end.end, tail.fingerprint(descriptor, end.end), sealed.carry)
+    place = (end.line + 1, end.end, tail.fingerprint(descriptor, end.end))
+    return Position(*place, sealed.carry) if with_carry else Position(*place)
 
 
 def found_again(descriptor: int, position: Position) -> Position:

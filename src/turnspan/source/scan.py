@@ -39,6 +39,7 @@ END_BYTES: Final = 65536
 _TICK_NS: Final = 50_000_000  # file systems set times in steps of some milliseconds
 _TRANSIENT: Final = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EINTR, errno.EAGAIN}
 _STAMP: Final = lazy.pattern(rb'"timestamp"\s*:\s*"([^"]{10,40})"')
+_STAMP_KEY: Final = b'"timestamp"'
 _USUAL_STAMP: Final = len("2026-03-01T09:00:00.000Z")
 _ID_KEYS: Final = (b'"uuid"', b'"id"', b'"requestId"', b'"messageUuid"')
 _LONGEST_ID: Final = 256
@@ -110,7 +111,11 @@ def modified_ns(path: Path) -> int:
 
 def time_range(path: Path) -> tuple[int | None, int | None]:
     """Return the first and last time in the ends of a transcript; None where a long line hides it."""
-    return min(_times(ends(path, END_BYTES)), default=None), last_time_ns(path)
+    begin = ends(path, END_BYTES)
+    times = _times(begin)
+    if len(begin) < END_BYTES:  # that is all of it
+        return min(times, default=None), max(times, default=None)
+    return min(times, default=None), last_time_ns(path)
 
 
 def last_time_ns(path: Path) -> int | None:
@@ -129,7 +134,12 @@ def _times(data: bytes) -> list[int]:
 
     Clients write all times in one form, whose order is that of its bytes: of these only the first and last are parsed.
     """
-    stamps = set(_STAMP.findall(data))
+    stamps = set()
+    at = data.find(_STAMP_KEY)
+    while at >= 0:  # `find` is several times as fast as the pattern
+        if (match := _STAMP.match(data, at)) is not None:
+            stamps.add(match[1])
+        at = data.find(_STAMP_KEY, at + 1)
     usual = [stamp for stamp in stamps if len(stamp) == _USUAL_STAMP and stamp.endswith(b"Z")]
     if len(usual) > 2:
         first, last = (
