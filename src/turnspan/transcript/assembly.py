@@ -194,18 +194,18 @@ class Assembly:
         rows, context = memory.rows.roll_back(), self._context.roll_back()
         for turn in turns:
             self._finish(turn)
-        if all(turn.has_answer for turn in turns):
+        if all([turn.has_answer for turn in turns]):
             memory.input_ns = None
         # Further parts of earlier turns do not say whether the next response is a second answer.
         running = turns if memory.open.turn is None else [memory.open.turn]
-        is_answered = all(turn.has_answer and not turn.has_failed for turn in running)
+        is_answered = all([turn.has_answer and not turn.has_failed for turn in running])
         past = memory.past
         memory.past = carry_after(
             past, turns, rows=rows, is_answered=is_answered, input_ns=memory.input_ns, context=context
         )
         if context.taken or context.queued:
             memory.past = msgspec.structs.replace(memory.past, last=(self.end.offset, self.end.end - self.end.offset))
-        if launches := prompts_of([call for turn in turns for call in turn.pending_calls]):
+        if len(memory.past.pending) and (launches := prompts_of([c for turn in turns for c in turn.pending_calls])):
             agents = self._inline.remembered(past)
             memory.past = msgspec.structs.replace(memory.past, agents=agents, prompts=launches)
         memory.open = OpenTurns()
@@ -236,7 +236,7 @@ class Assembly:
         gap = Gap()
         for row in between:
             if self._context.take(row):
-                if self._context.has_unclaimed_summary:
+                if self._context.leaf is not None:
                     self._context.claim(*self.memory.rows.latest(), *(other.entry.uuid for other in between))
             else:
                 self._take_between(row, gap)
@@ -435,7 +435,7 @@ class Assembly:
             turn.times.append(row.time_ns)
         add_surroundings(turn, entry)
         self.memory.rows.own(entry.uuid or key_of(entry), turn.number)
-        if self._context.has_unclaimed_summary:
+        if self._context.leaf is not None:
             self._context.claim(entry.uuid, entry.parent_uuid)
 
     def _settle_joined(self, row: Row, prompt: str) -> None:
