@@ -205,7 +205,7 @@ class Assembly:
         )
         if context.taken or context.queued:
             memory.past = msgspec.structs.replace(memory.past, last=(self.end.offset, self.end.end - self.end.offset))
-        if len(memory.past.pending) and (launches := prompts_of([c for turn in turns for c in turn.pending_calls])):
+        if memory.past.pending and (launches := prompts_of([c for turn in turns for c in turn.pending_calls])):
             agents = self._inline.remembered(past)
             memory.past = msgspec.structs.replace(memory.past, agents=agents, prompts=launches)
         memory.open = OpenTurns()

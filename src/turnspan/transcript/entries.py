@@ -253,7 +253,7 @@ def blocks(message: Message) -> list[Block]:
     content = message.content
     if content is None:
         return []
-    if isinstance(content, str):
+    if type(content) is str:
         return [Block(type="text", text=content)]
     for block in content:
         if type(block) is str:  # rare

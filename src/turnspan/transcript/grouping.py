@@ -118,7 +118,9 @@ class Grouper:
         """Take one entry; return what it seals."""
         if entry.type == "assistant" and is_placeholder(entry):
             return _NONE_SEALED
-        entry.uuid, entry.parent_uuid = known_as(entry.uuid), known_as(entry.parent_uuid)
+        entry.uuid = known_as(entry.uuid)
+        if entry.parent_uuid not in self._memory.rows.owner:
+            entry.parent_uuid = known_as(entry.parent_uuid)
         time_ns = parse_time(entry.timestamp)
         return self._feed(Row(entry, place, time_ns, is_conversation(entry, is_agent=self._is_agent)))
 
@@ -160,14 +162,15 @@ class Grouper:
         if self._early:
             return self._take_all(self._in_order(row))
         sealed = self._assembly.take(row, self._between, can_wait=True)
-        if isinstance(sealed, Wait):
+        if sealed is None:
+            if self._between:
+                self._between = []
+            self._untaken.clear()
+            return _NONE_SEALED
+        if sealed is Wait.FOR_LINES:
             self._waiting, self._waited, self._has_next = row, 0, row.entry.type == "assistant"
             return _NONE_SEALED
-        if sealed is not None:
-            return self._feed_again(sealed)
-        self._between = []
-        self._untaken.clear()
-        return _NONE_SEALED
+        return self._feed_again(sealed)
 
     def _ends_waiting(self, row: Row) -> bool:
         """Take a row that completes the open turn; else return whether no further lines of it are expected."""
