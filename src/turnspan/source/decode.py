@@ -22,22 +22,40 @@ def entries_from(
     descriptor: int, position: Position, anomalies: lines.Anomalies, until: int | None = None
 ) -> Iterator[tuple[Place, entries.Entry]]:
     """Yield the entries of a file from a position on, each with its place."""
-    for line in tail.complete_lines(
+    for chunk in tail.complete_chunks(
         descriptor, position.offset, position.line, until=until, is_complete=lines.is_record
     ):
-        if line.data is None:
-            anomalies.oversized += 1
+        offset, begin = chunk.offset, 0
+        found = lines.parse_all(chunk.data, chunk.ends, anomalies) if chunk.data is not None else None
+        if found is None:
+            for line in tail.lines_in(chunk):
+                yield from _entries_on(descriptor, line, anomalies)
             continue
-        before = anomalies.unreadable
-        found = lines.parse(line.data, anomalies)
-        if anomalies.unreadable != before:
-            place = (os.fstat(descriptor).st_ino, line.offset)
-            anomalies.unreadable = before + (place not in anomalies.places)
-            anomalies.places.add(place)
-        if len(found) > 1:
-            yield from _glued(line, line.data)
-        elif found:
-            yield Place(line.number, line.offset, line.end), found[0]
+        number = chunk.number
+        for end, entry in zip(chunk.ends, found, strict=True):
+            if entry is not None:
+                yield Place(number, offset + begin, offset + end), entry
+            begin = end
+            number += 1
+
+
+def _entries_on(
+    descriptor: int, line: tail.Line, anomalies: lines.Anomalies
+) -> Iterator[tuple[Place, entries.Entry]]:
+    """Yield the entries of one line, which may be damaged: mostly one, sometimes none or several."""
+    if line.data is None:
+        anomalies.oversized += 1
+        return
+    before = anomalies.unreadable
+    found = lines.parse(line.data, anomalies)
+    if anomalies.unreadable != before:
+        place = (os.fstat(descriptor).st_ino, line.offset)
+        anomalies.unreadable = before + (place not in anomalies.places)
+        anomalies.places.add(place)
+    if len(found) > 1:
+        yield from _glued(line, line.data)
+    elif found:
+        yield Place(line.number, line.offset, line.end), found[0]
 
 
 def _glued(line: tail.Line, data: bytes) -> Iterator[tuple[Place, entries.Entry]]:
