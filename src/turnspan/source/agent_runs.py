@@ -50,8 +50,8 @@ def read_runs(
         position = found_again(descriptor, position)
         grouper = _grouper(descriptor, position, session_id)
         sealed: list[Sealed] = []
-        for place, entry in entries_from(descriptor, position, anomalies):
-            sealed += grouper.feed(entry, place)
+        for entries in entries_from(descriptor, position, anomalies):
+            sealed += grouper.feed_all(entries)
         is_over = is_over and all(started_ns(turn) >= since_ns for turn in grouper.unsealed)
         final = grouper.seal() if is_over or grouper.is_answered else None
         sealed += [final] if final is not None else []
@@ -78,8 +78,8 @@ def _grouper(descriptor: int, position: Position, session_id: str) -> Grouper:
     carry = position.carry
     if position.offset and not carry.turns:
         earlier = Grouper(session_id, None, recall_from(descriptor), is_agent=True)
-        for place, entry in entries_from(descriptor, Position(), Anomalies(), until=position.offset):
-            earlier.feed(entry, place)
+        for entries in entries_from(descriptor, Position(), Anomalies(), until=position.offset):
+            list(earlier.feed_all(entries))
         sealed = earlier.seal()
         carry = sealed.carry if sealed is not None else carry
     return Grouper(session_id, carry, recall_from(descriptor), is_agent=True)

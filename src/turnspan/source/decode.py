@@ -20,23 +20,22 @@ if TYPE_CHECKING:
 
 def entries_from(
     descriptor: int, position: Position, anomalies: lines.Anomalies, until: int | None = None
-) -> Iterator[tuple[Place, entries.Entry]]:
-    """Yield the entries of a file from a position on, each with its place."""
+) -> Iterator[list[tuple[Place, entries.Entry]]]:
+    """Yield the entries of a file from a position on, each with its place, some at a time."""
     for chunk in tail.complete_chunks(
         descriptor, position.offset, position.line, until=until, is_complete=lines.is_record
     ):
         offset, begin = chunk.offset, 0
         found = lines.parse_all(chunk.data, chunk.ends, anomalies) if chunk.data is not None else None
         if found is None:
-            for line in tail.lines_in(chunk):
-                yield from _entries_on(descriptor, line, anomalies)
+            yield [pair for line in tail.lines_in(chunk) for pair in _entries_on(descriptor, line, anomalies)]
             continue
-        number = chunk.number
-        for end, entry in zip(chunk.ends, found, strict=True):
+        placed = []
+        for number, (end, entry) in enumerate(zip(chunk.ends, found, strict=True), chunk.number):
             if entry is not None:
-                yield Place(number, offset + begin, offset + end), entry
+                placed.append((Place(number, offset + begin, offset + end), entry))
             begin = end
-            number += 1
+        yield placed
 
 
 def _entries_on(

@@ -187,8 +187,8 @@ class Reading:
             self._begin(Progress())
         grouper = Grouper(self.session.session_id, position.carry, recall_from(descriptor))
         self._draft.inline, self._inline_skipped = grouper.warmups.places, grouper.warmups.skipped
-        for place, entry in entries_from(descriptor, position, self.anomalies):
-            for sealed in grouper.feed(entry, place):
+        for entries in entries_from(descriptor, position, self.anomalies):
+            for sealed in grouper.feed_all(entries):
                 self._add(sealed)
                 yield False
         yield True

@@ -35,7 +35,7 @@ from turnspan.transcript.times import parse_time
 from turnspan.transcript.turns import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from turnspan.transcript.entries import Entry
     from turnspan.transcript.inline import Warmups
@@ -116,13 +116,22 @@ class Grouper:
 
     def feed(self, entry: Entry, place: Place) -> Sequence[Sealed]:
         """Take one entry; return what it seals."""
+        row = self._row(entry, place)
+        return self._feed(row) if row is not None else _NONE_SEALED
+
+    def feed_all(self, entries: Iterable[tuple[Place, Entry]]) -> Iterator[Sealed]:
+        """Take entries; yield what each seals. One step for all of them, then the next, is faster than each by itself."""
+        for row in [self._row(entry, place) for place, entry in entries]:
+            if row is not None and (sealed := self._feed(row)):
+                yield from sealed
+
+    def _row(self, entry: Entry, place: Place) -> Row | None:
+        """Return an entry as a row; None if it is ignored."""
         if entry.type == "assistant" and is_placeholder(entry):
-            return _NONE_SEALED
-        entry.uuid = known_as(entry.uuid)
-        if entry.parent_uuid not in self._memory.rows.owner:
-            entry.parent_uuid = known_as(entry.parent_uuid)
+            return None
+        entry.uuid, entry.parent_uuid = known_as(entry.uuid), known_as(entry.parent_uuid)
         time_ns = parse_time(entry.timestamp)
-        return self._feed(Row(entry, place, time_ns, is_conversation(entry, is_agent=self._is_agent)))
+        return Row(entry, place, time_ns, is_conversation(entry, is_agent=self._is_agent))
 
     def flush(self) -> list[Sealed]:
         """Take the rows that wait: for a prompt, or for further lines of a response, that did not come."""
