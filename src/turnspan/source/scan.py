@@ -39,7 +39,6 @@ END_BYTES: Final = 65536
 _TICK_NS: Final = 50_000_000  # file systems set times in steps of some milliseconds
 _TRANSIENT: Final = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EINTR, errno.EAGAIN}
 _STAMP: Final = lazy.pattern(rb'"timestamp"\s*:\s*"([^"]{10,40})"')
-_STAMP_KEY: Final = b'"timestamp"'
 _USUAL_STAMP: Final = len("2026-03-01T09:00:00.000Z")
 _ID_KEYS: Final = (b'"uuid"', b'"id"', b'"requestId"', b'"messageUuid"')
 _LONGEST_ID: Final = 256
@@ -134,12 +133,7 @@ def _times(data: bytes) -> list[int]:
 
     Clients write all times in one form, whose order is that of its bytes: of these only the first and last are parsed.
     """
-    stamps = set()
-    at = data.find(_STAMP_KEY)
-    while at >= 0:  # `find` is several times as fast as the pattern
-        if (match := _STAMP.match(data, at)) is not None:
-            stamps.add(match[1])
-        at = data.find(_STAMP_KEY, at + 1)
+    stamps = set(_STAMP.findall(data))
     usual = [stamp for stamp in stamps if len(stamp) == _USUAL_STAMP and stamp.endswith(b"Z")]
     if len(usual) > 2:
         first, last = (
