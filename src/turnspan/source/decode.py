@@ -38,9 +38,7 @@ def entries_from(
         yield placed
 
 
-def _entries_on(
-    descriptor: int, line: tail.Line, anomalies: lines.Anomalies
-) -> Iterator[tuple[Place, entries.Entry]]:
+def _entries_on(descriptor: int, line: tail.Line, anomalies: lines.Anomalies) -> Iterator[tuple[Place, entries.Entry]]:
     """Yield the entries of one line, which may be damaged: mostly one, sometimes none or several."""
     if line.data is None:
         anomalies.oversized += 1

@@ -101,26 +101,14 @@ def failure_of(result: Result) -> str | None:
 def generation_facts(response: Response, finish: str) -> Facts:
     """Return the facts of a response."""
     used = response.usage or _NO_USAGE
-    facts: Facts = {"response_id": response.key}
-    if response.request_id is not None:
-        facts["request_id"] = response.request_id
-    if model := response.requested_model or response.model:
-        facts["request_model"] = model
-    if response.effort is not None:
-        facts["effort"] = response.effort
-    if response.max_tokens is not None:
-        facts["max_tokens"] = response.max_tokens
-    if response.stop_reason is not None:
-        facts["stop_reason"] = response.stop_reason
-    if used.service_tier is not None:
-        facts["service_tier"] = used.service_tier
-    if used.speed is not None:
-        facts["speed"] = used.speed
-    if response.error_status is not None:
-        facts["error_status"] = response.error_status
-    if response.thinking_ms is not None:
-        facts["thinking_ms"] = response.thinking_ms
-    facts["finish_reason"] = finish
+    known = {
+        "response_id": response.key, "request_id": response.request_id,
+        "request_model": response.requested_model or response.model or None, "effort": response.effort,
+        "max_tokens": response.max_tokens, "stop_reason": response.stop_reason, "service_tier": used.service_tier,
+        "speed": used.speed, "error_status": response.error_status, "thinking_ms": response.thinking_ms,
+        "finish_reason": finish,
+    }  # fmt: skip
+    facts: Facts = {name: value for name, value in known.items() if value is not None}
     if response.request_ns is None:
         facts["time.inferred"] = "start"
     if response.is_aborted:

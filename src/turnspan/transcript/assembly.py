@@ -65,15 +65,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.classify import (
-    answers_queued,
-    is_interruption,
-    is_warmup,
-    key_of,
-    origin_of,
-    response_key,
-    results_of,
-)
+from turnspan.transcript.classify import answers_queued, is_interruption, is_warmup, key_of, origin_of, response_key
 from turnspan.transcript.context import ContextState, SessionContext
 from turnspan.transcript.gaps import NO_GAP, Gap
 from turnspan.transcript.inline import Warmups, prompts_of
@@ -173,10 +165,11 @@ class Assembly:
                 return False
             self._take_response_line(row, NO_GAP)
         else:
-            calls = [memory.open.calls.get(known_as(block.tool_use_id) or "") for block in results_of(entry)]
+            blocks = [block for block in e.blocks(entry.message) if block.type == "tool_result"]
+            calls = [memory.open.calls.get(known_as(block.tool_use_id) or "") for block in blocks]
             if not calls or any(known is None or known.call.result is not None for known in calls):
                 return False
-            self._take_results(row, user_row(entry, has_begun=self.memory.has_begun), NO_GAP)
+            self._take_results(row, user_row(entry, has_begun=memory.has_begun), NO_GAP)
         memory.rows.commit()
         return True
 
@@ -194,11 +187,11 @@ class Assembly:
         rows, context = memory.rows.roll_back(), self._context.roll_back()
         for turn in turns:
             self._finish(turn)
-        if all([turn.has_answer for turn in turns]):
+        if all(turn.has_answer for turn in turns):
             memory.input_ns = None
         # Further parts of earlier turns do not say whether the next response is a second answer.
         running = turns if memory.open.turn is None else [memory.open.turn]
-        is_answered = all([turn.has_answer and not turn.has_failed for turn in running])
+        is_answered = all(turn.has_answer and not turn.has_failed for turn in running)
         past = memory.past
         memory.past = carry_after(
             past, turns, rows=rows, is_answered=is_answered, input_ns=memory.input_ns, context=context
@@ -429,8 +422,7 @@ class Assembly:
 
     def _add_row(self, turn: Turn, row: Row) -> None:
         """Add a conversation row to a turn: its place, its time, what it says about the session."""
-        entry = row.entry
-        turn.end = row.place
+        turn.end, entry = row.place, row.entry
         if row.time_ns is not None:
             turn.times.append(row.time_ns)
         add_surroundings(turn, entry)

@@ -120,7 +120,7 @@ class Grouper:
         return self._feed(row) if row is not None else _NONE_SEALED
 
     def feed_all(self, entries: Iterable[tuple[Place, Entry]]) -> Iterator[Sealed]:
-        """Take entries; yield what each seals. One step for all of them, then the next, is faster than each by itself."""
+        """Take entries; yield what each seals. Preparing all of them before the first is taken is faster."""
         for row in [self._row(entry, place) for place, entry in entries]:
             if row is not None and (sealed := self._feed(row)):
                 yield from sealed
