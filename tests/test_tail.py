@@ -220,7 +220,7 @@ LINES = [
 ]  # fmt: skip
 
 
-@example([b"{}{}", b'{"message":', b"{}}"])  # as many records as lines
+@example([b"{}{}", b'{"type":"user","message":', b'{"role":"user"}}'])  # as many records as lines
 @given(st.lists(st.sampled_from(LINES), max_size=6))
 def test_lines_that_are_decoded_together_give_what_each_gives_by_itself(tmp_path_factory, lines):
     """Damaged lines and lines that no trace needs change nothing in the lines around them, nor in their places."""
