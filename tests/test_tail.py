@@ -2,12 +2,16 @@ import os
 import threading
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from turnspan.errors import TranscriptError
 from turnspan.source import tail
+from turnspan.source.decode import entries_from
+from turnspan.source.progress import Position
 from turnspan.source.tail import Line, complete_lines, fingerprint, open_regular
+from turnspan.transcript.lines import Anomalies, parse
+from turnspan.transcript.turns import Place
 
 
 def lines_of(path, offset=0, number=0, **options):
@@ -204,3 +208,34 @@ def test_an_unreadable_file_is_named(tmp_path):
         assert "permission denied" in why_not(path)
     finally:
         os.seteuid(user)
+
+
+PROMPT = b'{"type":"user","uuid":"u1","message":{"role":"user","content":"Weave."}}'
+LINES = [
+    PROMPT, b'{"type":"system","subtype":"turn_duration"}', b'{"type":"file-history-snapshot","messageId":"u1"}',
+    b'{"type":"unheard-of","version":"9.9.9"}', b'{"message":{"role":"assistant","content":[]}}', b"{}", b"", b"[]", b"{", b"}",
+    b"7", PROMPT + b"\r", b" " + PROMPT, PROMPT + b" ", b"\0" + PROMPT, b"\xef\xbb\xbf" + PROMPT, PROMPT[:40], PROMPT[40:],
+    b'{"type":"user","uuid":7}', b'{"type":"user","slug":"\\ud83d"}', b'{"type":"tag","tag":"\xff"}', b"[" * 2000,
+    b'{"type":', b'"tag","tag":"red"}', b'{"message":{}', b',"type":"user"}', b'{"message":', b"{}}", b"{}{}",
+]  # fmt: skip
+
+
+@example([b"{}{}", b'{"type":"user","message":', b'{"role":"user"}}'])  # as many records as lines
+@given(st.lists(st.sampled_from(LINES), max_size=6))
+def test_lines_that_are_decoded_together_give_what_each_gives_by_itself(tmp_path_factory, lines):
+    """Damaged lines and lines that no trace needs change nothing in the lines around them, nor in their places."""
+    path = tmp_path_factory.mktemp("together") / "a.jsonl"
+    path.write_bytes(b"".join(line + b"\n" for line in lines))
+    together, alone = Anomalies(), Anomalies()
+    wanted = [
+        (Place(line.number, line.offset, line.end), entry)
+        for line in lines_of(path)
+        for entry in parse(line.data, alone)
+    ]
+    descriptor = open_regular(path)
+    try:
+        found = [pair for pairs in entries_from(descriptor, Position(), together) for pair in pairs]
+    finally:
+        os.close(descriptor)
+    assert found == wanted
+    assert (together.unknown, together.misshapen) == (alone.unknown, alone.misshapen)

@@ -23,9 +23,10 @@ def said(key, *parts, at=103, **fields):
     """Return a response that ended at a second."""
     known = {"first_ns": at * S, "last_ns": at * S, "trigger_ns": 100 * S, "stop_reason": "end_turn",
              "usage": e.Usage(input_tokens=10, output_tokens=5)}  # fmt: skip
-    texts = [Said("text", part) if isinstance(part, str) else part for part in parts]
+    texts = [part for part in parts if isinstance(part, str)]
     calls = [part for part in parts if isinstance(part, Call)]
-    return Response(key, f"u-{key}", MODEL, "2.1.325", parts=texts, calls=calls, **{**known, **fields})
+    parts = [Said("text", part) if isinstance(part, str) else part for part in parts]
+    return Response(key, f"u-{key}", MODEL, "2.1.325", parts=parts, calls=calls, texts=texts, **{**known, **fields})
 
 
 def call(key="t", name="Bash", arguments="{}", at=102, result=None):

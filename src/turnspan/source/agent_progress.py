@@ -30,8 +30,32 @@ if TYPE_CHECKING:
 class ProgressAgent(msgspec.Struct, frozen=True):
     """A subagent as the session's file shows it."""
 
-    agent_id: str
-    turns: list[Turn]
+    session_id: str
+    messages: list[AgentMessage]
+
+    @property
+    def agent_id(self) -> str:
+        """The agent's id."""
+        return self.messages[0].agent_id
+
+    @property
+    def responses(self) -> set[str]:
+        """The ids of its responses."""
+        return {response_key(message.entry) for message in self.messages if message.entry.type == "assistant"}
+
+    def turns(self) -> list[Turn]:
+        """Return its turns, grouped as its own file would be."""
+        grouper = Grouper(self.session_id, is_agent=True)
+        turns: list[Turn] = []
+        for number, message in enumerate(self.messages):
+            for sealed in grouper.feed(message.entry, Place(number, number, number + 1)):
+                turns += sealed.turns
+        last = grouper.seal()
+        turns += last.turns if last is not None else []
+        prompt = self.messages[0].prompt
+        if turns and turns[0].prompt is None and prompt:
+            turns[0].prompt = Prompt(prompt, None)  # its row is missing, but every other one repeats it
+        return turns
 
 
 def progress_agents(session: SessionFile, turn: Turn) -> dict[str, ProgressAgent]:
@@ -43,13 +67,13 @@ def progress_agents(session: SessionFile, turn: Turn) -> dict[str, ProgressAgent
     found: dict[str, list[AgentMessage]] = {}
     for message in _messages(session, turn.start.offset, end):
         found.setdefault(known_as(message.call_id) or "", []).append(message)
-    return {call.id: _agent(session, found[call.id]) for call in calls if call.id in found}
+    return {call.id: ProgressAgent(session.session_id, found[call.id]) for call in calls if call.id in found}
 
 
 def progress_responses(session: SessionFile, agent_id: str) -> set[str]:
     """Return the ids of all responses of an agent in the session's progress rows."""
-    messages = (message for message in _messages(session) if message.agent_id == agent_id)
-    return {response_key(message.entry) for message in messages if message.entry.type == "assistant"}
+    messages = [message for message in _messages(session) if message.agent_id == agent_id]
+    return ProgressAgent(session.session_id, messages).responses
 
 
 def without_responses(turns: Sequence[Turn], known: Collection[str]) -> list[Turn]:
@@ -68,18 +92,3 @@ def _messages(session: SessionFile, start: int = 0, end: int | None = None) -> I
         message = message_in(line)
         if message is not None:
             yield message
-
-
-def _agent(session: SessionFile, messages: list[AgentMessage]) -> ProgressAgent:
-    """Return an agent, grouped as its own file would be."""
-    first = messages[0]
-    grouper = Grouper(session.session_id, is_agent=True)
-    turns: list[Turn] = []
-    for number, message in enumerate(messages):
-        for sealed in grouper.feed(message.entry, Place(number, number, number + 1)):
-            turns += sealed.turns
-    last = grouper.seal()
-    turns += last.turns if last is not None else []
-    if turns and turns[0].prompt is None and first.prompt:
-        turns[0].prompt = Prompt(first.prompt, None)  # its row is missing, but every other one repeats it
-    return ProgressAgent(first.agent_id, turns)

@@ -50,19 +50,21 @@ def read_runs(
         position = found_again(descriptor, position)
         grouper = _grouper(descriptor, position, session_id)
         sealed: list[Sealed] = []
-        for place, entry in entries_from(descriptor, position, anomalies):
-            sealed += grouper.feed(entry, place)
+        for entries in entries_from(descriptor, position, anomalies):
+            sealed += grouper.feed_all(entries)
         is_over = is_over and all(started_ns(turn) >= since_ns for turn in grouper.unsealed)
-        last = grouper.seal() if is_over or grouper.is_answered else None
-        sealed += [last] if last is not None else []
+        final = grouper.seal() if is_over or grouper.is_answered else None
+        sealed += [final] if final is not None else []
         turns: list[Turn] = []
+        last = None
         for group in sealed:
             if until_ns is not None and min(map(started_ns, group.turns)) > until_ns:
-                return Runs(turns, position, bool(grouper.unsealed))
+                break
             turns += group.turns
-            position = position_behind(descriptor, group)
-        if position.offset == os.fstat(descriptor).st_size:
-            position = Position(position.line, position.offset, position.fingerprint)
+            last = group
+        if last is not None:
+            is_at_end = last.end.end == os.fstat(descriptor).st_size
+            position = position_behind(descriptor, last, with_carry=not is_at_end)
         return Runs(turns, position, bool(grouper.unsealed))
     finally:
         os.close(descriptor)
@@ -76,8 +78,8 @@ def _grouper(descriptor: int, position: Position, session_id: str) -> Grouper:
     carry = position.carry
     if position.offset and not carry.turns:
         earlier = Grouper(session_id, None, recall_from(descriptor), is_agent=True)
-        for place, entry in entries_from(descriptor, Position(), Anomalies(), until=position.offset):
-            earlier.feed(entry, place)
+        for entries in entries_from(descriptor, Position(), Anomalies(), until=position.offset):
+            list(earlier.feed_all(entries))
         sealed = earlier.seal()
         carry = sealed.carry if sealed is not None else carry
     return Grouper(session_id, carry, recall_from(descriptor), is_agent=True)

@@ -20,24 +20,39 @@ if TYPE_CHECKING:
 
 def entries_from(
     descriptor: int, position: Position, anomalies: lines.Anomalies, until: int | None = None
-) -> Iterator[tuple[Place, entries.Entry]]:
-    """Yield the entries of a file from a position on, each with its place."""
-    for line in tail.complete_lines(
+) -> Iterator[list[tuple[Place, entries.Entry]]]:
+    """Yield the entries of a file from a position on, each with its place, some at a time."""
+    for chunk in tail.complete_chunks(
         descriptor, position.offset, position.line, until=until, is_complete=lines.is_record
     ):
-        if line.data is None:
-            anomalies.oversized += 1
+        offset, begin = chunk.offset, 0
+        found = lines.parse_all(chunk.data, chunk.ends, anomalies) if chunk.data is not None else None
+        if found is None:
+            yield [pair for line in tail.lines_in(chunk) for pair in _entries_on(descriptor, line, anomalies)]
             continue
-        before = anomalies.unreadable
-        found = lines.parse(line.data, anomalies)
-        if anomalies.unreadable != before:
-            place = (os.fstat(descriptor).st_ino, line.offset)
-            anomalies.unreadable = before + (place not in anomalies.places)
-            anomalies.places.add(place)
-        if len(found) > 1:
-            yield from _glued(line, line.data)
-        elif found:
-            yield Place(line.number, line.offset, line.end), found[0]
+        placed = []
+        for number, (end, entry) in enumerate(zip(chunk.ends, found, strict=True), chunk.number):
+            if entry is not None:
+                placed.append((Place(number, offset + begin, offset + end), entry))
+            begin = end
+        yield placed
+
+
+def _entries_on(descriptor: int, line: tail.Line, anomalies: lines.Anomalies) -> Iterator[tuple[Place, entries.Entry]]:
+    """Yield the entries of one line, which may be damaged: mostly one, sometimes none or several."""
+    if line.data is None:
+        anomalies.oversized += 1
+        return
+    before = anomalies.unreadable
+    found = lines.parse(line.data, anomalies)
+    if anomalies.unreadable != before:
+        place = (os.fstat(descriptor).st_ino, line.offset)
+        anomalies.unreadable = before + (place not in anomalies.places)
+        anomalies.places.add(place)
+    if len(found) > 1:
+        yield from _glued(line, line.data)
+    elif found:
+        yield Place(line.number, line.offset, line.end), found[0]
 
 
 def _glued(line: tail.Line, data: bytes) -> Iterator[tuple[Place, entries.Entry]]:
@@ -60,10 +75,11 @@ def recall_from(descriptor: int) -> Callable[[int, int], entries.Entry | None]:
     return recall
 
 
-def position_behind(descriptor: int, sealed: Sealed) -> Position:
+def position_behind(descriptor: int, sealed: Sealed, *, with_carry: bool = True) -> Position:
     """Return the position after what was sealed, with its carry."""
     end = sealed.end
-    return Position(end.line + 1, end.end, tail.fingerprint(descriptor, end.end), sealed.carry)
+    place = (end.line + 1, end.end, tail.fingerprint(descriptor, end.end))
+    return Position(*place, sealed.carry) if with_carry else Position(*place)
 
 
 def found_again(descriptor: int, position: Position) -> Position:

@@ -117,11 +117,12 @@ class Agents:
         agents = collected.agents.setdefault(link.call.id, [])
         if not agents:
             self.links.record(found.agent_id, link.launched)  # its file may appear later
-            kind, is_partial = agent_arguments(link.call)[1], not (found.turns and found.turns[-1].has_answer)
-            agents.append(Agent(found.agent_id, kind, tuple(found.turns), is_partial=is_partial))
+            turns = found.turns()
+            kind, is_partial = agent_arguments(link.call)[1], not (turns and turns[-1].has_answer)
+            agents.append(Agent(found.agent_id, kind, tuple(turns), is_partial=is_partial))
             return
         known = {response.key for agent in agents for turn in agent.turns for response in turn.responses}
-        left = without_responses(found.turns, known)
+        left = without_responses(found.turns(), known) if found.responses - known else ()
         if left:
             agents[0] = msgspec.structs.replace(agents[0], turns=(*agents[0].turns, *left))
 

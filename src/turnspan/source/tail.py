@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_LINE_BYTES: Final = 32 * 1024 * 1024
-_CHUNK_BYTES: Final = 256 * 1024
+_CHUNK_BYTES: Final = 64 * 1024
 _FINGERPRINT_BYTES: Final = 4096
 
 
@@ -37,6 +37,15 @@ class Line(msgspec.Struct, frozen=True, gc=False):
     number: int  # counted from 0
     offset: int  # of its first byte
     end: int  # the offset of the next line
+
+
+class Chunk(msgspec.Struct, frozen=True, gc=False):
+    """Some complete lines that follow each other, with their newlines."""
+
+    data: bytes | None  # None: one line, too long
+    number: int  # of the first line
+    offset: int  # of its first byte
+    ends: list[int]  # of the lines, from the first byte on
 
 
 def open_regular(path: Path) -> int:
@@ -72,6 +81,57 @@ def _why_not(path: Path, error: OSError | ValueError) -> str:
     return f"cannot read {str(path)!r}: {reasons.get(number or 0, str(error))}"
 
 
+def complete_chunks(
+    descriptor: int,
+    offset: int = 0,
+    number: int = 0,
+    *,
+    until: int | None = None,
+    is_complete: Callable[[bytes], bool] = lambda _last: False,
+) -> Iterator[Chunk]:
+    """Yield the complete lines from a byte offset on, some at a time; `number` is that of the line that begins there.
+
+    The size is read once, at the start: what is written meanwhile is left for the next reading.
+    """
+    size = os.fstat(descriptor).st_size if until is None else until
+    pending: list[bytes] = []  # the beginning of a line whose newline has not been read yet
+    pending_bytes = 0
+    position = start = offset
+    while position < size:
+        read = read_at(descriptor, min(_CHUNK_BYTES, size - position), position)
+        if not read:
+            return  # truncated meanwhile
+        position += len(read)
+        begin, cut = 0, read.rfind(b"\n") + 1
+        if cut:
+            length = pending_bytes + read.find(b"\n")
+            if length > MAX_LINE_BYTES:
+                yield Chunk(None, number, start, [length + 1])
+                begin, number, start, pending = length + 1 - pending_bytes, number + 1, start + length + 1, []
+            if begin < cut:
+                data = b"".join((*pending, memoryview(read)[begin:cut]))
+                ends = _line_ends(data)
+                yield Chunk(data, number, start, ends)
+                number, start = number + len(ends), start + len(data)
+            pending, pending_bytes = [], 0
+        if cut < len(read):
+            pending_bytes += len(read) - cut
+            if pending_bytes > MAX_LINE_BYTES:
+                pending = []
+            else:
+                pending.append(read[cut:])
+    if pending and is_complete(last := b"".join(pending)):
+        yield Chunk(last, number, start, [len(last)])
+
+
+def _line_ends(data: bytes) -> list[int]:
+    found, end = [], 0
+    while end < len(data):
+        end = data.find(b"\n", end) + 1  # memchr; `split` is slower, `count` much slower
+        found.append(end)
+    return found
+
+
 def complete_lines(
     descriptor: int,
     offset: int = 0,
@@ -80,38 +140,18 @@ def complete_lines(
     until: int | None = None,
     is_complete: Callable[[bytes], bool] = lambda _last: False,
 ) -> Iterator[Line]:
-    """Yield the complete lines from a byte offset on; `number` is the number of the line that begins there.
+    """Yield the complete lines from a byte offset on, as `complete_chunks` does, one by one."""
+    for chunk in complete_chunks(descriptor, offset, number, until=until, is_complete=is_complete):
+        yield from lines_in(chunk)
 
-    The size is read once, at the start: what is written meanwhile is left for the next reading.
-    """
-    size = os.fstat(descriptor).st_size if until is None else until
-    pending: list[bytes] = []  # the chunks of a line whose newline has not been read yet
-    pending_bytes = 0
-    position = start = offset
-    while position < size:
-        chunk = read_at(descriptor, min(_CHUNK_BYTES, size - position), position)
-        if not chunk:
-            return  # truncated meanwhile
-        position += len(chunk)
-        begin = 0
-        while (newline := chunk.find(b"\n", begin)) >= 0:  # memchr; bytes.split is slower
-            data: bytes | None = chunk[begin:newline]
-            end = start + newline - begin + 1
-            if pending_bytes:
-                end += pending_bytes
-                data = None if end - start - 1 > MAX_LINE_BYTES else b"".join((*pending, chunk[begin:newline]))
-                pending, pending_bytes = [], 0
-            yield Line(data, number, start, end)
-            number += 1
-            start, begin = end, newline + 1
-        if begin < len(chunk):
-            pending_bytes += len(chunk) - begin
-            if pending_bytes > MAX_LINE_BYTES:
-                pending = []
-            else:
-                pending.append(chunk[begin:])
-    if pending and is_complete(last := b"".join(pending)):
-        yield Line(last, number, start, position)
+
+def lines_in(chunk: Chunk) -> Iterator[Line]:
+    """Yield the lines of a chunk one by one."""
+    begin = 0
+    for number, end in enumerate(chunk.ends, chunk.number):
+        data = chunk.data[begin:end].removesuffix(b"\n") if chunk.data is not None else None
+        yield Line(data, number, chunk.offset + begin, chunk.offset + end)
+        begin = end
 
 
 def read_at(descriptor: int, count: int, position: int) -> bytes:

@@ -16,6 +16,7 @@ Rules:
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
     from turnspan.trace.cost import Prices
     from turnspan.transcript.resume import TurnRef
-    from turnspan.transcript.turns import Happening, Response, Turn
+    from turnspan.transcript.turns import Happening, Response, Result, Turn
 
 FINISH_REASONS: Final = {
     "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_call",
@@ -108,6 +109,7 @@ def _run_key(agent_id: str, turn: Turn) -> str:
     return agent_id if turn.number == 1 else f"{agent_id}/{turn.key}"
 
 
+@lru_cache(maxsize=16)  # the next turn links to it
 def root_of(trace: bytes) -> bytes:
     """Return the span id of a trace's turn."""
     return ids.span_id(trace, Kind.TURN, "")
@@ -198,7 +200,7 @@ class _Builder:
 
     def _add_below(self, turn: Turn, parent: bytes) -> tuple[Usage, float | None]:
         """Add generations, tools, agents and events of a turn; return their total usage and cost."""
-        self._blocks += [texts for texts in turn.blocks if len(texts) > 1]
+        self._blocks += turn.blocks
         totals, costs = Usage(), Costs()
         asked: list[Message] = list(_prompt_messages(turn) or ()) if turn.part == 0 else []
         for response in turn.responses:
@@ -209,14 +211,16 @@ class _Builder:
                 costs.add(span.cost_usd, span.usage)
             asked = []
             for call in response.calls:
-                agents = (*self._launched(call), *self._inline(call))
-                tool = self._add_tool(call, span, is_partial=_is_partial(call, agents))
+                result = call.result
+                is_agent = call.name in AGENT_TOOLS
+                agents = self._agents_of(call) if is_agent or call.id in self._agents else ()
+                tool = self._add_tool(call, span, is_partial=is_agent and _is_partial(result, agents))
                 for launched in agents:
                     totals += self._add_agent_turns(launched, tool.span_id, costs)
-                if _runs_on(call):
-                    totals = msgspec.structs.replace(totals, is_incomplete=True)
-                if call.result is not None:
-                    asked.append(Message("tool", (ToolResult(call.id, call.result.text),)))
+                if result is not None:
+                    asked.append(Message("tool", (ToolResult(call.id, result.text),)))
+                    if result.is_background and (is_agent or result.agent_id is not None):  # it was launched or resumed
+                        totals = msgspec.structs.replace(totals, is_incomplete=True)
         for happening in turn.happenings:
             self._add_happening(turn, happening, parent)
         for agent in turn.agents:
@@ -286,19 +290,17 @@ class _Builder:
         self._spans.append(span)
         return span
 
-    def _launched(self, call: Call) -> Sequence[Agent]:
-        """Return the agents that a call launched, once: in a damaged file an agent can contain its own call."""
-        agents = self._agents.get(call.id)
-        if not agents or (name := f"agents of {call.id}") in self._built:
-            return ()
-        self._built.add(name)
-        return agents
+    def _agents_of(self, call: Call) -> list[Agent]:
+        """Return the agents that a call launched, once: in a damaged file an agent can contain its own call.
 
-    def _inline(self, call: Call) -> list[Agent]:
-        """Return the agents of a call inside the parent's file: the text of their first row is the call's prompt."""
+        Of an agent inside the parent's file, the text of the first row is the call's prompt.
+        """
+        found: list[Agent] = []
+        if (name := f"agents of {call.id}") not in self._built:
+            self._built.add(name)
+            found += self._agents.get(call.id, ())
         if call.name not in AGENT_TOOLS or not self._turn.agents:
-            return []
-        found = []
+            return found
         prompt, kind, description = agent_arguments(call)
         for agent in self._turn.agents:
             if agent.root not in self._built and agent.prompt.strip() == prompt.strip():
@@ -382,18 +384,11 @@ class _Builder:
         return span_id
 
 
-def _is_partial(call: Call, agents: Sequence[Agent]) -> bool:
-    """Whether work that a call launched, and that has ended, is in no file."""
-    result = call.result
-    if call.name not in AGENT_TOOLS or result is None or result.is_error or result.is_background:
+def _is_partial(result: Result | None, agents: Sequence[Agent]) -> bool:
+    """Whether work that an Agent call launched, and that has ended, is in no file."""
+    if result is None or result.is_error or result.is_background:
         return False
     return not agents or any(agent.is_partial for agent in agents)
-
-
-def _runs_on(call: Call) -> bool:
-    """Whether a call launched an agent in the background, or resumed one."""
-    result = call.result
-    return result is not None and result.is_background and (call.name in AGENT_TOOLS or result.agent_id is not None)
 
 
 def _finish_reason(response: Response) -> str:

@@ -79,8 +79,8 @@ class ModelRates(Rates, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     since: date | None = None
 
 
-class Prices(msgspec.Struct, frozen=True):
-    """All known prices, oldest first for each model."""
+class Prices(msgspec.Struct, frozen=True, eq=False):
+    """All known prices, oldest first for each model. Compared by identity: what is looked up is cached."""
 
     models: dict[str, tuple[ModelRates, ...]]
     aliases: dict[str, str] = {}  # other plain names of the same model
@@ -114,10 +114,9 @@ def cost_usd(
 
     `speed` and `geo` are the response's own `speed` and `inference_geo`; without `at_ns` the newest prices hold.
     """
-    history = (prices or shipped_prices()).find(model)
-    if not history:
+    of_model = _in_force(prices or shipped_prices(), model, at_ns // NS_PER_DAY if at_ns is not None else None)
+    if of_model is None:
         return None
-    of_model = _in_force(history, at_ns)
     factor = 1.0 if speed in {None, "", "standard"} else of_model.fast if speed == "fast" else None
     if factor is None:
         return None
@@ -182,12 +181,14 @@ def _usd(tokens: int, rate: float | None, factor: float) -> float:
     return tokens / 1_000_000 * (rate * factor)
 
 
-def _in_force(history: tuple[ModelRates, ...], at_ns: int | None) -> ModelRates:
-    if at_ns is None or len(history) == 1:
-        return history[-1]
-    days = at_ns // NS_PER_DAY
+@lru_cache(maxsize=256)  # asked with every response
+def _in_force(prices: Prices, model: str, day: int | None) -> ModelRates | None:
+    """Return the prices of a model on a day, counted from 1970; the newest without one."""
+    history = prices.find(model)
+    if not history or day is None:
+        return history[-1] if history else None
     epoch = date(1970, 1, 1).toordinal()
-    started = (rates for rates in reversed(history) if rates.since is None or rates.since.toordinal() - epoch <= days)
+    started = (rates for rates in reversed(history) if rates.since is None or rates.since.toordinal() - epoch <= day)
     return next(started, history[0])
 
 

@@ -5,7 +5,6 @@ A detail that the transcript does not contain is omitted, never guessed.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -74,9 +73,18 @@ def tool_facts(call: Call) -> Facts:
         facts["mcp_server"] = call.name.split("__")[1]
     if call.name in _ARGUMENT_FACTS and len(call.arguments) <= _LONGEST_ARGUMENTS:
         key, name = _ARGUMENT_FACTS[call.name]
-        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            facts[name] = _decode_text(getattr(_decode_arguments(call.arguments), key))
+        value = _argument(call.arguments, key)
+        if value is not None:
+            facts[name] = value
     return facts
+
+
+def _argument(arguments: str, key: str) -> str | None:
+    """Return an argument of a call; None if it is not a text."""
+    try:
+        return _decode_text(getattr(_decode_arguments(arguments), key))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def failure_of(result: Result) -> str | None:

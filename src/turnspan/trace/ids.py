@@ -14,6 +14,7 @@ VERSION: Final = b"turnspan-1"
 _ZEROS: Final = bytes(8)
 
 
+@lru_cache(maxsize=16)  # the next turn links to it
 def trace_id(session_id: str, key: str) -> bytes:
     """16 bytes for the turn that a prompt started; `key` is the prompt's original uuid."""
     return _digest(_counted(VERSION) + _counted(session_id.encode("utf-8", "replace")), key)[:16]
@@ -35,5 +36,7 @@ def _counted(part: bytes) -> bytes:
 
 
 def _digest(before: bytes, key: str) -> bytes:
-    digest: bytes = sha256(before + _counted(key.encode("utf-8", "replace"))).digest()
+    """The digest of counted parts and a key, which is counted here."""
+    raw = key.encode("utf-8", "replace")
+    digest: bytes = sha256(before + len(raw).to_bytes(4, "big") + raw).digest()
     return b"\x01" + digest[1:] if digest.startswith(_ZEROS) else digest  # OpenTelemetry forbids an id of zeros

@@ -30,21 +30,19 @@ _QUESTIONS: Final = frozenset({"AskUserQuestion", "ExitPlanMode"})  # tools that
 
 def active_ns(spans: Iterable[Span]) -> int:
     """Return the active time of some spans of one trace, in nanoseconds."""
+    intervals = []
+    for span in spans:
+        start, end, took_ms = span.start_ns, span.end_ns, span.facts.get("duration_ms")
+        if isinstance(took_ms, (int, float)) and took_ms >= 0 and span.kind == Kind.TOOL:
+            start = max(start, end - int(took_ms * 1_000_000))
+        if span.kind in _WORK and span.name not in _QUESTIONS:
+            intervals.append((start, end))
     total = until = 0
-    for start, end in sorted(_interval(span) for span in spans if span.kind in _WORK and span.name not in _QUESTIONS):
+    for start, end in sorted(intervals):
         if end > until:
             total += end - max(start, until)
             until = end
     return total
-
-
-def _interval(span: Span) -> tuple[int, int]:
-    """Return when a span was at work."""
-    start, end = span.start_ns, span.end_ns
-    took_ms = span.facts.get("duration_ms") if span.kind is Kind.TOOL else None
-    if isinstance(took_ms, (int, float)) and took_ms >= 0:
-        start = max(start, end - int(took_ms * 1_000_000))
-    return start, end
 
 
 def lasting(spans: list[Span]) -> list[Span]:

@@ -165,11 +165,11 @@ class Assembly:
                 return False
             self._take_response_line(row, NO_GAP)
         else:
-            said = user_row(entry, has_begun=self.memory.has_begun)
-            calls = [memory.open.calls.get(known_as(block.tool_use_id) or "") for block in said.results]
+            blocks = [block for block in e.blocks(entry.message) if block.type == "tool_result"]
+            calls = [memory.open.calls.get(known_as(block.tool_use_id) or "") for block in blocks]
             if not calls or any(known is None or known.call.result is not None for known in calls):
                 return False
-            self._take_results(row, said, NO_GAP)
+            self._take_results(row, user_row(entry, has_begun=memory.has_begun), NO_GAP)
         memory.rows.commit()
         return True
 
@@ -198,7 +198,7 @@ class Assembly:
         )
         if context.taken or context.queued:
             memory.past = msgspec.structs.replace(memory.past, last=(self.end.offset, self.end.end - self.end.offset))
-        if launches := prompts_of([call for turn in turns for call in turn.pending_calls]):
+        if memory.past.pending and (launches := prompts_of([c for turn in turns for c in turn.pending_calls])):
             agents = self._inline.remembered(past)
             memory.past = msgspec.structs.replace(memory.past, agents=agents, prompts=launches)
         memory.open = OpenTurns()
@@ -229,7 +229,7 @@ class Assembly:
         gap = Gap()
         for row in between:
             if self._context.take(row):
-                if self._context.has_unclaimed_summary:
+                if self._context.leaf is not None:
                     self._context.claim(*self.memory.rows.latest(), *(other.entry.uuid for other in between))
             else:
                 self._take_between(row, gap)
@@ -422,13 +422,12 @@ class Assembly:
 
     def _add_row(self, turn: Turn, row: Row) -> None:
         """Add a conversation row to a turn: its place, its time, what it says about the session."""
-        entry = row.entry
-        turn.end = row.place
+        turn.end, entry = row.place, row.entry
         if row.time_ns is not None:
             turn.times.append(row.time_ns)
         add_surroundings(turn, entry)
         self.memory.rows.own(entry.uuid or key_of(entry), turn.number)
-        if self._context.has_unclaimed_summary:
+        if self._context.leaf is not None:
             self._context.claim(entry.uuid, entry.parent_uuid)
 
     def _settle_joined(self, row: Row, prompt: str) -> None:

@@ -75,10 +75,7 @@ def response_key(entry: Entry) -> str:
 
 def is_placeholder(entry: Entry) -> bool:
     """Whether the client wrote a row because no model answered ("No response requested."): it is ignored."""
-    message = entry.message
-    if message is None or message.model != SYNTHETIC:
-        return False
-    return entry.type == "assistant" and not entry.is_api_error_message
+    return entry.type == "assistant" and is_synthetic(entry) and not entry.is_api_error_message
 
 
 def is_synthetic(entry: Entry) -> bool:
@@ -128,14 +125,14 @@ def origin_of(entry: Entry, text: str) -> str:
 
 
 @lru_cache(maxsize=64)  # asked with every row
-def copies_anew(version: str) -> bool:
+def copies_anew(version: str | None) -> bool:
     """Whether this client copies rows with new uuids and times; response ids are kept, request ids are dropped."""
     numbers = version_of(version)
     return bool(numbers) and numbers < UUIDS_KEPT_FROM
 
 
 @lru_cache(maxsize=64)
-def answers_queued(version: str) -> bool:
+def answers_queued(version: str | None) -> bool:
     """Whether this client answers words typed while a turn ran in a turn of their own."""
     numbers = version_of(version)
     return bool(numbers) and numbers <= QUEUED_OWN_ANSWER_UNTIL

@@ -52,7 +52,7 @@ class SessionContext:
         self._committed = state
         self._recall = recall
         self._cached: dict[Words, e.Entry] = {}  # entries already decoded, so that they need not be recalled
-        self._leaf = self._unclaimed_leaf()  # the row that the unclaimed summary names
+        self.leaf = self._unclaimed_leaf()  # the row that an unclaimed summary names, one that may be another session's
         self._dequeued = 0  # words taken from the queue since the last row of the conversation
 
     def take(self, row: Row) -> bool:
@@ -62,25 +62,20 @@ class SessionContext:
             self._take_queue_operation(row)
         elif entry.type == "summary" and entry.leaf_uuid:
             self._set_line(_UNCLAIMED, self._remember(row))
-            self._leaf = known_as(entry.leaf_uuid)
+            self.leaf = known_as(entry.leaf_uuid)
         elif entry.type in _FIELDS:
             self._set_line(entry.type, self._remember(row))
         else:
             return False
         return True
 
-    @property
-    def has_unclaimed_summary(self) -> bool:
-        """Whether there is a summary that may belong to another session."""
-        return self._leaf is not None
-
     def claim(self, *uuids: str | None) -> None:
         """Accept the unclaimed summary if it names one of these rows of this file, or their parents."""
-        if self._leaf is not None and self._leaf in uuids:
+        if self.leaf in uuids:
             lines = {**self.state.lines, "summary": self.state.lines[_UNCLAIMED]}
             del lines[_UNCLAIMED]
             self.state = msgspec.structs.replace(self.state, lines=lines)
-            self._leaf = None
+            self.leaf = None
 
     def clear_taken(self) -> None:
         """Forget the words taken from the queue: a row has repeated them, or they belong to a turn."""
@@ -116,7 +111,7 @@ class SessionContext:
         self._dequeued = 0
         if self.state is not self._committed:
             self.state = self._committed
-            self._leaf = self._unclaimed_leaf()
+            self.leaf = self._unclaimed_leaf()
 
     def roll_back(self) -> ContextState:
         """Return to the committed context, and drop cached entries that it does not need."""
@@ -125,7 +120,7 @@ class SessionContext:
         if self._cached:
             needed = {*state.lines.values(), *state.queued, *state.taken}
             self._cached = {at: entry for at, entry in self._cached.items() if at in needed}
-        self._leaf = self._unclaimed_leaf()
+        self.leaf = self._unclaimed_leaf()
         return state
 
     def words_taken(self, said: Container[str], known: Container[str]) -> list[Happening]:

@@ -253,7 +253,7 @@ def blocks(message: Message) -> list[Block]:
     content = message.content
     if content is None:
         return []
-    if isinstance(content, str):
+    if type(content) is str:
         return [Block(type="text", text=content)]
     for block in content:
         if type(block) is str:  # rare
@@ -315,19 +315,17 @@ def outcome(entry: Entry) -> Outcome:
         return _NO_OUTCOME
     took = found.duration_ms if found.duration_ms is not _ABSENT else found.total_duration_ms
     return Outcome(
-        _value(found.agent_id, _decode_text),
-        _value(found.resumed_agent_id, _decode_text),
-        _value(found.status, _decode_text),
-        _value(found.is_async, _decode_bool) or False,
-        _value(took, _decode_number),
-        _value(found.interrupted, _decode_bool) or False,
+        None if found.agent_id is _ABSENT else _value(found.agent_id, _decode_text),
+        None if found.resumed_agent_id is _ABSENT else _value(found.resumed_agent_id, _decode_text),
+        None if found.status is _ABSENT else _value(found.status, _decode_text),
+        found.is_async is not _ABSENT and _value(found.is_async, _decode_bool) is True,
+        None if took is _ABSENT else _value(took, _decode_number),
+        found.interrupted is not _ABSENT and _value(found.interrupted, _decode_bool) is True,
     )
 
 
 def _value(raw: msgspec.Raw, decode: Callable[[msgspec.Raw], T]) -> T | None:
-    """Return a field's value; None if it is missing or of another type."""
-    if raw is _ABSENT:
-        return None
+    """Return a field's value; None if it is of another type."""
     try:
         return decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):

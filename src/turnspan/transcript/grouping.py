@@ -31,10 +31,11 @@ from turnspan.transcript.inline import InlineAgents
 from turnspan.transcript.memory import NO_TURN
 from turnspan.transcript.resume import known_as
 from turnspan.transcript.sealing import Wait
+from turnspan.transcript.times import parse_time
 from turnspan.transcript.turns import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from turnspan.transcript.entries import Entry
     from turnspan.transcript.inline import Warmups
@@ -115,10 +116,22 @@ class Grouper:
 
     def feed(self, entry: Entry, place: Place) -> Sequence[Sealed]:
         """Take one entry; return what it seals."""
-        if is_placeholder(entry):
-            return _NONE_SEALED
+        row = self._row(entry, place)
+        return self._feed(row) if row is not None else _NONE_SEALED
+
+    def feed_all(self, entries: Iterable[tuple[Place, Entry]]) -> Iterator[Sealed]:
+        """Take entries; yield what each seals. Preparing all of them before the first is taken is faster."""
+        for row in [self._row(entry, place) for place, entry in entries]:
+            if row is not None and (sealed := self._feed(row)):
+                yield from sealed
+
+    def _row(self, entry: Entry, place: Place) -> Row | None:
+        """Return an entry as a row; None if it is ignored."""
+        if entry.type == "assistant" and is_placeholder(entry):
+            return None
         entry.uuid, entry.parent_uuid = known_as(entry.uuid), known_as(entry.parent_uuid)
-        return self._feed(Row(entry, place, e.time_ns(entry), is_conversation(entry, is_agent=self._is_agent)))
+        time_ns = parse_time(entry.timestamp)
+        return Row(entry, place, time_ns, is_conversation(entry, is_agent=self._is_agent))
 
     def flush(self) -> list[Sealed]:
         """Take the rows that wait: for a prompt, or for further lines of a response, that did not come."""
@@ -158,14 +171,15 @@ class Grouper:
         if self._early:
             return self._take_all(self._in_order(row))
         sealed = self._assembly.take(row, self._between, can_wait=True)
-        if isinstance(sealed, Wait):
+        if sealed is None:
+            if self._between:
+                self._between = []
+            self._untaken.clear()
+            return _NONE_SEALED
+        if sealed is Wait.FOR_LINES:
             self._waiting, self._waited, self._has_next = row, 0, row.entry.type == "assistant"
             return _NONE_SEALED
-        if sealed is not None:
-            return self._feed_again(sealed)
-        self._between = []
-        self._untaken.clear()
-        return _NONE_SEALED
+        return self._feed_again(sealed)
 
     def _ends_waiting(self, row: Row) -> bool:
         """Take a row that completes the open turn; else return whether no further lines of it are expected."""
@@ -184,9 +198,9 @@ class Grouper:
         entry = row.entry
         if not row.is_conversation:
             (self._early or self._between).append(row)
-        elif entry.request_id is None and self._is_repeated_answer(entry):
+        elif entry.request_id is None and copies_anew(entry.version) and self._is_repeated_answer(entry):
             self._memory.rows.own(key_of(entry), NO_TURN)
-        elif len(self._early) < _MAX_EARLY and self._is_early(entry):
+        elif entry.parent_uuid not in self._memory.rows.owner and self._is_early(entry):
             self._early.append(row)
         else:
             return False
@@ -238,7 +252,7 @@ class Grouper:
 
     def _is_repeated_answer(self, entry: Entry) -> bool:
         """Whether an old client repeats an answer before the next prompt of a stream, without its prompt (1.0.44)."""
-        if self._is_agent or entry.is_sidechain or not copies_anew(entry.version or ""):
+        if self._is_agent or entry.is_sidechain:
             return False
         if entry.type == "assistant" and entry.parent_uuid is None and not entry.is_api_error_message:
             return self._memory.has_begun  # it has no parent, and is not the first row
@@ -248,9 +262,12 @@ class Grouper:
     # ---- responses before their prompts
 
     def _is_early(self, entry: Entry) -> bool:
-        """Whether a response precedes its own prompt (2.1.45, 2.1.128), or a result follows such a response."""
+        """Whether a response precedes its own prompt (2.1.45, 2.1.128), or a result follows such a response.
+
+        Its parent is not known.
+        """
         parent = entry.parent_uuid
-        if parent is None or parent in self._memory.rows.owner or self._is_agent or entry.is_sidechain:
+        if parent is None or self._is_agent or entry.is_sidechain or len(self._early) >= _MAX_EARLY:
             return False
         if entry.type == "user":
             return bool(results_of(entry)) and any(row.entry.uuid == parent for row in self._early)

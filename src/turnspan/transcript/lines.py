@@ -61,12 +61,34 @@ class _TypeOnly(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(Entry).decode
+_decode_lines = msgspec.json.Decoder(Entry).decode_lines
 _decode_type = msgspec.json.Decoder(_TypeOnly).decode
+_OPENING, _CLOSING = b"{}"
 _HEAD: Final = b'{"type":"'
 _HEAD_BYTES: Final = len(_HEAD)
 _SKIPPED_NAMES: Final = frozenset(name.encode() for name in SKIPPED)
 _WANTED: Final = KNOWN - SKIPPED
 _PROGRESS: Final = b'"type":"progress"'
+
+
+def parse_all(data: bytes, ends: list[int], anomalies: Anomalies) -> list[Entry | None] | None:
+    """Return the entry of each line, None for a line that no trace needs; or None if each must be parsed by itself.
+
+    One call for many lines takes three quarters of the time. All of them must be records that begin and end with their
+    line: a decoder of several records also takes two on one line, and one on two.
+    """
+    begin = 0
+    for end in ends:
+        if data[begin] != _OPENING or data[end - 2] != _CLOSING:
+            return None
+        begin = end
+    try:
+        found = _decode_lines(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if len(found) != len(ends):
+        return None
+    return [entry if entry.type in _WANTED or _is_wanted(entry, anomalies) else None for entry in found]
 
 
 def parse(line: bytes, anomalies: Anomalies) -> tuple[Entry, ...]:

@@ -8,7 +8,7 @@
 | `last_ns` | the latest: lines are stamped when their block ended, and stamps can go backwards |
 | `is_aborted` | true if any line says so |
 | `error` | the text of an API error line, which the client writes in place of an answer |
-| `parts`, `calls` | one for each block, in the order of the file; a call id counts once |
+| `parts`, `calls`, `texts` | one for each block, in the order of the file; a call id counts once |
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ def add_line(response: Response, row: Row, message: e.Message, exported: Sequenc
     if row.entry.is_api_error_message:
         response.error = e.plain_text(blocks)
         response.error_status = row.entry.api_error_status
-    calls: list[Call] = []
+    before = len(response.calls)
     for block in blocks:
-        if block.type != "tool_use":
-            said = _said(block)
-            if said is not None:
-                response.parts.append(said)
-            continue
-        call_id = known_as(block.id) or f"{response.key}/{len(response.parts)}"
-        if call_id not in exported and call_id not in [call.id for call in response.calls]:
+        if block.type == "tool_use":
+            call_id = known_as(block.id) or f"{response.key}/{len(response.parts)}"
+            if call_id in exported or (response.calls and call_id in [call.id for call in response.calls]):
+                continue
             call = Call(call_id, block.name or "tool", e.raw_text(block.input) or "{}", row.time_ns)
             response.parts.append(call)
             response.calls.append(call)
-            calls.append(call)
-    return calls
+        elif (said := _said(block)) is not None:
+            response.parts.append(said)
+            if said.kind == "text":
+                response.texts.append(said.text)
+    return response.calls[before:]
 
 
 def repeats(response: Response, message: e.Message) -> bool:

@@ -3,7 +3,6 @@
 A session's state is stored in these types. An event with nothing new loads no other module of this package.
 """
 
-from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
@@ -13,7 +12,8 @@ from turnspan import lazy
 
 Words = tuple[int, int]  # offset and length of a line
 
-_ID: Final = lazy.pattern(r"[A-Za-z0-9_.:/-]{1,128}")
+_LONGEST_ID: Final = 128
+_ID: Final = lazy.pattern(rf"[A-Za-z0-9_.:/-]{{1,{_LONGEST_ID}}}")
 
 
 class TurnRef(msgspec.Struct, frozen=True, array_like=True):
@@ -53,11 +53,12 @@ def words_digest(text: str) -> str:
 
 def known_as(given: str | None) -> str | None:
     """Return an id unchanged if it looks like one, else a digest of it: state never contains content."""
-    if given is None or (len(given) == 36 and given[8] == "-" and given[13] == "-" and given.isascii()):
+    if given is None:
+        return None
+    if given.isascii() and (
+        (len(given) == 36 and given[8] == "-" and given[13] == "-")
+        or (given.isidentifier() and len(given) <= _LONGEST_ID)  # `msg_…`, `toolu_…`: faster than the pattern
+        or _ID.fullmatch(given)
+    ):
         return given
-    return _plain_id(given)
-
-
-@lru_cache(maxsize=64)  # the lines of a response repeat it
-def _plain_id(given: str) -> str:
-    return given if _ID.fullmatch(given) else "id:" + words_digest(given)
+    return "id:" + words_digest(given)

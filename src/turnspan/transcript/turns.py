@@ -14,7 +14,7 @@ from turnspan.transcript import entries as e  # noqa: TC001  msgspec resolves fi
 from turnspan.transcript.resume import TurnRef, words_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
 AGENT_TOOLS: Final = frozenset({"Agent", "Task"})  # `Task` up to 2.1.47
 
@@ -81,6 +81,7 @@ class Response(msgspec.Struct):
     max_tokens: int | None = None
     parts: list[Said | Call] = []
     calls: list[Call] = []  # those of its parts that are tool calls
+    texts: list[str] = []  # those of its parts that are text
     usage: e.Usage | None = None
     stop_reason: str | None = None
     trigger_ns: int | None = None  # the row that made the client send the request
@@ -173,9 +174,7 @@ class Turn(msgspec.Struct):
                 return True  # the client gave up; 2.0.36 can write a truncated response after the error
         if last.calls or last.stop_reason in {"max_tokens", "pause_turn", "tool_use"}:
             return False
-        if not any(isinstance(part, Said) and part.kind == "text" for part in last.parts):
-            return False
-        return not self.pending_calls
+        return bool(last.texts) and not self.pending_calls
 
     @property
     def may_be_cut(self) -> bool:
@@ -199,22 +198,20 @@ class Turn(msgspec.Struct):
     def last_text(self) -> str:
         """The text of the last response that has any."""
         for response in reversed(self.responses):
-            text = "\n".join(part.text for part in response.parts if isinstance(part, Said) and part.kind == "text")
-            if text:
+            if text := "\n".join(response.texts):
                 return text
         return ""
 
     @property
-    def blocks(self) -> Iterator[tuple[str, ...]]:
+    def blocks(self) -> list[tuple[str, ...]]:
         """The texts of several blocks that are one text elsewhere in the turn."""
-        if self.prompt is not None:
-            yield from self.prompt.blocks
+        found: list[Sequence[str]] = list(self.prompt.blocks) if self.prompt is not None else []
         for response in self.responses:
-            said = [part for part in response.parts if isinstance(part, Said)]
-            yield tuple([part.text for part in said if part.kind == "text"])
-            yield from (part.blocks for part in said)
-            yield from (call.result.blocks for call in response.calls if call.result is not None)
-        yield from (happening.blocks for happening in self.happenings)
+            found.append(response.texts)
+            found += [part.blocks for part in response.parts if isinstance(part, Said) and part.blocks]
+            found += [call.result.blocks for call in response.calls if call.result is not None]
+        found += [happening.blocks for happening in self.happenings]
+        return [tuple(texts) for texts in found if len(texts) > 1]
 
     @property
     def last_words(self) -> tuple[str, ...]:
@@ -222,8 +219,7 @@ class Turn(msgspec.Struct):
         if not self.responses:
             return ()
         last = self.responses[-1]
-        texts = [part.text for part in last.parts if isinstance(part, Said) and part.kind == "text"]
-        texts = texts or [last.error or self.last_text]
+        texts = last.texts or [last.error or self.last_text]
         texts = list(dict.fromkeys((texts[-1], "\n".join(texts), "".join(texts))))  # mostly the same text
         return tuple(dict.fromkeys(map(words_digest, texts)))
 
