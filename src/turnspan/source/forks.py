@@ -98,8 +98,8 @@ def is_looked_up(turn: Turn, session: SessionFile) -> bool:
 
 def _is_exported_elsewhere(turn: Turn, session: SessionFile, was_sent: Callable[[str], bool]) -> bool:
     """Whether a turn of another session is exported from that session's file, or from an earlier copy."""
-    origins = list(_files_of(turn.session_id, session))
-    if any(contains_id(path, turn.key) and _has_response(path, turn) for path in origins):
+    origins, uuid = list(_files_of(turn.session_id, session)), _original_uuid(turn)
+    if any(contains_id(path, uuid) and _has_response(path, turn) for path in origins):
         return True
     if not origins and is_safe_id(turn.session_id) and was_sent(turn.session_id):
         return True
@@ -107,7 +107,7 @@ def _is_exported_elsewhere(turn: Turn, session: SessionFile, was_sent: Callable[
         return False
     copies = [other for other in _others(session) if other.path not in origins]
     return any(
-        (contains_id(other.path, turn.key) or contains_id(other.path, turn.key, key="messageUuid"))
+        (contains_id(other.path, uuid) or contains_id(other.path, uuid, key="messageUuid"))
         and _has_response(other.path, turn)
         and _became_own(other) < _became_own(session)
         for other in copies
@@ -130,18 +130,19 @@ def keep_rest(turn: Turn, session: SessionFile) -> bool:
     They are a further part of the original turn: its transcript was cut off in the middle of it. Of several copies that
     have the rest, one keeps it.
     """
-    files = list(_files_before(turn, session))
+    files, is_anew = list(_files_before(turn, session)), _may_have_new_uuids(turn)
     responses = [response for response in turn.responses if response.model != SYNTHETIC]
-    if not responses or not files or any(_contains_response(path, responses[-1].key) for path in files):
+
+    def is_elsewhere(key: str) -> bool:
+        if any(_contains_response(path, key) for path in files):
+            return True
+        return is_anew and _is_earlier_elsewhere(turn, session, ("id", b'"%b"' % key.encode()))
+
+    if not responses or not (files or is_anew) or is_elsewhere(responses[-1].key):
         return False  # the usual case: the original turn is complete; or it was sent before its file was deleted
-    turn.responses = [
-        response
-        for response in responses
-        if not _is_before(turn, session, response.key)
-        and not any(_contains_response(path, response.key) for path in files)
-    ]
+    turn.responses = [r for r in responses if not _is_before(turn, session, r.key) and not is_elsewhere(r.key)]
     turn.happenings = []
-    if not _may_have_new_uuids(turn):
+    if not is_anew:
         ref = original_ref(turn.ref, session)
         turn.session_id = ref.session_id if ref is not None else turn.session_id
         turn.part = max(1, turn.part)
@@ -155,16 +156,8 @@ def _files_before(turn: Turn, session: SessionFile) -> Iterator[Path]:
         yield from origins
         born = _became_own(session)
         yield from (o.path for o in _others(session) if o.path not in origins and _became_own(o) < born)
-    elif _may_have_new_uuids(turn):
-        fields = [("id", b'"%b"' % response.key.encode()) for response in turn.responses]
-        for other in _others(session):
-            first_ns = first_row_time_ns(other.path, *fields)
-            if first_ns is not None and first_ns < min(turn.times, default=0):
-                yield other.path
-    else:
-        for other in _others(session):
-            if contains_id(other.path, turn.key) and _is_origin(other, session, turn.key):
-                yield other.path
+    elif not _may_have_new_uuids(turn):
+        yield from (other.path for other in _earlier(turn, session))
 
 
 def _files_of(session_id: str, beside: SessionFile) -> Iterator[Path]:
@@ -201,6 +194,11 @@ def _was_written_earlier(turn: Turn, session: SessionFile) -> bool:
     if not fields and turn.prompt is not None and turn.prompt.text:
         words = msgspec.json.encode(turn.prompt.text)
         fields = [("content", words), ("text", words)]
+    return _is_earlier_elsewhere(turn, session, *fields)
+
+
+def _is_earlier_elsewhere(turn: Turn, session: SessionFile, *fields: tuple[str, bytes]) -> bool:
+    """Whether another transcript has one of these fields in a row that is older than the turn."""
     written = (first_row_time_ns(other.path, *fields) for other in _others(session))
     return any(first_ns is not None and first_ns < min(turn.times, default=0) for first_ns in written)
 
@@ -212,14 +210,26 @@ def _has_own_requests(turn: Turn) -> bool:
 
 
 def _has_origin(turn: Turn, session: SessionFile) -> bool:
-    """Whether another transcript of the project had the prompt first."""
-    uuid = turn.prompt_uuid
-    is_surely_copied = any(response.has_request_elsewhere for response in turn.responses)
-    return any(
-        contains_id(other.path, uuid)
-        and (is_surely_copied or (_has_response(other.path, turn) and _is_origin(other, session, uuid)))
-        for other in _overlapping(turn, session)
-    )
+    """Whether another transcript of the project had the prompt first, and answered it."""
+    return any(_is_surely_copied(turn) or _has_response(other.path, turn) for other in _earlier(turn, session))
+
+
+def _earlier(turn: Turn, session: SessionFile) -> Iterator[SessionFile]:
+    """Yield the other transcripts of the project that had the prompt first."""
+    uuid = _original_uuid(turn)
+    for other in _overlapping(turn, session):
+        if contains_id(other.path, uuid) and (_is_surely_copied(turn) or _is_origin(other, session, uuid)):
+            yield other
+
+
+def _is_surely_copied(turn: Turn) -> bool:
+    """Whether its requests are recorded, and not in this file (2.1.325)."""
+    return any(response.has_request_elsewhere for response in turn.responses)
+
+
+def _original_uuid(turn: Turn) -> str:
+    """Return the uuid of a turn's prompt in its origin; a turn next to its own origin has more in its key."""
+    return turn.key.partition("/")[0]
 
 
 def _others(session: SessionFile) -> Iterator[SessionFile]:
@@ -360,6 +370,9 @@ def _is_origin(one: SessionFile, other: SessionFile, uuid: str) -> bool:
     written, other_written = parse_time(row.timestamp), parse_time(other_row.timestamp)
     if written is not None and other_written is not None and written != other_written:
         return written < other_written  # clients before 2.0.30 rewrite the times of copies
+    asked, other_asked = (_records_request(session.path, uuid) for session in (one, other))
+    if asked != other_asked:
+        return asked  # recorded requests are not copied (2.1.325)
     born, other_born = first_time_ns(one.path), first_time_ns(other.path)
     if born is not None and other_born is not None and born != other_born:
         return born < other_born  # the first rows of a new file are not copied
@@ -399,3 +412,19 @@ def _row_of(path: Path, uuid: str) -> _Row:
         if needle in line and (row := row_as(line, _Row)).uuid == uuid:
             return row
     return _Row()
+
+
+def _records_request(path: Path, uuid: str) -> bool:
+    """Whether a request is recorded between a prompt and its first response."""
+    is_found = False
+    for line in lines(path, _COMPARED_BYTES):
+        row = row_as(line, _Typed)
+        if is_found and row.type in {"api-request", "assistant"}:
+            return row.type == "api-request"
+        is_found |= row.uuid == uuid
+    return False
+
+
+class _Typed(msgspec.Struct):
+    type: str = ""
+    uuid: str = ""

@@ -155,22 +155,13 @@ def ends(path: Path, count: int, *, from_end: bool = False) -> bytes:
 
 
 def contains_id(path: Path, needle: str, *, key: str = "uuid", before: int | None = None) -> bool:
-    """Whether a transcript contains this uuid, or another id, before an offset; a torn last row contains nothing."""
+    """Whether a transcript contains this uuid, or another id, before an offset; a torn row contains nothing."""
     if b'"%b"' % key.encode() in _ID_KEYS and not _may_contain(path, needle, before):
         return False
     with _mapped(path) as data:
         end = len(data) if before is None else min(before, len(data))
-        at = _find(data, key.encode(), b'"' + needle.encode() + b'"', end)
-        return at >= 0 and (data.find(b"\n", at) >= 0 or _is_json(data[data.rfind(b"\n", 0, at) + 1 :]))
+        return _find(data, key.encode(), b'"' + needle.encode() + b'"', end) >= 0
     return False
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
 
 
 def first_row_time_ns(path: Path, *fields: tuple[str, bytes]) -> int | None:
@@ -182,20 +173,40 @@ def first_row_time_ns(path: Path, *fields: tuple[str, bytes]) -> int | None:
     with _mapped(path) as data:
         found = [at for key, value in fields if (at := _find(data, key.encode(), value, len(data))) >= 0]
         if found:
-            start, end = data.rfind(b"\n", 0, min(found)) + 1, data.find(b"\n", min(found))
-            return max(_times(data[start : end if end >= 0 else len(data)]), default=None)
+            start, end = _row_at(data, min(found))
+            return max(_times(data[start:end]), default=None)
     return None
 
 
 def _find(data: mmap.mmap | bytes, key: bytes, value: bytes, end: int) -> int:
-    """Return where a JSON value follows a key, with or without spaces; -1 if it does not."""
+    """Return where a JSON value follows a key, with or without spaces; -1 if it does not. Torn rows are skipped."""
     at = data.find(value, 0, end)
     while at >= 0:
         before = data[max(0, at - _FIELD_BYTES) : at].rstrip()
-        if before.endswith(b":") and before[:-1].rstrip().endswith(b'"' + key + b'"'):
+        if before.endswith(b":") and before[:-1].rstrip().endswith(b'"' + key + b'"') and _is_in_record(data, at):
             return at
         at = data.find(value, at + 1, end)
     return -1
+
+
+def _row_at(data: mmap.mmap | bytes, at: int) -> tuple[int, int]:
+    """Return where the row around a place begins and ends."""
+    end = data.find(b"\n", at)
+    return data.rfind(b"\n", 0, at) + 1, end if end >= 0 else len(data)
+
+
+def _is_in_record(data: mmap.mmap | bytes, at: int) -> bool:
+    """Whether a place is in a record that can be read: not in a torn one, which another can be glued to."""
+    start, end = _row_at(data, at)
+    line = bytes(data[start:end])
+    try:
+        msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        from turnspan.transcript.lines import Anomalies, parse, records  # noqa: PLC0415  few lines are broken
+
+        inside = [(first, last) for first, last in records(line) if first <= at - start < last]
+        return any(parse(line[first:last], Anomalies()) for first, last in inside)
+    return True
 
 
 class _Ids:
