@@ -44,12 +44,14 @@ import msgspec
 
 from turnspan.source.scan import (
     contains_id,
-    first_row_time_ns,
+    directory_stamp,
+    earliest_row_time_ns,
     first_time_ns,
     lines,
     modified_ns,
     row_as,
     rows_with,
+    rows_with_field,
     stamp_of,
     time_range,
 )
@@ -198,9 +200,14 @@ def _was_written_earlier(turn: Turn, session: SessionFile) -> bool:
 
 
 def _is_earlier_elsewhere(turn: Turn, session: SessionFile, *fields: tuple[str, bytes]) -> bool:
-    """Whether another transcript has one of these fields in a row that is older than the turn."""
-    written = (first_row_time_ns(other.path, *fields) for other in _others(session))
-    return any(first_ns is not None and first_ns < min(turn.times, default=0) for first_ns in written)
+    """Whether one of these fields is in a row that is older than the turn: in another transcript, or later in this one.
+
+    It is later in this one if the origin was appended to the copy.
+    """
+    first_ns = min(turn.times, default=0)
+    places = [(session.path, turn.end.end), *((other.path, 0) for other in _others(session))]
+    written = (earliest_row_time_ns(path, *fields, start=start) for path, start in places)
+    return any(row_ns is not None and row_ns < first_ns for row_ns in written)
 
 
 def _has_own_requests(turn: Turn) -> bool:
@@ -242,11 +249,13 @@ def _others(session: SessionFile) -> Iterator[SessionFile]:
 
 def _session_in(path: Path) -> str:
     """Return the session that a transcript belongs to: a backup beside it is not another session."""
-    return path.stem if len(path.stem) == 36 else _session_named_in(str(path), stamp_of(str(path)))
+    if len(path.stem) == 36:
+        return path.stem
+    return _session_named_in(str(path), stamp_of(str(path)), directory_stamp(path.parent))
 
 
 @lru_cache(maxsize=1 << 9)  # asked with every turn
-def _session_named_in(path: str, _stamp: tuple[int, int]) -> str:
+def _session_named_in(path: str, _stamp: tuple[int, int], _changed_ns: int) -> str:
     return session_of(Path(path)).session_id
 
 
@@ -296,7 +305,19 @@ def drop_repeated(turn: Turn, session: SessionFile) -> None:
 
 
 def _is_before(turn: Turn, session: SessionFile, needle: str, key: str = "id") -> bool:
-    return contains_id(session.path, needle, key=key, before=turn.start.offset)
+    """Whether a response, or a result, is in the file before a turn, and is exported from there.
+
+    In a file that another session was appended to, it can be in a copy before that is exported from a third file.
+    """
+    if not contains_id(session.path, needle, key=key, before=turn.start.offset):
+        return False
+    _, line = next(rows_with_field(session.path, key, b'"%b"' % needle.encode()), (0, b""))
+    row = row_as(line, _Row)
+    if (parse_time(row.timestamp) or 0) > max(turn.times, default=0):
+        return False  # a copy with a new time (before 1.0.86), which its origin was appended to
+    if row.session_id in {"", turn.session_id, session.session_id}:
+        return True
+    return not any(contains_id(path, needle, key=key) for path in _files_of(row.session_id, session))
 
 
 def _has_prompt_before(turn: Turn, path: Path) -> bool:

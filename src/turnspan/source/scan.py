@@ -17,6 +17,7 @@ import stat
 import time
 from array import array
 from bisect import bisect_left
+from codecs import BOM_UTF8
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -43,6 +44,7 @@ _USUAL_STAMP: Final = len("2026-03-01T09:00:00.000Z")
 _ID_KEYS: Final = (b'"uuid"', b'"id"', b'"requestId"', b'"messageUuid"')
 _LONGEST_ID: Final = 256
 _WORTH_INDEXING: Final = 8  # searches of one file; building its index takes about as long
+_PAGE: Final = 1 << 20
 _FIELD_BYTES: Final = 64  # a key, a colon and spaces
 
 
@@ -166,21 +168,31 @@ def contains_id(path: Path, needle: str, *, key: str = "uuid", before: int | Non
 
 def first_row_time_ns(path: Path, *fields: tuple[str, bytes]) -> int | None:
     """Return the time of the first row that contains one of these keys with this JSON value; None if there is none."""
-    if all(
-        b'"%b"' % key.encode() in _ID_KEYS and not _may_contain(path, value[1:-1].decode()) for key, value in fields
-    ):
-        return None
+    found = [row for field in fields if (row := next(rows_with_field(path, *field), None)) is not None]
+    return max(_times(min(found)[1]), default=None) if found else None
+
+
+def earliest_row_time_ns(path: Path, *fields: tuple[str, bytes], start: int = 0) -> int | None:
+    """Return the earliest time of the rows, from an offset on, that contain one of these keys with this JSON value."""
+    rows = (row for field in fields for at, row in rows_with_field(path, *field) if at >= start)
+    return min((max(times) for row in rows if (times := _times(row))), default=None)
+
+
+def rows_with_field(path: Path, key: str, value: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the rows that contain a key with a JSON value, each with its offset."""
+    if b'"%b"' % key.encode() in _ID_KEYS and not _may_contain(path, value[1:-1].decode()):
+        return
     with _mapped(path) as data:
-        found = [at for key, value in fields if (at := _find(data, key.encode(), value, len(data))) >= 0]
-        if found:
-            start, end = _row_at(data, min(found))
-            return max(_times(data[start:end]), default=None)
-    return None
+        at = _find(data, key.encode(), value, len(data))
+        while at >= 0:
+            start, end = _row_at(data, at)
+            yield start, bytes(data[start:end])
+            at = _find(data, key.encode(), value, len(data), end)
 
 
-def _find(data: mmap.mmap | bytes, key: bytes, value: bytes, end: int) -> int:
+def _find(data: mmap.mmap | bytes, key: bytes, value: bytes, end: int, start: int = 0) -> int:
     """Return where a JSON value follows a key, with or without spaces; -1 if it does not. Torn rows are skipped."""
-    at = data.find(value, 0, end)
+    at = data.find(value, start, end)
     while at >= 0:
         before = data[max(0, at - _FIELD_BYTES) : at].rstrip()
         if before.endswith(b":") and before[:-1].rstrip().endswith(b'"' + key + b'"') and _is_in_record(data, at):
@@ -279,6 +291,17 @@ def rows_with(path: Path, needle: bytes, start: int = 0, end: int | None = None)
     return found
 
 
+def is_beginning(path: Path, other: Path) -> bool:
+    """Whether another file begins with all bytes of a file."""
+    with _mapped(path) as data, _mapped(other) as longer:
+        if len(data) > len(longer):
+            return False
+        return all(
+            data[at : at + _PAGE] == longer[at : min(at + _PAGE, len(data))] for at in range(0, len(data), _PAGE)
+        )
+    return False
+
+
 @contextmanager
 def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
     """Yield all bytes of a file, without copying them."""
@@ -326,7 +349,7 @@ def row_as(line: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(line, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return kind()
+        return row_as(line[3:], kind) if line.startswith(BOM_UTF8) else kind()
 
 
 def last_glued(line: bytes, kind: type[T]) -> T:

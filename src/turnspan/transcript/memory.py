@@ -116,6 +116,11 @@ class Memory(msgspec.Struct):
             return True
         return all(ref.number != number for ref in self.past.recent)
 
+    def is_after_last_response(self, entry: Entry) -> bool:
+        """Whether a row can complete the last response of the open turn: the same session wrote it."""
+        turn = self.open.turn
+        return turn is not None and bool(turn.responses) and turn.responses[-1].session_id == (entry.session_id or "")
+
     def earlier_turn(self, entry: Entry) -> TurnRef:
         """Return the sealed turn that a late row belongs to: its parent's, else the last one."""
         number = self.rows.owner.get(entry.parent_uuid or "")

@@ -111,6 +111,7 @@ def new_response(key: str, row: Row, message: e.Message, request: Request | None
         trigger_ns=trigger_ns,
         request_ns=request.time_ns if request is not None else None,
         has_request_elsewhere=entry.request_ref is not None and request is None,
+        session_id=entry.session_id or "",
         first_ns=row.time_ns,
         first_block_ms=entry.thinking_duration_ms or entry.tool_input_stream_ms,
     )
