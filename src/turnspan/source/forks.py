@@ -25,7 +25,7 @@ Claude Code copies history when a session is resumed into a new file, forked or 
 - 2 has one more exception: 1.0.x `--continue` writes new turns into a new file under the old session's id. Then the old
   file does not contain them.
 - For 4, only files that were being written when the prompt was are searched, as far as their times are trustworthy
-  (2.0.30 on). If both have the prompt, `_is_origin` decides, by what clients do not copy.
+  (2.0.30 on). If both have the prompt, `origins.is_origin` decides, by what clients do not copy.
 - A transcript can be cut off in the middle of a turn that was copied before: what only the copy has is exported from
   there, as a further part of the original turn (`keep_rest`).
 - A turn after skipped copies links to its predecessor in the origin: `original_ref`.
@@ -42,13 +42,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from turnspan.source.origins import COMPARED_BYTES, OriginRow, is_origin
 from turnspan.source.scan import (
     contains_id,
     directory_stamp,
     earliest_row_time_ns,
-    first_time_ns,
     lines,
-    modified_ns,
     row_as,
     rows_with,
     rows_with_field,
@@ -57,7 +56,7 @@ from turnspan.source.scan import (
 )
 from turnspan.source.sessions import SessionFile, is_safe_id, session_names, session_of, sessions_in
 from turnspan.transcript.classify import SYNTHETIC, copies_anew
-from turnspan.transcript.entries import ForkedFrom, blocks, plain_text
+from turnspan.transcript.entries import blocks, plain_text
 from turnspan.transcript.lines import Anomalies, parse
 from turnspan.transcript.resume import TurnRef
 from turnspan.transcript.times import parse_time
@@ -68,7 +67,6 @@ if TYPE_CHECKING:
 
     from turnspan.transcript.turns import Turn
 
-_COMPARED_BYTES: Final = 64 * 1024 * 1024
 _TIMES_KEPT_FROM: Final = (2, 0, 30)  # copies made by earlier clients carry new timestamps
 
 
@@ -178,8 +176,8 @@ def _files_of(session_id: str, beside: SessionFile) -> Iterator[Path]:
 def _became_own(session: SessionFile) -> tuple[int, str]:
     """Return when the first row was written that was not copied into a file, and the file's name."""
     session_id = session_of(session.path).session_id
-    for line in lines(session.path, _COMPARED_BYTES):
-        row = row_as(line, _Row)
+    for line in lines(session.path, COMPARED_BYTES):
+        row = row_as(line, OriginRow)
         if row.session_id == session_id and row.forked_from is None and (born := parse_time(row.timestamp)) is not None:
             return born, session.path.name
     return 2**63, session.path.name
@@ -225,7 +223,7 @@ def _earlier(turn: Turn, session: SessionFile) -> Iterator[SessionFile]:
     """Yield the other transcripts of the project that had the prompt first."""
     uuid = _original_uuid(turn)
     for other in _overlapping(turn, session):
-        if contains_id(other.path, uuid) and (_is_surely_copied(turn) or _is_origin(other, session, uuid)):
+        if contains_id(other.path, uuid) and (_is_surely_copied(turn) or is_origin(other, session, uuid)):
             yield other
 
 
@@ -268,7 +266,7 @@ def original_ref(ref: TurnRef, session: SessionFile) -> TurnRef | None:
         return ref
     origin: SessionFile | None = None
     for other in (other for other in _others(session) if contains_id(other.path, ref.key)):
-        if origin is None or _is_origin(other, origin, ref.key):
+        if origin is None or is_origin(other, origin, ref.key):
             origin = other
     return TurnRef(origin.session_id, ref.key, ref.number, ref.parts) if origin is not None else None
 
@@ -312,7 +310,7 @@ def _is_before(turn: Turn, session: SessionFile, needle: str, key: str = "id") -
     if not contains_id(session.path, needle, key=key, before=turn.start.offset):
         return False
     _, line = next(rows_with_field(session.path, key, b'"%b"' % needle.encode()), (0, b""))
-    row = row_as(line, _Row)
+    row = row_as(line, OriginRow)
     if (parse_time(row.timestamp) or 0) > max(turn.times, default=0):
         return False  # a copy with a new time (before 1.0.86), which its origin was appended to
     if row.session_id in {"", turn.session_id, session.session_id}:
@@ -381,71 +379,3 @@ def _lifetimes_in(directory: Path, names: tuple[str, ...]) -> _Lifetimes:
     return _Lifetimes(
         sizes, [name for _, _, name in found], [first for first, _, _ in found], last, list(accumulate(last, max))
     )
-
-
-def _is_origin(one: SessionFile, other: SessionFile, uuid: str) -> bool:
-    """Whether the first of two files that contain the same prompt is its origin."""
-    row, other_row = (_row_of(session.path, uuid) for session in (one, other))
-    if other.session_id in {row.session_id, row.forked_from and row.forked_from.session_id}:
-        return False  # up to 2.1.63, and with a mark, a copy names its origin
-    written, other_written = parse_time(row.timestamp), parse_time(other_row.timestamp)
-    if written is not None and other_written is not None and written != other_written:
-        return written < other_written  # clients before 2.0.30 rewrite the times of copies
-    asked, other_asked = (_records_request(session.path, uuid) for session in (one, other))
-    if asked != other_asked:
-        return asked  # recorded requests are not copied (2.1.325)
-    born, other_born = first_time_ns(one.path), first_time_ns(other.path)
-    if born is not None and other_born is not None and born != other_born:
-        return born < other_born  # the first rows of a new file are not copied
-    extra, other_extra = _rows_between(one.path, other.path)
-    if extra != other_extra:
-        return extra > other_extra  # only the conversation is copied: the origin has other rows between
-    return (modified_ns(one.path), one.path.name) < (modified_ns(other.path), other.path.name)
-
-
-def _rows_between(*paths: Path) -> list[int]:
-    """Return how many rows of its own each file has between those that all of them contain."""
-    files = [[row_as(line, _Named).uuid for line in lines(path, _COMPARED_BYTES)] for path in paths]
-    common = set[str].intersection(*({uuid for uuid in uuids if uuid} for uuids in files))
-    found = []
-    for uuids in files:
-        shared = [number for number, uuid in enumerate(uuids) if uuid in common]
-        found.append(shared[-1] - shared[0] + 1 - len(shared) if shared else 0)
-    return found
-
-
-class _Named(msgspec.Struct):
-    uuid: str = ""
-
-
-class _Row(msgspec.Struct, rename="camel"):
-    """The session of a row, and when it was written."""
-
-    uuid: str = ""
-    session_id: str = ""
-    timestamp: str = ""
-    forked_from: ForkedFrom | None = None
-
-
-def _row_of(path: Path, uuid: str) -> _Row:
-    needle = b'"' + uuid.encode() + b'"'
-    for line in lines(path, _COMPARED_BYTES):
-        if needle in line and (row := row_as(line, _Row)).uuid == uuid:
-            return row
-    return _Row()
-
-
-def _records_request(path: Path, uuid: str) -> bool:
-    """Whether a request is recorded between a prompt and its first response."""
-    is_found = False
-    for line in lines(path, _COMPARED_BYTES):
-        row = row_as(line, _Typed)
-        if is_found and row.type in {"api-request", "assistant"}:
-            return row.type == "api-request"
-        is_found |= row.uuid == uuid
-    return False
-
-
-class _Typed(msgspec.Struct):
-    type: str = ""
-    uuid: str = ""

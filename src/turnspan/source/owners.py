@@ -5,8 +5,9 @@ it. Rules:
 
 - The last row of a renamed file names its session. But a file that begins another one, byte for byte, is an earlier
   state of that one: of the rows of several sessions in it, the last ones need not be its own.
-- Of several files of a session one counts: the longest, or the one named after the session if the longest lacks a
-  response of it. The others belong to the same session, and are ignored.
+- Of several files of a session one counts: the one named after the session, unless it lacks a response of the session
+  that another has; then the longest that has all of them, and does not begin with rows of another session. The others
+  belong to the same session, and are ignored.
 - A renamed file that has a response which that one lacks is not ignored. It is a file of its own, under its name, with
   turns of another session: `source.forks` exports what only it has (1.0.128, `--continue`: the new turns are in a new
   file, and their rows name the old session).
@@ -72,10 +73,16 @@ def counting_file(paths: Collection[Path], session_id: str) -> Path:
     """Return the one of several files of a session that counts; a subagent's only if there is no other."""
     if len(paths) == 1:
         return next(iter(paths))
-    sizes = {path: stamp_of(str(path))[0] for path in paths}
-    longest = max(paths, key=lambda p: (not p.name.startswith("agent-"), sizes[p], p.stem == session_id, str(p)))
-    named = max((path for path in paths if path.stem == session_id), key=lambda p: (sizes[p], str(p)), default=longest)
-    return longest if longest.stem == session_id or _has_all_of(longest, named) else named
+    ranked = sorted(paths, key=lambda path: _rank(path, session_id))
+    complete = (path for path in ranked if all(_has_all_of(path, other, session_id) for other in ranked))
+    return next(complete, ranked[0])
+
+
+def _rank(path: Path, session_id: str) -> tuple[bool, bool, bool, int, str]:
+    """Return the order of the files of a session; one that begins with rows of another session can be two files."""
+    first = _SESSION.search(ends(path, END_BYTES))
+    is_other = first is not None and first[1] != session_id.encode()
+    return path.name.startswith("agent-"), path.stem != session_id, is_other, -stamp_of(str(path))[0], str(path)
 
 
 # ---- what the rows of a renamed file say
@@ -158,18 +165,21 @@ def _transcripts(directory: str, _changed_ns: int) -> _Transcripts:
 # ---- what a file has
 
 
-def _has_all_of(one: Path, other: Path) -> bool:
-    """Whether a file has all responses that another one has."""
+def _has_all_of(one: Path, other: Path, session_id: str = "") -> bool:
+    """Whether a file has all responses that another one has; of the rows of one session, if it is given."""
     if is_beginning(other, one):
         return True
-    return _responses(str(other), stamp_of(str(other))) <= _responses(str(one), stamp_of(str(one)))
+    return _responses(str(other), stamp_of(str(other)), session_id) <= _responses(
+        str(one), stamp_of(str(one)), session_id
+    )
 
 
-@lru_cache(maxsize=64)
-def _responses(path: str, _stamp: tuple[int, int]) -> frozenset[str]:
-    """Return the keys of the responses in a file."""
+@lru_cache(maxsize=256)
+def _responses(path: str, _stamp: tuple[int, int], session_id: str) -> frozenset[str]:
+    """Return the keys of the responses in a file; of the rows of one session, if it is given."""
     from turnspan.transcript.classify import response_key  # noqa: PLC0415  few sessions have several files
     from turnspan.transcript.lines import Anomalies, parse  # noqa: PLC0415
 
     rows = (entry for line in lines(Path(path), _COMPARED_BYTES) for entry in parse(line, Anomalies()))
-    return frozenset(response_key(entry) for entry in rows if entry.type == "assistant" and entry.message is not None)
+    said = (row for row in rows if row.type == "assistant" and row.message is not None)
+    return frozenset(response_key(row) for row in said if not session_id or row.session_id in {None, session_id})

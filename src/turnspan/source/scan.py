@@ -44,7 +44,6 @@ _USUAL_STAMP: Final = len("2026-03-01T09:00:00.000Z")
 _ID_KEYS: Final = (b'"uuid"', b'"id"', b'"requestId"', b'"messageUuid"')
 _LONGEST_ID: Final = 256
 _WORTH_INDEXING: Final = 8  # searches of one file; building its index takes about as long
-_PAGE: Final = 1 << 20
 _FIELD_BYTES: Final = 64  # a key, a colon and spaces
 
 
@@ -292,13 +291,11 @@ def rows_with(path: Path, needle: bytes, start: int = 0, end: int | None = None)
 
 
 def is_beginning(path: Path, other: Path) -> bool:
-    """Whether another file begins with all bytes of a file."""
+    """Whether another file begins with a file, as far as the ends of the shorter one show."""
     with _mapped(path) as data, _mapped(other) as longer:
-        if len(data) > len(longer):
-            return False
-        return all(
-            data[at : at + _PAGE] == longer[at : min(at + _PAGE, len(data))] for at in range(0, len(data), _PAGE)
-        )
+        end = len(data)
+        ranges = ((0, min(END_BYTES, end)), (max(0, end - END_BYTES), end))
+        return end <= len(longer) and all(data[a:b] == longer[a:b] for a, b in ranges)
     return False
 
 

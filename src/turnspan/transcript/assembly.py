@@ -157,7 +157,7 @@ class Assembly:
         The end of what was taken does not move: the rows before it are read again, and this one is known then.
         """
         entry, memory = row.entry, self.memory
-        if entry.message is None or entry.is_sidechain or not memory.is_after_last_response(entry):
+        if entry.message is None or entry.is_sidechain or not memory.is_by_open_session(entry):
             return False
         if entry.type == "assistant":
             known = memory.open.responses.get(response_key(entry))

@@ -116,10 +116,10 @@ class Memory(msgspec.Struct):
             return True
         return all(ref.number != number for ref in self.past.recent)
 
-    def is_after_last_response(self, entry: Entry) -> bool:
-        """Whether a row can complete the last response of the open turn: the same session wrote it."""
-        turn = self.open.turn
-        return turn is not None and bool(turn.responses) and turn.responses[-1].session_id == (entry.session_id or "")
+    def is_by_open_session(self, entry: Entry) -> bool:
+        """Whether a row can complete the open turn: it names no session that wrote none of the turn's responses."""
+        responses = self.open.turn.responses if self.open.turn is not None else []
+        return not entry.session_id or {"", entry.session_id}.intersection(r.session_id for r in responses) != set()
 
     def earlier_turn(self, entry: Entry) -> TurnRef:
         """Return the sealed turn that a late row belongs to: its parent's, else the last one."""
