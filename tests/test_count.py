@@ -87,7 +87,8 @@ def exported(projects):
                 usages.setdefault(span.facts["response_id"], []).append(usage)
             elif span.kind == "tool":
                 tools[span.facts["tool_call_id"]] += 1
-    return usages, tools
+    # The later lines of a response that was exported before are a span without usage.
+    return {key: [usage for usage in found if usage] or found for key, found in usages.items()}, tools
 
 
 def differences(projects):
@@ -118,8 +119,8 @@ def not_expected(projects):
     - A forked subagent begins with a copy of the message that launched it. It is exported from the session. If the session
       was cut off before it, the copy is the only one; but it may have been exported before, and the copy does not say in
       which turn, so it would arrive a second time in another trace.
-    - A session was cut off between the lines of a response, and a copy has all of them. The response is exported from the
-      session, with the lines and the usage that are there: its identity is the same.
+    - A session was cut off between the lines of a response, and a copy has others of them. The response is exported from
+      the session, with the lines and the usage that are there: what a copy adds would be a second response.
     - A session and its fork were moved apart, to different projects. Claude Code copies history inside of a project, so
       copies are looked for there; every event would have to search the transcripts of all projects otherwise.
     - A row that lost its line break is followed by a torn one, at the end of the file: the client may be writing that line.
@@ -132,11 +133,9 @@ def not_expected(projects):
             calls = calls_of(rows)
             if is_copy_of_launch(path, key) and not others:
                 named |= {f"missing {key}", *(f"missing call {call}" for call in calls)}
-            if any(len(more) > len(rows) for _, more in others) and key == list(found)[-1]:
-                named |= {
-                    f"usage {key}",
-                    *(f"missing call {call}" for _, more in others for call in calls_of(more) - calls),
-                }
+            lines = {call for _, more in others for call in calls_of(more)} - calls
+            if key == list(found)[-1] and (lines or any(len(more) > len(rows) for _, more in others)):
+                named |= {f"usage {key}", *(f"missing call {call}" for call in lines)}
             if any(is_moved_apart(path, other) for other, _ in others):
                 named |= {f"doubled {key}", f"usage {key}", *(f"doubled call {call}" for call in calls)}
             if not others and is_before_torn_row(path, key):
@@ -153,7 +152,7 @@ def is_copy_of_launch(path, key):
 
 def is_before_torn_row(path, key):
     """Whether a response is in the last line of a file, which is incomplete."""
-    last = path.read_bytes().decode("utf-8", "replace").rpartition("\n")[2]
+    last = path.read_bytes().decode("utf-8-sig", "replace").rpartition("\n")[2]
     try:
         return f'"{key}"' in last and DECODER.raw_decode(last.strip())[1] < len(last.strip())
     except ValueError:
@@ -328,4 +327,18 @@ def test_every_response_of_a_tree_that_was_changed_twice_is_exported(tree, tmp_p
             change(projects, chance)
         names = " and ".join(change.__name__ for change in changes)
         assert differences(projects) == set(), f"seed {seed}: {names}"
+        shutil.rmtree(projects)
+
+
+def test_every_response_of_a_changed_recording_is_exported(tmp_path):
+    """The same for recordings of a real client, after one or two accidents."""
+    for number, tree in enumerate(CORPUS):
+        chance = random.Random(number)
+        changes = chance.sample(CHANGES, 1 + number % 2)
+        projects = tmp_path / str(number) / "projects"
+        shutil.copytree(tree / "projects", projects)
+        for change in changes:
+            change(projects, chance)
+        names = " and ".join(change.__name__ for change in changes)
+        assert differences(projects) == set(), f"{tree}: {names}"
         shutil.rmtree(projects)

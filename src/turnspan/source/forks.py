@@ -65,7 +65,7 @@ from turnspan.transcript.turns import Happening, version_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from turnspan.transcript.turns import Turn
+    from turnspan.transcript.turns import Response, Turn
 
 _TIMES_KEPT_FROM: Final = (2, 0, 30)  # copies made by earlier clients carry new timestamps
 
@@ -223,8 +223,15 @@ def _earlier(turn: Turn, session: SessionFile) -> Iterator[SessionFile]:
     """Yield the other transcripts of the project that had the prompt first."""
     uuid = _original_uuid(turn)
     for other in _overlapping(turn, session):
-        if contains_id(other.path, uuid) and (_is_surely_copied(turn) or is_origin(other, session, uuid)):
+        if not contains_id(other.path, uuid) or _is_backup(other.path):
+            continue
+        if _is_surely_copied(turn) or is_origin(other, session, uuid):
             yield other
+
+
+def _is_backup(path: Path) -> bool:
+    """Whether a renamed file is no session's: it only has turns of other sessions (`source.owners`)."""
+    return len(path.stem) != 36 and _session_in(path) == path.stem and not contains_id(path, path.stem, key="sessionId")
 
 
 def _is_surely_copied(turn: Turn) -> bool:
@@ -282,24 +289,53 @@ def repeats_itself(turn: Turn, session: SessionFile) -> bool:
     if turn.prompt_uuid and contains_id(session.path, turn.prompt_uuid, before=turn.start.offset):
         return True
     if turn.responses:
-        return all(_is_before(turn, session, response.key) for response in turn.responses)
+        return all(_is_repeated(turn, session, response) for response in turn.responses)
     return turn.is_repeat_suspect and _has_prompt_before(turn, session.path)
+
+
+def _is_repeated(turn: Turn, session: SessionFile, response: Response) -> bool:
+    """Whether a response is in the file before, with all of its calls: a copy can lack one of several calls."""
+    return all(_is_before(turn, session, key) for key in (response.key, *(call.id for call in response.calls)))
 
 
 def drop_repeated(turn: Turn, session: SessionFile) -> None:
     """Remove the responses that are in the same file before: the turn was running when the history was repeated.
 
-    The results of their calls are kept as late ones, unless they are in the file before as well.
+    Calls that only this turn has are kept. The results of the others are kept as late ones, unless they are in the file
+    before as well.
     """
+    _drop_repeated_agents(turn, session)
     if not turn.is_repeat_suspect or turn.part > 0:
         return
-    repeated = [response for response in turn.responses if _is_before(turn, session, response.key)]
-    turn.responses = [response for response in turn.responses if response not in repeated]
-    for call in (call for response in repeated for call in response.calls):
-        if call.result is not None and not _is_before(turn, session, call.id, key="tool_use_id"):
-            fact: dict[str, str | int | float] = {"unknown_call_id": call.id}
-            late = Happening("late_result", call.id, call.result.time_ns, call.result.text, fact, call.result.blocks)
-            turn.happenings.append(late)
+    kept: list[Response] = []
+    for response in turn.responses:
+        if not _is_before(turn, session, response.key):
+            kept.append(response)
+            continue
+        calls, response.calls = response.calls, [c for c in response.calls if not _is_before(turn, session, c.id)]
+        if response.calls:
+            response.parts, response.is_repeat = [*response.calls], True
+            kept.append(response)
+        for call in (call for call in calls if call not in response.calls):
+            if call.result is not None and not _is_before(turn, session, call.id, key="tool_use_id"):
+                fact: dict[str, str | int | float] = {"unknown_call_id": call.id}
+                result = call.result
+                late = Happening("late_result", call.id, result.time_ns, result.text, fact, result.blocks)
+                turn.happenings.append(late)
+    turn.responses = kept
+
+
+def _drop_repeated_agents(turn: Turn, session: SessionFile) -> None:
+    """Remove what agents inside the file (before 2.0.28) did before this turn: their rows were written twice."""
+    began_ns = min(turn.times, default=0)
+    for agent in turn.agents:
+        for run in [run for run in agent.turns if run.times and min(run.times) < began_ns]:
+            run.responses = [
+                r for r in run.responses if not contains_id(session.path, r.uuid, before=turn.start.offset)
+            ]
+            if not run.responses:
+                agent.turns.remove(run)
+    turn.agents = [agent for agent in turn.agents if agent.turns]
 
 
 def _is_before(turn: Turn, session: SessionFile, needle: str, key: str = "id") -> bool:

@@ -64,9 +64,9 @@ def owner_of(path: Path) -> str:
     session_id = _named_by_rows(path)
     if session_id is None:
         return path.stem
-    files = [path, *_others_of(session_id, path)]
-    counting = counting_file(files, session_id)
-    return session_id if counting == path or _has_all_of(counting, path) else path.stem
+    counting = counting_file([path, *_others_of(session_id, path)], session_id)
+    is_file_of_its_own = counting != path and is_safe_id(path.stem) and not _has_all_of(counting, path)
+    return path.stem if is_file_of_its_own else session_id
 
 
 def counting_file(paths: Collection[Path], session_id: str) -> Path:
