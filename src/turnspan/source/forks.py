@@ -27,7 +27,10 @@ Claude Code copies history when a session is resumed into a new file, forked or 
 - For 4, only files that were being written when the prompt was are searched, as far as their times are trustworthy
   (2.0.30 on). If both have the prompt, `origins.is_origin` decides, by what clients do not copy.
 - A transcript can be cut off in the middle of a turn that was copied before: what only the copy has is exported from
-  there, as a further part of the original turn (`keep_rest`).
+  there, as a further part of the original turn (`keep_rest`). A row that is torn has nothing.
+- Other tools append one transcript to another. So 1 compares times with later rows of the same file too, and 5 does not
+  count a copy that is exported from a third file, nor one that is younger than the turn itself.
+- A renamed file that is no session's (`source.owners`) is never the origin of another file's own turns.
 - A turn after skipped copies links to its predecessor in the origin: `original_ref`.
 """
 
@@ -138,9 +141,12 @@ def keep_rest(turn: Turn, session: SessionFile) -> bool:
             return True
         return is_anew and _is_earlier_elsewhere(turn, session, ("id", b'"%b"' % key.encode()))
 
-    if not responses or not (files or is_anew) or is_elsewhere(responses[-1].key):
-        return False  # the usual case: the original turn is complete; or it was sent before its file was deleted
-    turn.responses = [r for r in responses if not _is_before(turn, session, r.key) and not is_elsewhere(r.key)]
+    if not responses or is_elsewhere(responses[-1].key):
+        return False  # the usual case: the original turn is complete
+    left = [response for response in responses if not is_elsewhere(response.key)]
+    if not files and len(left) == len(responses):
+        return False  # it was sent before its file was deleted, or is in this file twice
+    turn.responses = [response for response in left if not _is_before(turn, session, response.key)]
     turn.happenings = []
     if not is_anew:
         ref = original_ref(turn.ref, session)
