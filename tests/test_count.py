@@ -303,16 +303,23 @@ def repeated(projects, chance):
 CHANGES = (written_again, edited, renamed, moved, removed, agents_removed, truncated, merged, backed_up, repeated)
 
 
+def check(tree, changes, chance, place):
+    """Change a copy of a tree, and check that every response in it is exported."""
+    projects = place / "projects"
+    shutil.copytree(tree / "projects", projects)
+    for change in changes:
+        change(projects, chance)
+    names = " and ".join(change.__name__ for change in changes)
+    assert differences(projects) == set(), f"{tree}: {names}"
+    shutil.rmtree(projects)
+
+
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 @pytest.mark.parametrize("tree", FIXTURES, ids=lambda tree: tree.name)
 def test_every_response_of_a_changed_tree_is_exported(tree, change, tmp_path):
     """Files that were removed, renamed, written again, cut off or merged still give every response in them, once."""
     for seed in SEEDS:
-        projects = tmp_path / str(seed) / "projects"
-        shutil.copytree(tree / "projects", projects)
-        change(projects, random.Random(seed))
-        assert differences(projects) == set(), f"seed {seed}"
-        shutil.rmtree(projects)
+        check(tree, [change], random.Random(seed), tmp_path / str(seed))
 
 
 @pytest.mark.parametrize("tree", FIXTURES, ids=lambda tree: tree.name)
@@ -320,25 +327,11 @@ def test_every_response_of_a_tree_that_was_changed_twice_is_exported(tree, tmp_p
     """The same after two different accidents."""
     for seed in PAIRS:
         chance = random.Random(seed)
-        changes = chance.sample(CHANGES, 2)
-        projects = tmp_path / str(seed) / "projects"
-        shutil.copytree(tree / "projects", projects)
-        for change in changes:
-            change(projects, chance)
-        names = " and ".join(change.__name__ for change in changes)
-        assert differences(projects) == set(), f"seed {seed}: {names}"
-        shutil.rmtree(projects)
+        check(tree, chance.sample(CHANGES, 2), chance, tmp_path / str(seed))
 
 
 def test_every_response_of_a_changed_recording_is_exported(tmp_path):
     """The same for recordings of a real client, after one or two accidents."""
     for number, tree in enumerate(CORPUS):
         chance = random.Random(number)
-        changes = chance.sample(CHANGES, 1 + number % 2)
-        projects = tmp_path / str(number) / "projects"
-        shutil.copytree(tree / "projects", projects)
-        for change in changes:
-            change(projects, chance)
-        names = " and ".join(change.__name__ for change in changes)
-        assert differences(projects) == set(), f"{tree}: {names}"
-        shutil.rmtree(projects)
+        check(tree, chance.sample(CHANGES, 1 + number % 2), chance, tmp_path / str(number))

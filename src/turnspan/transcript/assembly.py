@@ -446,5 +446,5 @@ class Assembly:
             rows.own(entry.uuid or key_of(entry), NO_TURN)  # its answer may come in another turn
             self.warmups.take(row)
         elif self.memory.has_begun:
-            turn = self.memory.open.turn or self._part_of(self.memory.earlier_turn(entry), row)
+            turn = self.memory.turn_at_work(entry) or self._part_of(self.memory.earlier_turn(entry), row)
             self._inline.take(row, turn, self.memory.past)
