@@ -235,7 +235,7 @@ def test_a_partial_success_that_rejects_everything_takes_nothing():
     assert (delivery.sent, delivery.refused) == (0, [])
 
 
-def test_what_is_rejected_as_a_whole_is_named_span_by_span():
+def test_a_rejected_request_is_named_span_by_span():
     """All of one request rejected, another one taken: those spans are quarantined by name."""
     traces = [with_text(3000, 1), with_text(3000, 2)]
     backend = Recording(Verdict(Answer.PARTIAL, "no", rejected=1), ACKNOWLEDGED, max_request_bytes=7000)

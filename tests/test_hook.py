@@ -122,7 +122,7 @@ needs_strace = pytest.mark.skipif(not shutil.which("strace"), reason="strace mak
 
 
 @every
-def test_event_is_handed_over_to_a_process_that_stands_on_its_own(office, way):
+def test_event_is_handed_over_to_a_detached_process(office, way):
     """The worker gets the event byte for byte, in its own session, with nothing of the client's in its hands."""
     office.call(way)
     [found] = office.handed()
@@ -155,7 +155,7 @@ def test_whatever_is_on_stdin_is_not_claude_codes_problem(office, way, stdin):
 
 
 @both
-def test_long_answer_arrives_whole(office, way):
+def test_long_answer_arrives_completely(office, way):
     """An event far larger than a pipe is not cut, and leaves no file behind."""
     event = b'{"last_assistant_message":"' + b"x" * 5_000_000 + b'"}'
     office.call(way, event)
@@ -286,7 +286,7 @@ def test_nothing_in_the_current_directory_is_imported(office, way):
 
 
 @both
-def test_current_directory_that_is_gone_does_not_hurt(office, way):
+def test_current_directory_that_was_deleted_does_no_harm(office, way):
     """A worktree that was removed under the session still gets its event out."""
     gone = office.base / "gone"
     gone.mkdir()
@@ -323,13 +323,13 @@ def test_locale_makes_no_difference(office, way, locale):
 
 @pytest.mark.parametrize("gone", ["turnspan/worker.py", "turnspan/hook.py", "turnspan"])
 @both
-def test_package_that_is_gone_does_not_hurt(office, way, gone):
+def test_package_that_was_deleted_does_no_harm(office, way, gone):
     """Uninstalled completely or in part while a session runs: Claude Code continues."""
     (office.root / gone).rename(office.base / "gone")
     office.call(way)
 
 
-def test_interpreter_that_is_gone_does_not_hurt(office):
+def test_interpreter_that_was_deleted_does_no_harm(office):
     """An interpreter that an upgrade removed is no reason for the launcher to say anything."""
     done = subprocess.run(
         [LAUNCHER, office.base / "no-python", office.root],

@@ -71,7 +71,7 @@ def test_a_path_outside_is_outside(tmp_path, project):
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", "", ".", "-x", "a" * 200, "a\0b"])
-def test_an_id_that_is_no_name_makes_no_path(project, name):
+def test_an_id_that_is_not_a_name_is_not_used_in_a_path(project, name):
     """An id that would lead elsewhere is not an id."""
     assert sessions.flat_agent_file(SessionFile("s", project / "s.jsonl"), name) is None
     if name:
@@ -220,7 +220,7 @@ def test_descriptions_that_are_links_or_pipes_are_not_read(linked, project, targ
         (b"", ""),
     ],
 )
-def test_half_a_meta_file_says_what_it_says(project, meta, kind):
+def test_the_readable_half_of_a_meta_file_is_used(project, meta, kind):
     """meta.json is rewritten when an agent ends: a reader at that moment gets the complete fields."""
     main = Writer()
     main.turn("Hi.", "Hi.")
@@ -253,7 +253,7 @@ def test_a_copy_under_the_old_id_belongs_to_its_origin(project):
 
 @pytest.mark.parametrize("version", ["2.1.1", "2.1.45", "2.1.123"])
 @pytest.mark.parametrize("which_is_newer", ["origin", "copy"])
-def test_an_origin_that_goes_on_after_the_copy_is_not_lost(project, version, which_is_newer):
+def test_an_origin_that_continues_after_the_copy_is_not_lost(project, version, which_is_newer):
     """Copied turns are exported from their origin, also if it was written to after the copy."""
     main = Writer(version=version)
     main.turn("One.", "First.")
@@ -271,7 +271,7 @@ def test_an_origin_that_goes_on_after_the_copy_is_not_lost(project, version, whi
     assert outlined(paths["copy"]) == ["Turn 2", "  said Second."]
 
 
-def test_an_unmarked_fork_is_told_by_its_first_row(project):
+def test_an_unmarked_fork_is_recognised_by_its_first_row(project):
     """Where nothing marks a copy, the file that was begun later is it: what a client writes first is not copied."""
     main = Writer(version="2.1.172")
     main.turn("One.", "First.")
@@ -303,7 +303,7 @@ def test_a_long_first_prompt_does_not_hide_a_copy(project):
 
 
 @pytest.mark.parametrize("version", ["1.0.128", "2.0.15", "2.0.25"])
-def test_a_fork_with_new_times_is_told_by_them(project, version):
+def test_a_fork_with_new_times_is_recognised_by_them(project, version):
     """Clients before 2.0.30 give everything they copy a new session and one new time."""
     main = Writer(version=version)
     main.turn("One.", "First.")
@@ -436,7 +436,7 @@ def test_a_transcript_that_another_tool_wrote_again_is_the_same(project, separat
     assert sessions.last_time_ns(renamed) is not None
 
 
-def test_copies_whose_origin_is_gone_are_told_by_the_first(project):
+def test_copies_whose_origin_was_deleted_are_exported_by_the_first(project):
     """Clients before 1.0.86 copied under new uuids, at new times. When the origin was deleted its copies stay."""
     story = FIXTURES / "copied-resume-1.0.80" / "projects" / "-home-ada-loom"
     origin, resumed, continued = (shutil.copy(path, project / path.name) for path in sorted(story.iterdir()))
@@ -461,7 +461,7 @@ def test_words_without_an_answer_are_copies_of_words_only(project):
     assert outlined(own.save(project)) == []
 
 
-def test_a_resume_that_repeats_itself_is_told_once(project):
+def test_a_resume_that_repeats_itself_is_exported_once(project):
     """VS Code once wrote the history again into the same file, with new uuids: the message ids are the same."""
     main = Writer(version="2.1.11")
     main.turn("One.", "First.")

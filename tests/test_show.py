@@ -152,7 +152,7 @@ def test_late_spans_are_below_the_name_of_their_turn():
         name="Turn 3",
     )
     first, agent, generation = tree(late)
-    assert first == "○ Turn 3 12:00 later, in the same trace"
+    assert first == "○ Turn 3 12:00 later, in the same trace; not in the totals of the turn"
     assert agent.startswith("└─◉ Explore [background]  look ")
     assert generation.startswith("  └─◆ a  Found.")
 

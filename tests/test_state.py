@@ -123,7 +123,7 @@ def test_everything_is_private(home):
 @pytest.mark.parametrize(
     "name", ["..", "../../x", "/etc/x", "a/b", "", ".hidden", "CON", "com1", "a\n", "a\x00b", "ä", "a" * 129]
 )
-def test_session_id_that_is_no_plain_name_is_refused(home, name):
+def test_session_id_that_is_not_a_plain_name_is_refused(home, name):
     """An id can never lead out of the state directory."""
     for act in (
         lambda: state.load(home, name),

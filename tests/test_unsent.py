@@ -314,6 +314,21 @@ def test_an_outage_that_outlasts_a_session(claude_home, command, monkeypatch):
         assert found["destinations"]["otlp"]["acknowledged"]["turns"] == 3
 
 
+def test_an_outage_that_ends_with_another_server(claude_home, command, monkeypatch):
+    """A session ends while a server is down, and the user configures another one: it gets all turns at once."""
+    with HttpServer(reply(503)) as server, HttpServer(OK) as other:
+        monkeypatch.setenv("TURNSPAN_OTLP_ENDPOINT", server.url)
+        writer, directory = recent(claude_home)
+        writer.turn("One.", "First.")
+        writer.prompt("Two, which ends with the session.")
+        event("SessionEnd", writer, directory)
+        monkeypatch.setenv("TURNSPAN_OTLP_ENDPOINT", other.url)
+        code, [found] = asked(command, "verify")
+        assert (code, found["differences"][0]["expected"]["turns"]) == (1, 2)
+        code, [found] = asked(command, "backfill", "--jobs", "1")
+        assert (code, found["is_complete"], found["turns"], found["open"]) == (0, True, 2, 0)
+
+
 def test_a_killed_client_is_backfilled_at_once(claude_home, command):
     """Its process has ended, so its last turn has ended, however recent it is."""
     writer, directory = recent(claude_home)

@@ -846,7 +846,7 @@ def test_an_event_that_is_cut_still_names_its_session():
     assert parse_event(raw[:5000]) == Event("Stop", "s1", "/p/s1.jsonl", '/a "b"\\c')
 
 
-def test_half_an_emoji_in_the_last_words_is_no_obstacle(office):
+def test_half_an_emoji_in_the_last_words_does_no_harm(office):
     """The client may cut a text in the middle of a pair: the event is understood, and its words are found at once."""
     writer = office.writer()
     writer.turn("Hello.", "Good @ day.")
@@ -875,7 +875,7 @@ def test_wrong_types_are_as_good_as_missing(office):
 
 
 @pytest.mark.parametrize("kind", ["directory", "fifo", "loop", "outside"])
-def test_a_transcript_that_is_no_file_is_refused(office, kind):
+def test_a_transcript_that_is_not_a_file_is_refused(office, kind):
     """At once, with a sentence, and without touching what it points to."""
     writer = office.writer()
     path = office.project / f"{writer.session}.jsonl"

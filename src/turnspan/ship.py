@@ -178,7 +178,7 @@ class _Export:
     ) -> None:
         loaded = target.checkpoints.load(session.session_id)
         self.shipped = Shipped(target.identity, kept_as=loaded.kept_as)
-        self._cursor = loaded.checkpoint.destinations.get(target.identity, state.Cursor())
+        self._cursor = loaded.checkpoint.cursor(target.identity)
         self._session = session
         self._target = target
         self._clock = clock

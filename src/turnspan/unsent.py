@@ -271,7 +271,7 @@ class Rest:
             self.off = 1
             return
         self.mask = mask = target.mask.of_session(checkpoint.capture)
-        cursor = checkpoint.destinations.get(target.identity, state.Cursor())
+        cursor = checkpoint.cursor(target.identity)
         self.ending = known_ending(session, target, cursor, self.ending)
         if self._is_resend:
             cursor = state.Cursor()

@@ -65,7 +65,7 @@ def test_state_that_makes_no_sense(world, what):
 
 
 @pytest.mark.parametrize("what", ["one session's", "all of it", "the home"])
-def test_state_that_is_gone(world, what):
+def test_a_state_that_was_deleted(world, what):
     """Deleted under our feet: read again."""
     world.live(0, MIDDLE)
     if what == "one session's":

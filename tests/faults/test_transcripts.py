@@ -97,7 +97,7 @@ def test_half_a_line(world, part):
     [b"\0" * 200, b"\0" * 143_000, b"\xff\xfe\xc3", b'{"type":"user"', b"\r", b"\xf0\x9f\x98"],
     ids=["nul", "many nul", "no text", "half", "return", "half a sign"],
 )
-def test_something_that_is_no_row_at_the_end(world, tail):
+def test_something_that_is_not_a_row_at_the_end(world, tail):
     """Not yet a line: it is neither taken nor skipped, and what comes in its place is read."""
     payload, path, raw = files_of(world)
     path.write_bytes(raw + tail)
@@ -109,7 +109,7 @@ def test_something_that_is_no_row_at_the_end(world, tail):
 @pytest.mark.parametrize(
     "tail", [b"\0" * 200, b"\xff\xfe\xc3", b"[1,2]", b"", b"null", b'{"type":"new-thing","x":1}'], ids=len
 )
-def test_a_line_that_is_no_row(world, tail):
+def test_a_line_that_is_not_a_row(world, tail):
     """Skipped and counted; it stays in the file, and nothing else changes."""
     payload, path, raw = files_of(world)
     name = path.relative_to(world.projects)

@@ -85,7 +85,7 @@ def test_a_running_turn_is_shown_and_marked(client, session):
     assert next(one for one in new if one["is"] == "foot")["lines"][0].startswith("2 turns")
 
 
-def test_nothing_new_is_no_record(client, session):
+def test_without_anything_new_there_is_no_record(client, session):
     """As long as no file changes, the page gets an empty response."""
     client.ask("first")
     *_, end = session.records()

@@ -86,7 +86,7 @@ def compared(
 ) -> Comparison:
     """Read a session and compare it, one trace at a time."""
     checkpoint = state.known(config.home, session.session_id)
-    cursor = checkpoint.destinations.get(target.identity, state.Cursor())
+    cursor = checkpoint.cursor(target.identity)
     rest = Rest(session, target, now_ns)
     found = Comparison(session, cursor, holdings)
     found.is_recent = is_in_flight(cursor, holdings, now_ns)

@@ -48,11 +48,6 @@ def rules_of(config: Config) -> RuleSet:
     return compile_rules({str(k): str(v) for k, v in config.values["patterns"].items()}, credentials, pairs)
 
 
-def is_switched_off(config: Config, cwd: str) -> bool:
-    """Return whether nothing of a working directory may be exported to any destination."""
-    return not config.is_enabled or config.narrowing(cwd).is_off
-
-
 class ExportPolicy:
     """What of a trace may be exported to one destination."""
 

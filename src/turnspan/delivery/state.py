@@ -99,6 +99,15 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     callers: tuple[Caller, ...] = ()  # older versions ignore it, and the next one
     capture: str = ""  # the narrowest capture mode to which the environment of an event restricted this session
 
+    def cursor(self, identity: str) -> Cursor:
+        """Return how much a destination has acknowledged.
+
+        A destination without a cursor is a new one. What events said, while an earlier one was down, holds for it too.
+        """
+        said = [cursor.reported for cursor in self.destinations.values()]
+        latest = max(said, key=lambda reported: (reported.over_ns or 0, reported.stopped_ns or 0), default=Reported())
+        return self.destinations.get(identity) or Cursor(reported=latest)
+
 
 class Loaded(msgspec.Struct, frozen=True):
     """A checkpoint; a new one if there was none, or none that could be decoded."""

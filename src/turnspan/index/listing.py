@@ -33,7 +33,7 @@ SORTS: Final = {
 _FROM: Final = "FROM session JOIN file ON file.session = session.id LEFT JOIN checkpoint USING (session_id)"
 _NAMES: Final = (
     "id", "session_id", "path", "directory", "project", "branch", "title", "client", "first_ns", "last_ns", "active_ns",
-    "turns", "generations", "tools", "agents", "errors", "interruptions", "compactions", *USAGE, "cost_usd", "cut_off",
+    "turns", "generations", "tools", "agents", "errors", *USAGE, "cost_usd", "cut_off",
     "incomplete", "unpriced", "is_off", "capture", "last_row_ns", "why_unknown",
 )  # fmt: skip
 _COLUMNS: Final = ", ".join(
@@ -72,8 +72,6 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     first_ns: int | None
     last_ns: int
     active_ns: int
-    interruptions: int
-    compactions: int
     tally: Tally
     is_off: bool
     capture: str

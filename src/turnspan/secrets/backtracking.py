@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_OTHER: Final = 128  # stands for all characters beyond ASCII
+_OTHER: Final = 128  # all characters beyond ASCII
 _ALL: Final = frozenset(range(_OTHER + 1))
 _CATEGORIES: Final = {
     c.CATEGORY_DIGIT: r"\d", c.CATEGORY_SPACE: r"\s", c.CATEGORY_WORD: r"\w",

@@ -234,15 +234,12 @@ def each_once(found: Iterable[SessionFile]) -> list[SessionFile]:
     return [several[counting_file(several, session_id)] for session_id, several in files.items()]
 
 
-def newest_sessions(
-    projects: Path, *, limit: int, project: str | None = None, unread: dict[str, str] | None = None
-) -> list[SessionFile]:
-    """Return the most recently written sessions, newest first; of one project if given."""
+def newest_sessions(projects: Path, *, limit: int, unread: dict[str, str] | None = None) -> list[SessionFile]:
+    """Return the most recently written sessions, newest first."""
     found = each_once(all_sessions(projects, unread))
     dated = [(modified_ns(session.path), session) for session in found]
     dated.sort(key=lambda pair: pair[0], reverse=True)
-    wanted = (session for when, session in dated if when and (project is None or is_of(session, project)))
-    newest = [session for _, session in zip(range(limit), wanted, strict=False)]
+    newest = [session for when, session in dated[:limit] if when]
     # Copied files have a new modification time: the few that are shown are ordered by the transcript's own times.
     return sorted(newest, key=lambda s: last_time_ns(s.path) or modified_ns(s.path), reverse=True)
 

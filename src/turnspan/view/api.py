@@ -278,8 +278,7 @@ class OpenSession:
         with suppress(StateError):
             target = Target(self._destination, self._config)
             checkpoint = state.peek(self._config.home, self._session.session_id)
-            cursors = checkpoint.destinations if checkpoint is not None else {}
-            cursor = cursors.get(target.identity, state.Cursor())
+            cursor = checkpoint.cursor(target.identity) if checkpoint is not None else state.Cursor()
             ending = msgspec.structs.replace(ending, acknowledged=cursor.progress.main.offset)
             return known_ending(self._session, target, cursor, ending)
         return ending

@@ -11,17 +11,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.terminal import age, cells, fit, last_part, one_line, tokens, usd
-from turnspan.trace.labels import words_of
-from turnspan.trace.model import Kind
-from turnspan.trace.tally import Tally, tally_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from turnspan.source.sessions import SessionFile
-    from turnspan.trace.model import Trace
-
+    from turnspan.trace.tally import Tally
 
 _COLUMNS: Final = ("AGE", "SESSION", "TURNS", "TOKENS", "COST", "SENT", "PROJECT", "TITLE")
 _WIDTHS: Final = {"AGE": 4, "SESSION": 8, "TURNS": 5, "TOKENS": 7, "COST": 9, "SENT": 7}
@@ -40,29 +35,6 @@ class Summary(msgspec.Struct, frozen=True):
     tally: Tally
     last_ns: int  # the time of the last activity
     client_version: str = ""
-
-
-def summarise(session: SessionFile, traces: Iterable[Trace], *, title: str = "", written_ns: int = 0) -> Summary:
-    """Sum up a session. `title` and `written_ns` are used if its traces have no title or time."""
-    total = Tally()
-    named = prompt = project = version = ""
-    last_ns = 0
-    for trace in traces:
-        total += tally_of(trace)
-        named = str(trace.facts.get("title") or named)
-        project = trace.cwd or project
-        version = trace.client_version or version
-        last_ns = max([last_ns, *(span.end_ns for span in trace.spans)])
-        prompt = prompt or next((words_of(span) for span in trace.spans if span.kind is Kind.TURN), "")
-    return Summary(
-        session.session_id,
-        session.path,
-        one_line(named or title or prompt),
-        project or session.project,
-        total,
-        last_ns or written_ns,
-        version,
-    )
 
 
 def table_head(width: int) -> str:

@@ -164,7 +164,7 @@ def trace_lines(trace: Trace, layout: Layout, exported_as: bytes | None = None) 
         for span in tops:
             yield from _span_lines(span, below, "", "", layout)
         return
-    when = f" {time_of_day(tops[0].start_ns, layout)} later, in the same trace"
+    when = f" {time_of_day(tops[0].start_ns, layout)} later, in the same trace; not in the totals of the turn"
     yield paint(f"○ {one_line(numbered(trace.name))}", fg="yellow", is_bold=True) + paint(when, fg=_FAINT)
     yield from _branches(tops, below, "", layout)
 

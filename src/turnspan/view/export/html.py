@@ -83,7 +83,7 @@ def _turn(trace: Trace, layout: Layout) -> Iterator[str]:
     name = numbered(trace.name)
     when = tag("span", shown(f"{_date(first, layout)} {time_of_day(first.start_ns, layout)}"), "c-faint")
     is_later = first.parent_id is not None
-    badges = ["later, in the same trace"] if is_later else list(badges_of(first))
+    badges = ["later, in the same trace; not in the totals of the turn"] if is_later else list(badges_of(first))
     labels = "".join(tag("span", shown(badge), "c-option") for badge in badges)
     figures = _figures(first) if not is_later else ""
     yield f'<article id="s{first.span_id.hex()}">' + tag("h2", f"{shown(name)} {when} {labels}{figures}")
