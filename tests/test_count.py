@@ -114,7 +114,7 @@ def conversations_in(path):
 
 
 def not_expected(projects):
-    """Return the differences that cannot be avoided, each for one of four reasons.
+    """Return the differences that cannot be avoided, each for one of five reasons.
 
     - A forked subagent begins with a copy of the message that launched it. It is exported from the session. If the session
       was cut off before it, the copy is the only one; but it may have been exported before, and the copy does not say in
@@ -123,6 +123,8 @@ def not_expected(projects):
       the session, with the lines and the usage that are there: what a copy adds would be a second response.
     - A session and its fork were moved apart, to different projects. Claude Code copies history inside of a project, so
       copies are looked for there; every event would have to search the transcripts of all projects otherwise.
+    - Two files of different projects are named after one session, and each has something that the other lacks. A session is
+      exported from one file, which is read from where its last export ended.
     - A row that lost its line break is followed by a torn one, at the end of the file: the client may be writing that line.
     """
     parts = [(path, found) for path in projects.rglob("*.jsonl") for found in conversations_in(path)]
@@ -138,7 +140,8 @@ def not_expected(projects):
                 named |= {f"usage {key}", *(f"missing call {call}" for call in lines)}
             if any(is_moved_apart(path, other) for other, _ in others):
                 named |= {f"doubled {key}", f"usage {key}", *(f"doubled call {call}" for call in calls)}
-            if not others and is_before_torn_row(path, key):
+            is_alone = all(other == path for other, _ in others)
+            if is_alone and (is_before_torn_row(path, key) or is_in_two_projects(path)):
                 named |= {f"missing {key}", f"usage {key}", *(f"missing call {call}" for call in calls)}
     return named
 
@@ -157,6 +160,11 @@ def is_before_torn_row(path, key):
         return f'"{key}"' in last and DECODER.raw_decode(last.strip())[1] < len(last.strip())
     except ValueError:
         return False
+
+
+def is_in_two_projects(path):
+    """Whether there is a file with the same name in another project."""
+    return len(list(path.parent.parent.glob(f"*/{path.name}"))) > 1
 
 
 def is_moved_apart(one, other):

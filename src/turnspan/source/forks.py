@@ -311,7 +311,7 @@ def drop_repeated(turn: Turn, session: SessionFile) -> None:
     before as well.
     """
     _drop_repeated_agents(turn, session)
-    if not turn.is_repeat_suspect or turn.part > 0:
+    if turn.part > 0 or not (turn.is_repeat_suspect or _may_have_new_uuids(turn)):
         return
     kept: list[Response] = []
     for response in turn.responses:
