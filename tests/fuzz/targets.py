@@ -200,8 +200,9 @@ def _check_pieces(
         progress = _continue(session, Progress(), Ending(is_over=True), early)
         path.write_bytes(files[name])
         _continue(session, progress, Ending(is_over=True), early)
-        # A turn of which nothing was said by then can be left out, and continue: its further part has no root.
-        check_shape(early, once=(Kind.TURN,), may_lack_parents=True)
+        # A prompt without an answer that was repeated by then is left out, and can be answered after all: such a turn has
+        # no root. Its prompt is not known any more, and whether it is answered was not known before.
+        check_shape(early, once=(Kind.TURN,), may_lack_roots=True)
 
 
 def _continue(session: sessions.SessionFile, progress: Progress, ending: Ending, traces: list[Trace]) -> Progress:
@@ -228,14 +229,16 @@ def check_shape(
     once: Iterable[Kind] = tuple(Kind),
     session_id: str | None = None,
     *,
-    may_lack_parents: bool = False,
+    may_lack_roots: bool = False,
 ) -> None:
     """No id twice, parents before children, no end before its start.
 
     A copy can have a response that its origin lacks. It is a further part of a turn that the origin's file exports, so its
-    parent is not among the traces of `session_id`.
+    parent is not among the traces of `session_id`. With `may_lack_roots`, all spans of a trace may be below one that is
+    missing.
     """
     seen = set()
+    roots: dict[bytes, bytes | None] = {}
     for trace in traces:
         assert len(trace.trace_id) == 16
         assert any(trace.trace_id)
@@ -246,7 +249,8 @@ def check_shape(
             assert key not in seen or span.kind not in once, f"twice: {span}"
             is_copied = session_id is not None and trace.session_id != session_id
             has_parent = span.parent_id is None or (trace.trace_id, span.parent_id) in seen
-            assert has_parent or is_copied or may_lack_parents, f"no parent yet: {span}"
+            is_below_root = may_lack_roots and roots.setdefault(trace.trace_id, span.parent_id) == span.parent_id
+            assert has_parent or is_copied or is_below_root, f"no parent yet: {span}"
             assert 0 <= span.start_ns <= span.end_ns, f"ends before it starts: {span}"
             seen.add(key)
 

@@ -142,8 +142,7 @@ def _compared(connection: Connection, config: Config, walk: Walk, restricted: se
         path: ((size, when), session_id)
         for path, size, when, session_id in connection.execute("SELECT * FROM flat_file")
     }
-    ids = {each.path: (each.session_id, each.stamp) for each in known.values()}
-    listing = listed(walk, ids, flat)
+    listing = listed(walk, flat)
     changes = Changes(listing)
     changes.flat = {as_text(path): found for path, found in listing.flat.items()} != flat
     _find_checkpoints(connection, walk, changes)

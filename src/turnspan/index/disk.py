@@ -17,8 +17,9 @@ import msgspec
 
 from turnspan import lazy
 from turnspan.errors import TranscriptError
+from turnspan.source.owners import UUID, counting_file, owner_of
 from turnspan.source.scan import ends, stamp_of
-from turnspan.source.sessions import SessionFile, is_safe_id, lost_sessions, rank_of, session_of
+from turnspan.source.sessions import is_safe_id, lost_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -132,15 +133,13 @@ def _directory(path: str) -> Directory:
     return found
 
 
-def listed(
-    walk: Walk, known_ids: Mapping[str, tuple[str, Stamp]], known_flat: Mapping[str, tuple[Stamp, str]]
-) -> Listing:
-    """Return all transcripts. What is known of a file holds as long as its size and time are the same."""
+def listed(walk: Walk, known_flat: Mapping[str, tuple[Stamp, str]]) -> Listing:
+    """Return all transcripts. What is known of a subagent's file holds as long as its size and time are the same."""
     found = Listing(unlisted=dict(walk.unlisted))
     each: list[Transcript] = []
     for name, directory in walk.directories.items():
         try:
-            each += _in_project(name, directory, known_ids, known_flat, found)
+            each += _in_project(name, directory, known_flat, found)
         except TranscriptError as error:
             found.unlisted[name] = str(error)
     for transcript in _each_once(each):
@@ -149,11 +148,7 @@ def listed(
 
 
 def _in_project(
-    name: str,
-    directory: Directory,
-    known_ids: Mapping[str, tuple[str, Stamp]],
-    known_flat: Mapping[str, tuple[Stamp, str]],
-    found: Listing,
+    name: str, directory: Directory, known_flat: Mapping[str, tuple[Stamp, str]], found: Listing
 ) -> Iterator[Transcript]:
     transcripts: list[Transcript] = []
     flat: dict[str, dict[str, Stamp]] = {}
@@ -170,8 +165,7 @@ def _in_project(
             found.flat[path] = stamp, session_id
             flat.setdefault(session_id, {})[stem] = stamp
         else:
-            before = known_ids.get(path)
-            session_id = before[0] if before is not None and before[1] == stamp else _id_of(path, stem)
+            session_id = stem if UUID.fullmatch(stem) else owner_of(Path(path))
             transcripts.append(Transcript(session_id, path, name, stamp))
     known = {transcript.session_id for transcript in transcripts}
     if not flat.keys() | directory.agents.keys() <= known | {""}:
@@ -192,10 +186,6 @@ def _stamp(entry: os.DirEntry[str]) -> Stamp | None:
     except OSError:
         return None
     return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
-
-
-def _id_of(path: str, stem: str) -> str:
-    return session_of(Path(path)).session_id or stem
 
 
 def _owner(path: str, stamp: Stamp, known_flat: Mapping[str, tuple[Stamp, str]]) -> str:
@@ -232,13 +222,16 @@ def _agents(directory: str) -> dict[str, Stamp]:
 
 
 def _each_once(found: list[Transcript]) -> Iterator[Transcript]:
-    """Yield one file for each session: the longest, and of equals the one named after the session."""
-    once: dict[str, tuple[tuple[bool, int, bool], Transcript]] = {}
+    """Yield one file for each session: the one that counts."""
+    files: dict[str, list[Transcript]] = {}
     for each in found:
-        rank = rank_of(SessionFile(each.session_id, Path(each.path)), each.stamp[0])
-        if each.session_id not in once or once[each.session_id][0] < rank:
-            once[each.session_id] = rank, each
-    return (each for _, each in once.values())
+        files.setdefault(each.session_id, []).append(each)
+    for session_id, several in files.items():
+        if len(several) == 1:
+            yield several[0]
+        else:
+            by_path = {Path(each.path): each for each in several}
+            yield by_path[counting_file(by_path, session_id)]
 
 
 def as_text(path: str) -> str:

@@ -25,9 +25,12 @@ Claude Code copies history when a session is resumed into a new file, forked or 
 - 2 has one more exception: 1.0.x `--continue` writes new turns into a new file under the old session's id. Then the old
   file does not contain them.
 - For 4, only files that were being written when the prompt was are searched, as far as their times are trustworthy
-  (2.0.30 on). If both have the prompt, `_is_origin` decides, by what clients do not copy.
+  (2.0.30 on). If both have the prompt, `origins.is_origin` decides, by what clients do not copy.
 - A transcript can be cut off in the middle of a turn that was copied before: what only the copy has is exported from
-  there, as a further part of the original turn (`keep_rest`).
+  there, as a further part of the original turn (`keep_rest`). A row that is torn has nothing.
+- Other tools append one transcript to another. So 1 compares times with later rows of the same file too, and 5 does not
+  count a copy that is exported from a third file, nor one that is younger than the turn itself.
+- A renamed file that is no session's (`source.owners`) is never the origin of another file's own turns.
 - A turn after skipped copies links to its predecessor in the origin: `original_ref`.
 """
 
@@ -42,20 +45,21 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from turnspan.source.origins import COMPARED_BYTES, OriginRow, is_origin
 from turnspan.source.scan import (
     contains_id,
-    first_row_time_ns,
-    first_time_ns,
+    directory_stamp,
+    earliest_row_time_ns,
     lines,
-    modified_ns,
     row_as,
     rows_with,
+    rows_with_field,
     stamp_of,
     time_range,
 )
 from turnspan.source.sessions import SessionFile, is_safe_id, session_names, session_of, sessions_in
 from turnspan.transcript.classify import SYNTHETIC, copies_anew
-from turnspan.transcript.entries import ForkedFrom, blocks, plain_text
+from turnspan.transcript.entries import blocks, plain_text
 from turnspan.transcript.lines import Anomalies, parse
 from turnspan.transcript.resume import TurnRef
 from turnspan.transcript.times import parse_time
@@ -64,9 +68,8 @@ from turnspan.transcript.turns import Happening, version_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from turnspan.transcript.turns import Turn
+    from turnspan.transcript.turns import Response, Turn
 
-_COMPARED_BYTES: Final = 64 * 1024 * 1024
 _TIMES_KEPT_FROM: Final = (2, 0, 30)  # copies made by earlier clients carry new timestamps
 
 
@@ -98,8 +101,8 @@ def is_looked_up(turn: Turn, session: SessionFile) -> bool:
 
 def _is_exported_elsewhere(turn: Turn, session: SessionFile, was_sent: Callable[[str], bool]) -> bool:
     """Whether a turn of another session is exported from that session's file, or from an earlier copy."""
-    origins = list(_files_of(turn.session_id, session))
-    if any(contains_id(path, turn.key) and _has_response(path, turn) for path in origins):
+    origins, uuid = list(_files_of(turn.session_id, session)), _original_uuid(turn)
+    if any(contains_id(path, uuid) and _has_response(path, turn) for path in origins):
         return True
     if not origins and is_safe_id(turn.session_id) and was_sent(turn.session_id):
         return True
@@ -107,7 +110,7 @@ def _is_exported_elsewhere(turn: Turn, session: SessionFile, was_sent: Callable[
         return False
     copies = [other for other in _others(session) if other.path not in origins]
     return any(
-        (contains_id(other.path, turn.key) or contains_id(other.path, turn.key, key="messageUuid"))
+        (contains_id(other.path, uuid) or contains_id(other.path, uuid, key="messageUuid"))
         and _has_response(other.path, turn)
         and _became_own(other) < _became_own(session)
         for other in copies
@@ -130,18 +133,22 @@ def keep_rest(turn: Turn, session: SessionFile) -> bool:
     They are a further part of the original turn: its transcript was cut off in the middle of it. Of several copies that
     have the rest, one keeps it.
     """
-    files = list(_files_before(turn, session))
+    files, is_anew = list(_files_before(turn, session)), _may_have_new_uuids(turn)
     responses = [response for response in turn.responses if response.model != SYNTHETIC]
-    if not responses or not files or any(_contains_response(path, responses[-1].key) for path in files):
-        return False  # the usual case: the original turn is complete; or it was sent before its file was deleted
-    turn.responses = [
-        response
-        for response in responses
-        if not _is_before(turn, session, response.key)
-        and not any(_contains_response(path, response.key) for path in files)
-    ]
+
+    def is_elsewhere(key: str) -> bool:
+        if any(_contains_response(path, key) for path in files):
+            return True
+        return is_anew and _is_earlier_elsewhere(turn, session, ("id", b'"%b"' % key.encode()))
+
+    if not responses or is_elsewhere(responses[-1].key):
+        return False  # the usual case: the original turn is complete
+    left = [response for response in responses if not is_elsewhere(response.key)]
+    if not files and len(left) == len(responses):
+        return False  # it was sent before its file was deleted, or is in this file twice
+    turn.responses = [response for response in left if not _is_before(turn, session, response.key)]
     turn.happenings = []
-    if not _may_have_new_uuids(turn):
+    if not is_anew:
         ref = original_ref(turn.ref, session)
         turn.session_id = ref.session_id if ref is not None else turn.session_id
         turn.part = max(1, turn.part)
@@ -155,16 +162,8 @@ def _files_before(turn: Turn, session: SessionFile) -> Iterator[Path]:
         yield from origins
         born = _became_own(session)
         yield from (o.path for o in _others(session) if o.path not in origins and _became_own(o) < born)
-    elif _may_have_new_uuids(turn):
-        fields = [("id", b'"%b"' % response.key.encode()) for response in turn.responses]
-        for other in _others(session):
-            first_ns = first_row_time_ns(other.path, *fields)
-            if first_ns is not None and first_ns < min(turn.times, default=0):
-                yield other.path
-    else:
-        for other in _others(session):
-            if contains_id(other.path, turn.key) and _is_origin(other, session, turn.key):
-                yield other.path
+    elif not _may_have_new_uuids(turn):
+        yield from (other.path for other in _earlier(turn, session))
 
 
 def _files_of(session_id: str, beside: SessionFile) -> Iterator[Path]:
@@ -183,8 +182,8 @@ def _files_of(session_id: str, beside: SessionFile) -> Iterator[Path]:
 def _became_own(session: SessionFile) -> tuple[int, str]:
     """Return when the first row was written that was not copied into a file, and the file's name."""
     session_id = session_of(session.path).session_id
-    for line in lines(session.path, _COMPARED_BYTES):
-        row = row_as(line, _Row)
+    for line in lines(session.path, COMPARED_BYTES):
+        row = row_as(line, OriginRow)
         if row.session_id == session_id and row.forked_from is None and (born := parse_time(row.timestamp)) is not None:
             return born, session.path.name
     return 2**63, session.path.name
@@ -201,8 +200,18 @@ def _was_written_earlier(turn: Turn, session: SessionFile) -> bool:
     if not fields and turn.prompt is not None and turn.prompt.text:
         words = msgspec.json.encode(turn.prompt.text)
         fields = [("content", words), ("text", words)]
-    written = (first_row_time_ns(other.path, *fields) for other in _others(session))
-    return any(first_ns is not None and first_ns < min(turn.times, default=0) for first_ns in written)
+    return _is_earlier_elsewhere(turn, session, *fields)
+
+
+def _is_earlier_elsewhere(turn: Turn, session: SessionFile, *fields: tuple[str, bytes]) -> bool:
+    """Whether one of these fields is in a row that is older than the turn: in another transcript, or later in this one.
+
+    It is later in this one if the origin was appended to the copy.
+    """
+    first_ns = min(turn.times, default=0)
+    places = [(session.path, turn.end.end), *((other.path, 0) for other in _others(session))]
+    written = (earliest_row_time_ns(path, *fields, start=start) for path, start in places)
+    return any(row_ns is not None and row_ns < first_ns for row_ns in written)
 
 
 def _has_own_requests(turn: Turn) -> bool:
@@ -212,14 +221,33 @@ def _has_own_requests(turn: Turn) -> bool:
 
 
 def _has_origin(turn: Turn, session: SessionFile) -> bool:
-    """Whether another transcript of the project had the prompt first."""
-    uuid = turn.prompt_uuid
-    is_surely_copied = any(response.has_request_elsewhere for response in turn.responses)
-    return any(
-        contains_id(other.path, uuid)
-        and (is_surely_copied or (_has_response(other.path, turn) and _is_origin(other, session, uuid)))
-        for other in _overlapping(turn, session)
-    )
+    """Whether another transcript of the project had the prompt first, and answered it."""
+    return any(_is_surely_copied(turn) or _has_response(other.path, turn) for other in _earlier(turn, session))
+
+
+def _earlier(turn: Turn, session: SessionFile) -> Iterator[SessionFile]:
+    """Yield the other transcripts of the project that had the prompt first."""
+    uuid = _original_uuid(turn)
+    for other in _overlapping(turn, session):
+        if not contains_id(other.path, uuid) or _is_backup(other.path):
+            continue
+        if _is_surely_copied(turn) or is_origin(other, session, uuid):
+            yield other
+
+
+def _is_backup(path: Path) -> bool:
+    """Whether a renamed file is no session's: it only has turns of other sessions (`source.owners`)."""
+    return len(path.stem) != 36 and _session_in(path) == path.stem and not contains_id(path, path.stem, key="sessionId")
+
+
+def _is_surely_copied(turn: Turn) -> bool:
+    """Whether its requests are recorded, and not in this file (2.1.325)."""
+    return any(response.has_request_elsewhere for response in turn.responses)
+
+
+def _original_uuid(turn: Turn) -> str:
+    """Return the uuid of a turn's prompt in its origin; a turn next to its own origin has more in its key."""
+    return turn.key.partition("/")[0]
 
 
 def _others(session: SessionFile) -> Iterator[SessionFile]:
@@ -232,11 +260,13 @@ def _others(session: SessionFile) -> Iterator[SessionFile]:
 
 def _session_in(path: Path) -> str:
     """Return the session that a transcript belongs to: a backup beside it is not another session."""
-    return path.stem if len(path.stem) == 36 else _session_named_in(str(path), stamp_of(str(path)))
+    if len(path.stem) == 36:
+        return path.stem
+    return _session_named_in(str(path), stamp_of(str(path)), directory_stamp(path.parent))
 
 
 @lru_cache(maxsize=1 << 9)  # asked with every turn
-def _session_named_in(path: str, _stamp: tuple[int, int]) -> str:
+def _session_named_in(path: str, _stamp: tuple[int, int], _changed_ns: int) -> str:
     return session_of(Path(path)).session_id
 
 
@@ -249,7 +279,7 @@ def original_ref(ref: TurnRef, session: SessionFile) -> TurnRef | None:
         return ref
     origin: SessionFile | None = None
     for other in (other for other in _others(session) if contains_id(other.path, ref.key)):
-        if origin is None or _is_origin(other, origin, ref.key):
+        if origin is None or is_origin(other, origin, ref.key):
             origin = other
     return TurnRef(origin.session_id, ref.key, ref.number, ref.parts) if origin is not None else None
 
@@ -265,28 +295,69 @@ def repeats_itself(turn: Turn, session: SessionFile) -> bool:
     if turn.prompt_uuid and contains_id(session.path, turn.prompt_uuid, before=turn.start.offset):
         return True
     if turn.responses:
-        return all(_is_before(turn, session, response.key) for response in turn.responses)
+        return all(_is_repeated(turn, session, response) for response in turn.responses)
     return turn.is_repeat_suspect and _has_prompt_before(turn, session.path)
+
+
+def _is_repeated(turn: Turn, session: SessionFile, response: Response) -> bool:
+    """Whether a response is in the file before, with all of its calls: a copy can lack one of several calls."""
+    return all(_is_before(turn, session, key) for key in (response.key, *(call.id for call in response.calls)))
 
 
 def drop_repeated(turn: Turn, session: SessionFile) -> None:
     """Remove the responses that are in the same file before: the turn was running when the history was repeated.
 
-    The results of their calls are kept as late ones, unless they are in the file before as well.
+    Calls that only this turn has are kept. The results of the others are kept as late ones, unless they are in the file
+    before as well.
     """
-    if not turn.is_repeat_suspect or turn.part > 0:
+    _drop_repeated_agents(turn, session)
+    if turn.part > 0 or not (turn.is_repeat_suspect or _may_have_new_uuids(turn)):
         return
-    repeated = [response for response in turn.responses if _is_before(turn, session, response.key)]
-    turn.responses = [response for response in turn.responses if response not in repeated]
-    for call in (call for response in repeated for call in response.calls):
-        if call.result is not None and not _is_before(turn, session, call.id, key="tool_use_id"):
-            fact: dict[str, str | int | float] = {"unknown_call_id": call.id}
-            late = Happening("late_result", call.id, call.result.time_ns, call.result.text, fact, call.result.blocks)
-            turn.happenings.append(late)
+    kept: list[Response] = []
+    for response in turn.responses:
+        if not _is_before(turn, session, response.key):
+            kept.append(response)
+            continue
+        calls, response.calls = response.calls, [c for c in response.calls if not _is_before(turn, session, c.id)]
+        if response.calls:
+            response.parts, response.is_repeat = [*response.calls], True
+            kept.append(response)
+        for call in (call for call in calls if call not in response.calls):
+            if call.result is not None and not _is_before(turn, session, call.id, key="tool_use_id"):
+                fact: dict[str, str | int | float] = {"unknown_call_id": call.id}
+                result = call.result
+                late = Happening("late_result", call.id, result.time_ns, result.text, fact, result.blocks)
+                turn.happenings.append(late)
+    turn.responses = kept
+
+
+def _drop_repeated_agents(turn: Turn, session: SessionFile) -> None:
+    """Remove what agents inside the file (before 2.0.28) did before this turn: their rows were written twice."""
+    began_ns = min(turn.times, default=0)
+    for agent in turn.agents:
+        for run in [run for run in agent.turns if run.times and min(run.times) < began_ns]:
+            run.responses = [
+                r for r in run.responses if not contains_id(session.path, r.uuid, before=turn.start.offset)
+            ]
+            if not run.responses:
+                agent.turns.remove(run)
+    turn.agents = [agent for agent in turn.agents if agent.turns]
 
 
 def _is_before(turn: Turn, session: SessionFile, needle: str, key: str = "id") -> bool:
-    return contains_id(session.path, needle, key=key, before=turn.start.offset)
+    """Whether a response, or a result, is in the file before a turn, and is exported from there.
+
+    In a file that another session was appended to, it can be in a copy before that is exported from a third file.
+    """
+    if not contains_id(session.path, needle, key=key, before=turn.start.offset):
+        return False
+    _, line = next(rows_with_field(session.path, key, b'"%b"' % needle.encode()), (0, b""))
+    row = row_as(line, OriginRow)
+    if (parse_time(row.timestamp) or 0) > max(turn.times, default=0):
+        return False  # a copy with a new time (before 1.0.86), which its origin was appended to
+    if row.session_id in {"", turn.session_id, session.session_id}:
+        return True
+    return not any(contains_id(path, needle, key=key) for path in _files_of(row.session_id, session))
 
 
 def _has_prompt_before(turn: Turn, path: Path) -> bool:
@@ -350,52 +421,3 @@ def _lifetimes_in(directory: Path, names: tuple[str, ...]) -> _Lifetimes:
     return _Lifetimes(
         sizes, [name for _, _, name in found], [first for first, _, _ in found], last, list(accumulate(last, max))
     )
-
-
-def _is_origin(one: SessionFile, other: SessionFile, uuid: str) -> bool:
-    """Whether the first of two files that contain the same prompt is its origin."""
-    row, other_row = (_row_of(session.path, uuid) for session in (one, other))
-    if other.session_id in {row.session_id, row.forked_from and row.forked_from.session_id}:
-        return False  # up to 2.1.63, and with a mark, a copy names its origin
-    written, other_written = parse_time(row.timestamp), parse_time(other_row.timestamp)
-    if written is not None and other_written is not None and written != other_written:
-        return written < other_written  # clients before 2.0.30 rewrite the times of copies
-    born, other_born = first_time_ns(one.path), first_time_ns(other.path)
-    if born is not None and other_born is not None and born != other_born:
-        return born < other_born  # the first rows of a new file are not copied
-    extra, other_extra = _rows_between(one.path, other.path)
-    if extra != other_extra:
-        return extra > other_extra  # only the conversation is copied: the origin has other rows between
-    return (modified_ns(one.path), one.path.name) < (modified_ns(other.path), other.path.name)
-
-
-def _rows_between(*paths: Path) -> list[int]:
-    """Return how many rows of its own each file has between those that all of them contain."""
-    files = [[row_as(line, _Named).uuid for line in lines(path, _COMPARED_BYTES)] for path in paths]
-    common = set[str].intersection(*({uuid for uuid in uuids if uuid} for uuids in files))
-    found = []
-    for uuids in files:
-        shared = [number for number, uuid in enumerate(uuids) if uuid in common]
-        found.append(shared[-1] - shared[0] + 1 - len(shared) if shared else 0)
-    return found
-
-
-class _Named(msgspec.Struct):
-    uuid: str = ""
-
-
-class _Row(msgspec.Struct, rename="camel"):
-    """The session of a row, and when it was written."""
-
-    uuid: str = ""
-    session_id: str = ""
-    timestamp: str = ""
-    forked_from: ForkedFrom | None = None
-
-
-def _row_of(path: Path, uuid: str) -> _Row:
-    needle = b'"' + uuid.encode() + b'"'
-    for line in lines(path, _COMPARED_BYTES):
-        if needle in line and (row := row_as(line, _Row)).uuid == uuid:
-            return row
-    return _Row()

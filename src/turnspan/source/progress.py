@@ -45,7 +45,7 @@ class Progress(msgspec.Struct, frozen=True):
     """How far a session has been read: its own file and its agents'."""
 
     main: Position = Position()
-    is_own: bool = False  # it has a turn of its own: nothing after it is copied
+    is_own: bool = False  # it has a turn of its own session: nothing of that session after it is copied
     agents: dict[str, Position] = {}
     launched: dict[str, tuple[Launched, ...]] = {}
     left_out: tuple[int, ...] = ()  # numbers of the last copied turns: their further parts are skipped as well

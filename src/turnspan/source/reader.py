@@ -298,7 +298,7 @@ class Reading:
             forks.drop_repeated(turn, self.session)
             if turn.previous is not None and turn.previous.number in draft.left_out:
                 turn.previous = forks.original_ref(turn.previous, self.session)
-            draft.is_own = True
+            draft.is_own |= turn.is_own or not forks.is_foreign(turn, self.session)
             draft.turns += turn.part == 0
             self._build(turn)
         draft.is_adding = False

@@ -17,6 +17,7 @@ import stat
 import time
 from array import array
 from bisect import bisect_left
+from codecs import BOM_UTF8
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -159,47 +160,68 @@ def ends(path: Path, count: int, *, from_end: bool = False) -> bytes:
 
 
 def contains_id(path: Path, needle: str, *, key: str = "uuid", before: int | None = None) -> bool:
-    """Whether a transcript contains this uuid, or another id, before an offset; a torn last row contains nothing."""
+    """Whether a transcript contains this uuid, or another id, before an offset; a torn row contains nothing."""
     if b'"%b"' % key.encode() in _ID_KEYS and not _may_contain(path, needle, before, key=key):
         return False
     with _mapped(path) as data:
         end = len(data) if before is None else min(before, len(data))
-        at = _find(data, key.encode(), b'"' + needle.encode() + b'"', end)
-        return at >= 0 and (data.find(b"\n", at) >= 0 or _is_json(data[data.rfind(b"\n", 0, at) + 1 :]))
+        return _find(data, key.encode(), b'"' + needle.encode() + b'"', end) >= 0
     return False
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
 
 
 def first_row_time_ns(path: Path, *fields: tuple[str, bytes]) -> int | None:
     """Return the time of the first row that contains one of these keys with this JSON value; None if there is none."""
-    if all(
-        b'"%b"' % key.encode() in _ID_KEYS and not _may_contain(path, value[1:-1].decode()) for key, value in fields
-    ):
-        return None
+    found = [row for field in fields if (row := next(rows_with_field(path, *field), None)) is not None]
+    return max(_times(min(found)[1]), default=None) if found else None
+
+
+def earliest_row_time_ns(path: Path, *fields: tuple[str, bytes], start: int = 0) -> int | None:
+    """Return the earliest time of the rows, from an offset on, that contain one of these keys with this JSON value."""
+    rows = (row for field in fields for at, row in rows_with_field(path, *field) if at >= start)
+    return min((max(times) for row in rows if (times := _times(row))), default=None)
+
+
+def rows_with_field(path: Path, key: str, value: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the rows that contain a key with a JSON value, each with its offset."""
+    if b'"%b"' % key.encode() in _ID_KEYS and not _may_contain(path, value[1:-1].decode()):
+        return
     with _mapped(path) as data:
-        found = [at for key, value in fields if (at := _find(data, key.encode(), value, len(data))) >= 0]
-        if found:
-            start, end = data.rfind(b"\n", 0, min(found)) + 1, data.find(b"\n", min(found))
-            return max(_times(data[start : end if end >= 0 else len(data)]), default=None)
-    return None
+        at = _find(data, key.encode(), value, len(data))
+        while at >= 0:
+            start, end = _row_at(data, at)
+            yield start, bytes(data[start:end])
+            at = _find(data, key.encode(), value, len(data), end)
 
 
-def _find(data: mmap.mmap | bytes, key: bytes, value: bytes, end: int) -> int:
-    """Return where a JSON value follows a key, with or without spaces; -1 if it does not."""
-    at = data.find(value, 0, end)
+def _find(data: mmap.mmap | bytes, key: bytes, value: bytes, end: int, start: int = 0) -> int:
+    """Return where a JSON value follows a key, with or without spaces; -1 if it does not. Torn rows are skipped."""
+    at = data.find(value, start, end)
     while at >= 0:
         before = data[max(0, at - _FIELD_BYTES) : at].rstrip()
-        if before.endswith(b":") and before[:-1].rstrip().endswith(b'"' + key + b'"'):
+        if before.endswith(b":") and before[:-1].rstrip().endswith(b'"' + key + b'"') and _is_in_record(data, at):
             return at
         at = data.find(value, at + 1, end)
     return -1
+
+
+def _row_at(data: mmap.mmap | bytes, at: int) -> tuple[int, int]:
+    """Return where the row around a place begins and ends."""
+    end = data.find(b"\n", at)
+    return data.rfind(b"\n", 0, at) + 1, end if end >= 0 else len(data)
+
+
+def _is_in_record(data: mmap.mmap | bytes, at: int) -> bool:
+    """Whether a place is in a record that can be read: not in a torn one, which another can be glued to."""
+    start, end = _row_at(data, at)
+    line = bytes(data[start:end])
+    try:
+        msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        from turnspan.transcript.lines import Anomalies, parse, records  # noqa: PLC0415  few lines are broken
+
+        inside = [(first, last) for first, last in records(line) if first <= at - start < last]
+        return any(parse(line[first:last], Anomalies()) for first, last in inside)
+    return True
 
 
 class _Ids:
@@ -280,6 +302,15 @@ def rows_with(path: Path, needle: bytes, start: int = 0, end: int | None = None)
     return found
 
 
+def is_beginning(path: Path, other: Path) -> bool:
+    """Whether another file begins with a file, as far as the ends of the shorter one show."""
+    with _mapped(path) as data, _mapped(other) as longer:
+        end = len(data)
+        ranges = ((0, min(END_BYTES, end)), (max(0, end - END_BYTES), end))
+        return end <= len(longer) and all(data[a:b] == longer[a:b] for a, b in ranges)
+    return False
+
+
 @contextmanager
 def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
     """Yield all bytes of a file, without copying them."""
@@ -327,7 +358,7 @@ def row_as(line: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(line, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return kind()
+        return row_as(line[3:], kind) if line.startswith(BOM_UTF8) else kind()
 
 
 def last_glued(line: bytes, kind: type[T]) -> T:

@@ -21,30 +21,18 @@ import msgspec
 
 from turnspan import lazy
 from turnspan.errors import TranscriptError
-from turnspan.source.scan import (
-    END_BYTES,
-    directory_stamp,
-    ends,
-    first_in,
-    last_glued,
-    last_time_ns,
-    modified_ns,
-    row_as,
-    stamp_of,
-)
+from turnspan.source.owners import UUID, counting_file, owner_of
+from turnspan.source.owners import is_safe_id as is_safe_id  # noqa: PLC0414  part of this module's interface
+from turnspan.source.scan import END_BYTES, directory_stamp, ends, first_in, last_time_ns, modified_ns, stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-_LONGEST_ID: Final = 128
 _INDEX_BYTES: Final = 16 << 20
 _HEAD_BYTES: Final = 4096
-_PORTS: Final = {f"{port}{number}" for port in ("com", "lpt") for number in range(10)}
-_RESERVED: Final = {"con", "prn", "aux", "nul", *_PORTS}  # on Windows
 _FILE_ENDS: Final = frozenset({"jsonl", ".json"})  # the ends of file names: transcripts, and `meta.json`
 _CWD: Final = lazy.pattern(rb'"cwd"\s*:\s*("(?:[^"\\]|\\.)*")')
 _SESSION: Final = lazy.pattern(rb'"sessionId"\s*:\s*"([^"\\]+)"')
-_UUID: Final = lazy.pattern(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 
 class SessionFile(msgspec.Struct, frozen=True):
@@ -68,13 +56,6 @@ class SessionFile(msgspec.Struct, frozen=True):
     def project(self) -> str:
         """The name of its project directory."""
         return self.directory.name
-
-
-def is_safe_id(text: str) -> bool:
-    """Whether an id is safe as a file name, on Windows too."""
-    if not text.isalnum() and not (text[:1].isalnum() and text.replace("-", "").replace("_", "").isalnum()):
-        return False
-    return text.isascii() and len(text) <= _LONGEST_ID and (len(text) > 4 or text.lower() not in _RESERVED)
 
 
 class AgentFile(msgspec.Struct, frozen=True, dict=True):
@@ -215,7 +196,7 @@ def lost_sessions(directory: Path, known: set[str]) -> Iterator[SessionFile]:
     except OSError:
         return
     found: dict[str, SessionFile] = {}
-    for folder in sorted(name for name in others if len(name) == 36 and _UUID.fullmatch(name)):
+    for folder in sorted(name for name in others if len(name) == 36 and UUID.fullmatch(name)):
         if folder not in known:
             files = agent_files(SessionFile(folder, directory / f"{folder}.jsonl"))
             if files:
@@ -246,18 +227,11 @@ def _may_be_project(entry: os.DirEntry[str]) -> bool:
 
 
 def each_once(found: Iterable[SessionFile]) -> list[SessionFile]:
-    """Return one file for each session: the longest, and of equals the one named after the session."""
-    once: dict[str, tuple[tuple[bool, int, bool], SessionFile]] = {}
+    """Return one file for each session: the one that counts."""
+    files: dict[str, dict[Path, SessionFile]] = {}
     for session in found:
-        rank = rank_of(session, stamp_of(str(session.path))[0])
-        if session.session_id not in once or once[session.session_id][0] < rank:
-            once[session.session_id] = rank, session
-    return [session for _, session in once.values()]
-
-
-def rank_of(session: SessionFile, size: int) -> tuple[bool, int, bool]:
-    """Return what decides between several files of one session; the largest counts."""
-    return not session.is_lost, size, session.path.stem == session.session_id
+        files.setdefault(session.session_id, {})[session.path] = session
+    return [several[counting_file(several, session_id)] for session_id, several in files.items()]
 
 
 def newest_sessions(projects: Path, *, limit: int, unread: dict[str, str] | None = None) -> list[SessionFile]:
@@ -410,22 +384,9 @@ def cwd_of(path: Path) -> str:
         return ""
 
 
-class _SessionId(msgspec.Struct, rename="camel"):
-    session_id: str = ""
-
-
 def session_of(path: Path) -> SessionFile:
-    """Return the session of a transcript: from its name, or, if it was renamed, from its last row."""
-    if not _UUID.fullmatch(path.stem):
-        for count in (END_BYTES, 16 * END_BYTES, 512 * END_BYTES):  # the last row can be a pasted image
-            data = ends(path, count, from_end=True)
-            for line in reversed(data.splitlines()):
-                session_id = row_as(line, _SessionId).session_id or last_glued(line, _SessionId).session_id
-                if is_safe_id(session_id):
-                    return SessionFile(session_id, path)
-            if len(data) < count:
-                break
-    return SessionFile(path.stem, path)
+    """Return the session of a transcript: from its name, or, if it was renamed, from its rows."""
+    return SessionFile(owner_of(path), path)
 
 
 class _IndexEntry(msgspec.Struct, rename="camel"):

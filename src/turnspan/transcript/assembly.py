@@ -157,7 +157,7 @@ class Assembly:
         The end of what was taken does not move: the rows before it are read again, and this one is known then.
         """
         entry, memory = row.entry, self.memory
-        if entry.message is None or entry.is_sidechain:
+        if entry.message is None or entry.is_sidechain or not memory.is_by_open_session(entry):
             return False
         if entry.type == "assistant":
             known = memory.open.responses.get(response_key(entry))
@@ -445,5 +445,5 @@ class Assembly:
             rows.own(entry.uuid or key_of(entry), NO_TURN)  # its answer may come in another turn
             self.warmups.take(row)
         elif self.memory.has_begun:
-            turn = self.memory.open.turn or self._part_of(self.memory.earlier_turn(entry), row)
+            turn = self.memory.turn_at_work(entry) or self._part_of(self.memory.earlier_turn(entry), row)
             self._inline.take(row, turn, self.memory.past)

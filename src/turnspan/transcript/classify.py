@@ -136,3 +136,8 @@ def answers_queued(version: str | None) -> bool:
     """Whether this client answers words typed while a turn ran in a turn of their own."""
     numbers = version_of(version)
     return bool(numbers) and numbers <= QUEUED_OWN_ANSWER_UNTIL
+
+
+def is_own_row(entry: Entry, session_id: str) -> bool:
+    """Whether a row was written by a session, not copied into its file: copies can name their origin."""
+    return entry.session_id == session_id and entry.forked_from is None

@@ -184,7 +184,7 @@ class Grouper:
     def _ends_waiting(self, row: Row) -> bool:
         """Take a row that completes the open turn; else return whether no further lines of it are expected."""
         entry = row.entry
-        if self._is_known(entry) or not row.is_conversation or entry.is_sidechain:
+        if not row.is_conversation or entry.is_sidechain or self._is_known(entry) or self._is_waiting_twice(row):
             return False
         if self._assembly.take_ahead(row):
             return False
@@ -192,6 +192,11 @@ class Grouper:
         if entry.type == "assistant":
             self._has_next = True
         return self._waited >= _MAX_WAITED or (self._has_next and _is_prompt(entry))
+
+    def _is_waiting_twice(self, row: Row) -> bool:
+        """Whether a row is a repetition of one that is not taken yet."""
+        uuid = row.entry.uuid
+        return uuid is not None and any(other.entry.uuid == uuid for other in self._untaken if other is not row)
 
     def _put_aside(self, row: Row) -> bool:
         """Keep a row that is read with a later one, and ignore a repeated answer; return False if it is to be taken."""

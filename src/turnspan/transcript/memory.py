@@ -116,8 +116,28 @@ class Memory(msgspec.Struct):
             return True
         return all(ref.number != number for ref in self.past.recent)
 
+    def is_by_open_session(self, entry: Entry) -> bool:
+        """Whether a row can complete the open turn: it names no session that wrote none of the turn's responses."""
+        responses = self.open.turn.responses if self.open.turn is not None else []
+        return not entry.session_id or {"", entry.session_id}.intersection(r.session_id for r in responses) != set()
+
+    def turn_at_work(self, entry: Entry) -> Turn | None:
+        """Return the open turn, unless a row is of an agent inside the file that works for a sealed one."""
+        return self.open.turn if self._turn_of_agent(entry) is None else None
+
+    def _turn_of_agent(self, entry: Entry) -> TurnRef | None:
+        """Return the turn that was sealed while the agent of this row, inside the file, was at work."""
+        past, parent = self.past, entry.parent_uuid
+        if not past.agents or not any(parent in dict(carry.owners) for carry in past.agents.values()):
+            return None
+        launches = {call_id for _, call_id in past.prompts}
+        numbers = {number for call_id, number in past.pending if call_id in launches}
+        return next((ref for ref in reversed(past.recent) if ref.number in numbers), None)
+
     def earlier_turn(self, entry: Entry) -> TurnRef:
-        """Return the sealed turn that a late row belongs to: its parent's, else the last one."""
+        """Return the sealed turn that a late row belongs to: its agent's, its parent's, else the last one."""
+        if entry.is_sidechain and (ref := self._turn_of_agent(entry)) is not None:
+            return ref
         number = self.rows.owner.get(entry.parent_uuid or "")
         return next((ref for ref in self.past.recent if ref.number == number), self.past.recent[-1])
 

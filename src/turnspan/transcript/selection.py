@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from turnspan.transcript.classify import answers_queued, is_synthetic, response_key
+from turnspan.transcript.classify import answers_queued, is_own_row, is_synthetic, response_key
 
 if TYPE_CHECKING:
     from turnspan.transcript.entries import Entry
@@ -89,7 +89,7 @@ def is_after_copy(turn: Turn, entry: Entry, session_id: str) -> bool:
 
     A turn without any response yet becomes this session's own: only its prompt was carried over (2.1.12).
     """
-    if turn.session_id == session_id or entry.session_id != session_id or turn.forked_from is not None:
+    if turn.session_id == session_id or not is_own_row(entry, session_id) or turn.forked_from is not None:
         return False
     if not turn.responses:
         turn.session_id = session_id

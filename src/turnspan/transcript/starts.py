@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.classify import REPLIES, is_interruption, key_of, origin_of
+from turnspan.transcript.classify import REPLIES, is_interruption, is_own_row, key_of, origin_of
 from turnspan.transcript.launches import agent_of
 from turnspan.transcript.resume import known_as
 from turnspan.transcript.turns import Happening, Prompt, Response, Result, Turn, several
@@ -67,7 +67,7 @@ def further_part(ref: TurnRef, row: Row, session_id: str) -> Turn:
     """Return the next part of a sealed turn; `session_id` is the file's own."""
     return Turn(
         session_id=ref.session_id, key=ref.key, number=ref.number, part=ref.parts, origin="continued",
-        start=row.place, end=row.place, is_own=row.entry.session_id == session_id != ref.session_id,
+        start=row.place, end=row.place, is_own=ref.session_id != session_id and is_own_row(row.entry, session_id),
     )  # fmt: skip
 
 
@@ -111,6 +111,7 @@ def new_response(key: str, row: Row, message: e.Message, request: Request | None
         trigger_ns=trigger_ns,
         request_ns=request.time_ns if request is not None else None,
         has_request_elsewhere=entry.request_ref is not None and request is None,
+        session_id=entry.session_id or "",
         first_ns=row.time_ns,
         first_block_ms=entry.thinking_duration_ms or entry.tool_input_stream_ms,
     )

@@ -95,6 +95,7 @@ class Response(msgspec.Struct):
     is_aborted: bool = False
     is_repeat: bool = False  # an earlier part of the turn contains the beginning of this response
     has_request_elsewhere: bool = False  # it names a recorded request that is not in this file
+    session_id: str = ""  # of its first line
 
 
 class Happening(msgspec.Struct, frozen=True):
