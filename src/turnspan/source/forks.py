@@ -24,8 +24,8 @@ Claude Code copies history when a session is resumed into a new file, forked or 
   exports it.
 - 2 has one more exception: 1.0.x `--continue` writes new turns into a new file under the old session's id. Then the old
   file does not contain them.
-- For 4, only files that were being written when the prompt was are searched; up to 2.0.30, where copies have new times,
-  those that were begun before it. If both have the prompt, `_is_origin` decides, by what clients do not copy.
+- For 4, only files that were being written when the prompt was are searched, as far as their times are trustworthy
+  (2.0.30 on). If both have the prompt, `_is_origin` decides, by what clients do not copy.
 - A transcript can be cut off in the middle of a turn that was copied before: what only the copy has is exported from
   there, as a further part of the original turn (`keep_rest`).
 - A turn after skipped copies links to its predecessor in the origin: `original_ref`.
@@ -303,21 +303,16 @@ def _has_prompt_before(turn: Turn, path: Path) -> bool:
 
 
 def _overlapping(turn: Turn, session: SessionFile) -> Iterator[SessionFile]:
-    """Yield the other sessions of the project that were being written when the prompt was, by their own times.
-
-    Copies made by early clients have later times than their origin: then all that began before the prompt.
-    """
+    """Yield the other sessions of the project that were being written when the prompt was, by their own times."""
     prompt_ns = turn.prompt.time_ns if turn.prompt is not None else None
-    if prompt_ns is None:
+    if prompt_ns is None or version_of(turn.version) < _TIMES_KEPT_FROM:
         yield from _others(session)
         return
     directory = session.path.parent
     names = session_names(directory)
     if _lifetimes_in(directory, names).sizes.get(session.path.name, 0) < turn.end.end:
         _lifetimes_in.cache_clear()  # the turn was written since, and so may its origin have been
-    lifetimes = _lifetimes_in(directory, names)
-    is_kept = version_of(turn.version) >= _TIMES_KEPT_FROM
-    for name in sorted(lifetimes.at(prompt_ns) if is_kept else lifetimes.begun_by(prompt_ns)):
+    for name in sorted(_lifetimes_in(directory, names).at(prompt_ns)):
         path = directory / name
         if path != session.path and _session_in(path) != session.session_id:
             yield SessionFile(name[:-6], path)
@@ -331,10 +326,6 @@ class _Lifetimes(msgspec.Struct, frozen=True):
     first_ns: list[int]  # 0 if the beginning of the file does not show a time
     last_ns: list[int]  # far in the future if the end does not show one
     reach_ns: list[int]  # the latest of all `last_ns` so far: nothing before it was written at a later time
-
-    def begun_by(self, time_ns: int) -> list[str]:
-        """Return the names of the files that were begun at a time or before."""
-        return self.names[: bisect_right(self.first_ns, time_ns)]
 
     def at(self, time_ns: int) -> Iterator[str]:
         """Yield the names of the files that were being written at a time."""
