@@ -11,7 +11,6 @@ Rules:
 from __future__ import annotations
 
 import os
-from array import array
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -23,7 +22,6 @@ from turnspan.source.agent_runs import identities, started_ns
 from turnspan.source.decode import entries_from, found_again, position_behind, recall_from
 from turnspan.source.neighbours import Neighbours
 from turnspan.source.progress import IDLE_NS, IDLE_WHILE_PENDING_NS, Ending, Piece, Position, Progress
-from turnspan.source.scan import remember_uuids
 from turnspan.source.subagents import Agents
 from turnspan.trace import ids
 from turnspan.trace.build import build_turn
@@ -176,8 +174,7 @@ class Reading:
 
     def _steps(self, descriptor: int) -> Iterator[bool]:
         """Add what can be exported to the draft, one turn or agent at a time; yield True before and after the end."""
-        status = os.fstat(descriptor)
-        self.size = status.st_size
+        self.size = os.fstat(descriptor).st_size
         self._is_cut = self.size > 0 and tail.read_at(descriptor, 1, self.size - 1) != b"\n"
         self._is_late = self._is_cut and self._is_written_to(descriptor)
         if self.session.is_lost:
@@ -190,14 +187,10 @@ class Reading:
             self._begin(Progress())
         grouper = Grouper(self.session.session_id, position.carry, recall_from(descriptor))
         self._draft.inline, self._inline_skipped = grouper.warmups.places, grouper.warmups.skipped
-        uuids = array("q")
         for entries in entries_from(descriptor, position, self.anomalies):
             for sealed in grouper.feed_all(entries):
                 self._add(sealed)
                 yield False
-            uuids.extend([hash(entry.uuid) for _, entry in entries])
-        if position.offset == 0 and self.anomalies.is_clean:
-            remember_uuids(self.session.path, (self.size, status.st_mtime_ns), uuids)
         yield True
         self.is_at_end = True
         open_ns = self._end(grouper)

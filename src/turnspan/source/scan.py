@@ -161,7 +161,7 @@ def ends(path: Path, count: int, *, from_end: bool = False) -> bytes:
 
 def contains_id(path: Path, needle: str, *, key: str = "uuid", before: int | None = None) -> bool:
     """Whether a transcript contains this uuid, or another id, before an offset; a torn row contains nothing."""
-    if b'"%b"' % key.encode() in _ID_KEYS and not _may_contain(path, needle, before, key=key):
+    if b'"%b"' % key.encode() in _ID_KEYS and not _may_contain(path, needle, before):
         return False
     with _mapped(path) as data:
         end = len(data) if before is None else min(before, len(data))
@@ -233,7 +233,6 @@ class _Ids:
 
     def __init__(self) -> None:
         self.searches = 0
-        self.uuids: array[int] | None = None  # hashes of the uuids of all rows, if the file was read
         self._hashes: array[int] | None = None
         self._places: array[int] = array("q")
 
@@ -269,19 +268,12 @@ def _ids_of(_path: str, _size: int, _written_ns: int) -> _Ids:
     return _Ids()
 
 
-def remember_uuids(path: Path, stamp: tuple[int, int], hashes: array[int]) -> None:
-    """Remember hashes of the uuids of a transcript that was read completely: it is not searched for any other."""
-    _ids_of(str(path), *stamp).uuids = hashes
-
-
-def _may_contain(path: Path, needle: str, before: int | None = None, *, key: str = "") -> bool:
+def _may_contain(path: Path, needle: str, before: int | None = None) -> bool:
     """Return False if a file cannot contain an id before an offset, without searching it."""
     raw = needle.encode("utf-8", "surrogatepass")
     if b'"' in raw or len(raw) >= _LONGEST_ID:
         return True
     ids = _ids_of(str(path), *stamp_of(str(path)))
-    if key == "uuid" and ids.uuids is not None and hash(needle) not in ids.uuids:
-        return False
     ids.searches += 1
     if ids.searches == _WORTH_INDEXING:
         ids.build(path)
