@@ -37,7 +37,7 @@ from turnspan.source.scan import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
 
 _LONGEST_ID: Final = 128
 _HEAD_BYTES: Final = 4096
@@ -61,10 +61,13 @@ def owner_of(path: Path) -> str:
         return path.stem
     if path.name.startswith("agent-"):
         return _last_named(path) or path.stem
-    session_id = _named_by_rows(path)
+    session_id = _begun_session(path)
+    if session_id is not None:
+        return session_id
+    session_id = _last_named(path)
     if session_id is None:
         return path.stem
-    counting = counting_file([path, *_others_of(session_id, path)], session_id)
+    counting = _counting_beside(path, session_id)
     is_file_of_its_own = counting != path and is_safe_id(path.stem) and not _has_all_of(counting, path)
     return path.stem if is_file_of_its_own else session_id
 
@@ -92,12 +95,12 @@ class _SessionId(msgspec.Struct, rename="camel"):
     session_id: str = ""
 
 
-def _named_by_rows(path: Path) -> str | None:
-    """Return the session of a renamed file: of the one that it begins, or else the last that a row of it names."""
+def _begun_session(path: Path) -> str | None:
+    """Return the session of the file that a renamed one begins."""
     for name in _beginning_with(path):
         if contains_id(path, name[:-6], key="sessionId") and is_beginning(path, path.parent / name):
             return name[:-6]
-    return _last_named(path)
+    return None
 
 
 def _last_named(path: Path) -> str | None:
@@ -127,17 +130,24 @@ def _first_line(path: Path) -> bytes:
     return blake2b(ends(path, _HEAD_BYTES).partition(b"\n")[0], digest_size=16).digest()
 
 
-def _others_of(session_id: str, path: Path) -> Iterator[Path]:
-    """Yield the other files in the same directory that belong to a session, by their names or their last rows."""
+def _counting_beside(path: Path, session_id: str) -> Path:
+    """Return the file that counts of those in a directory that belong to the same session as a renamed one."""
     try:
-        found = _transcripts(str(path.parent), directory_stamp(path.parent))
+        changed_ns = directory_stamp(path.parent)
     except OSError:
-        return
+        return path
+    named = stamp_of(str(path.parent / f"{session_id}.jsonl"))
+    return _counting_in(str(path.parent), changed_ns, session_id, named) or path
+
+
+@lru_cache(maxsize=256)  # asked for every backup of a session
+def _counting_in(directory: str, changed_ns: int, session_id: str, _named: tuple[int, int]) -> Path | None:
+    found = _transcripts(directory, changed_ns)
+    renamed = [Path(directory, name) for name in found.renamed_by_session.get(session_id.encode(), ())]
+    files = [path for path in renamed if (_begun_session(path) or _last_named(path)) == session_id]
     if f"{session_id}.jsonl" in found.named:
-        yield path.parent / f"{session_id}.jsonl"
-    for name in found.renamed_by_session.get(session_id.encode(), ()):
-        if name != path.name and _named_by_rows(path.parent / name) == session_id:
-            yield path.parent / name
+        files.append(Path(directory, f"{session_id}.jsonl"))
+    return counting_file(files, session_id) if files else None
 
 
 class _Transcripts(msgspec.Struct, frozen=True):
@@ -174,7 +184,7 @@ def _has_all_of(one: Path, other: Path, session_id: str = "") -> bool:
     )
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1 << 10)
 def _responses(path: str, _stamp: tuple[int, int], session_id: str) -> frozenset[str]:
     """Return the keys of the responses in a file; of the rows of one session, if it is given."""
     from turnspan.transcript.classify import response_key  # noqa: PLC0415  few sessions have several files
