@@ -105,7 +105,8 @@ class SessionReader:
         self._prices = prices_of(config)
         self._rules = rules_of(config)
         self._policy = ExportPolicy(destination, config)
-        self._paths: dict[str, str] = {}
+        self._paths: dict[str, str] = {}  # without secrets
+        self._digests: dict[str, str] = {}  # of what each directory restricts
         least = {**destination.policy, "capture": "metadata"}
         self._least = ExportPolicy(msgspec.structs.replace(destination, policy=least), config)
 
@@ -184,7 +185,9 @@ class SessionReader:
         """Add what a directory restricts. It is stored without secrets; with one, later changes are not noticed."""
         stored = self._without_secrets(cwd)
         if stored not in narrowings:
-            narrowings[stored] = narrowing_digest(self._config, stored)
+            if stored not in self._digests:  # as the policy, which also looks at each directory once
+                self._digests[stored] = narrowing_digest(self._config, stored)
+            narrowings[stored] = self._digests[stored]
 
     def _without_secrets(self, path: str) -> str:
         if path not in self._paths:
