@@ -113,8 +113,22 @@ def _is_exported_elsewhere(turn: Turn, session: SessionFile, was_sent: Callable[
         (contains_id(other.path, uuid) or contains_id(other.path, uuid, key="messageUuid"))
         and _has_response(other.path, turn)
         and _became_own(other) < _became_own(session)
+        and not (_has_as_own(other, turn) and not _is_backup(session.path) and is_origin(session, other, uuid))
         for other in copies
     )
+
+
+def _has_as_own(other: SessionFile, turn: Turn) -> bool:
+    """Whether a file has a response of the turn in a row that names the file's own session: an unmarked copy."""
+    for response in turn.responses[:1]:
+        for _, line in rows_with_field(other.path, "id", b'"%b"' % response.key.encode()):
+            return _is_named(row_as(line, OriginRow), _session_in(other.path))
+    return False
+
+
+def _is_named(row: OriginRow, session_id: str) -> bool:
+    """Whether a row names a session as the one that wrote it."""
+    return row.session_id == session_id and row.forked_from is None
 
 
 def _has_response(path: Path, turn: Turn) -> bool:
@@ -184,7 +198,7 @@ def _became_own(session: SessionFile) -> tuple[int, str]:
     session_id = session_of(session.path).session_id
     for line in lines(session.path, COMPARED_BYTES):
         row = row_as(line, OriginRow)
-        if row.session_id == session_id and row.forked_from is None and (born := parse_time(row.timestamp)) is not None:
+        if _is_named(row, session_id) and (born := parse_time(row.timestamp)) is not None:
             return born, session.path.name
     return 2**63, session.path.name
 
