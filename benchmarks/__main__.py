@@ -68,7 +68,7 @@ class Size(NamedTuple):
 
 
 FULL = Size((10, 100, 1000, 10_000), 1000, 3000, 9, 25, 40, 2)
-QUICK = Size((10, 100, 1000), 60, 180, 5, 5, 20, 1)
+QUICK = Size((10, 100, 1000), 60, 180, 5, 5, 20, 3)
 
 
 def script(name: str, *options: str) -> Any:
