@@ -161,11 +161,12 @@ def ends(path: Path, count: int, *, from_end: bool = False) -> bytes:
 
 def contains_id(path: Path, needle: str, *, key: str = "uuid", before: int | None = None) -> bool:
     """Whether a transcript contains this uuid, or another id, before an offset; a torn row contains nothing."""
-    if b'"%b"' % key.encode() in _ID_KEYS and not _may_contain(path, needle, before):
+    start = _first_place(path, key, needle)
+    if start is None:
         return False
     with _mapped(path) as data:
         end = len(data) if before is None else min(before, len(data))
-        return _find(data, key.encode(), b'"' + needle.encode() + b'"', end) >= 0
+        return _find(data, key.encode(), b'"' + needle.encode() + b'"', end, start) >= 0
     return False
 
 
@@ -183,10 +184,11 @@ def earliest_row_time_ns(path: Path, *fields: tuple[str, bytes], start: int = 0)
 
 def rows_with_field(path: Path, key: str, value: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the rows that contain a key with a JSON value, each with its offset."""
-    if b'"%b"' % key.encode() in _ID_KEYS and not _may_contain(path, value[1:-1].decode()):
+    first = _first_place(path, key, value[1:-1].decode())
+    if first is None:
         return
     with _mapped(path) as data:
-        at = _find(data, key.encode(), value, len(data))
+        at = _find(data, key.encode(), value, len(data), first)
         while at >= 0:
             start, end = _row_at(data, at)
             yield start, bytes(data[start:end])
@@ -228,7 +230,7 @@ class _Ids:
     """The ids in one file: a hash of each, and where it occurs first.
 
     A backfill searches the same files with every session of a project; a file that was searched often gets an index of
-    its ids. It takes 16 bytes an id. The hash only shows that a file does *not* contain an id.
+    its ids. It takes 16 bytes an id. The hash only shows where an id does *not* occur.
     """
 
     def __init__(self) -> None:
@@ -252,15 +254,15 @@ class _Ids:
         self._hashes = array("q", sorted(first))
         self._places = array("q", [first[number] for number in self._hashes])
 
-    def may_contain(self, needle: bytes, before: int | None) -> bool:
-        """Return False if no id with this text ends before an offset; True if one does, or it is not known."""
+    def first_place(self, needle: bytes) -> int | None:
+        """Return an offset before which no id has this text; None if none has it."""
         if self._hashes is None:
-            return True
+            return 0
         number = hash(needle)
         at = bisect_left(self._hashes, number)
         if at == len(self._hashes) or self._hashes[at] != number:
-            return False
-        return before is None or self._places[at] + len(needle) + 2 <= before
+            return None
+        return self._places[at]
 
 
 @lru_cache(maxsize=1 << 10)
@@ -268,16 +270,16 @@ def _ids_of(_path: str, _size: int, _written_ns: int) -> _Ids:
     return _Ids()
 
 
-def _may_contain(path: Path, needle: str, before: int | None = None) -> bool:
-    """Return False if a file cannot contain an id before an offset, without searching it."""
+def _first_place(path: Path, key: str, needle: str) -> int | None:
+    """Return an offset before which a file does not contain an id, without searching it; None if it is nowhere."""
     raw = needle.encode("utf-8", "surrogatepass")
-    if b'"' in raw or len(raw) >= _LONGEST_ID:
-        return True
+    if f'"{key}"'.encode() not in _ID_KEYS or b'"' in raw or len(raw) >= _LONGEST_ID:
+        return 0
     ids = _ids_of(str(path), *stamp_of(str(path)))
     ids.searches += 1
     if ids.searches == _WORTH_INDEXING:
         ids.build(path)
-    return ids.may_contain(raw, before)
+    return ids.first_place(raw)
 
 
 def rows_with(path: Path, needle: bytes, start: int = 0, end: int | None = None) -> list[bytes]:
