@@ -20,6 +20,7 @@ MAY_IMPORT = {
     # For all rooms: these know nothing about the rest.
     "errors": set(),
     "lazy": set(),
+    "processes": set(),
     "terminal": set(),
     "private_files": {"errors"},
     # Pure: values in, values out.
@@ -43,11 +44,11 @@ MAY_IMPORT = {
         "ship", "source", "transcript", "unsent",
     },
     # What people look at.
-    "index": {"delivery", "errors", "lazy", "private_files", "secrets", "settings", "source", "terminal", "trace"},
+    "index": {"delivery", "errors", "lazy", "private_files", "processes", "secrets", "settings", "source", "terminal", "trace"},
     # Commands.
     "bulk": {
-        "backends", "claude", "delivery", "errors", "hook_event", "log", "private_files", "settings", "ship", "source",
-        "terminal", "trace", "unsent", "worker",
+        "backends", "claude", "delivery", "errors", "hook_event", "log", "private_files", "processes", "settings", "ship",
+        "source", "terminal", "trace", "unsent", "worker",
     },
     "view": {"delivery", "errors", "index", "private_files", "settings", "source", "terminal", "trace", "unsent"},
     "demo": set(),

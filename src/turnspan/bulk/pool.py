@@ -13,9 +13,7 @@ Rules:
 from __future__ import annotations
 
 import gc
-import os
 import signal
-import sys
 import time
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context
@@ -24,6 +22,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
+from turnspan.processes import GC_THRESHOLD, can_fork
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _GRACE_S = 5.0
-_GC_THRESHOLD = 100_000  # new objects; Python's default takes a tenth of a dry run
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Task = TypeVar("Task")
@@ -154,7 +153,7 @@ class Pool(Generic[Task]):
                     worker.inbox.send(None)
 
     def _spawn(self) -> _Worker:
-        is_fork = _can_fork()
+        is_fork = can_fork()
         context = get_context("fork") if is_fork else get_context("spawn")
         its_inbox, inbox = context.Pipe(duplex=False)
         outbox, its_outbox = context.Pipe(duplex=False)
@@ -175,19 +174,6 @@ class Pool(Generic[Task]):
         self._workers.remove(worker)
         worker.close()
         return Lost(worker.process.exitcode)
-
-
-def _can_fork() -> bool:
-    """Return whether a fork is safe: a thread that it does not have may hold a lock that it waits for.
-
-    The core of grpc has ended its threads by now, but not every version of it can be used in a fork.
-    """
-    if sys.platform != "linux" or "grpc" in sys.modules:
-        return False
-    try:
-        return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
-    except OSError:  # /proc is not mounted
-        return False
 
 
 @contextmanager
@@ -212,7 +198,7 @@ def _work(
     for connection in inherited:
         connection.close()
     gc.freeze()  # what is loaded stays: no collection looks at it
-    gc.set_threshold(_GC_THRESHOLD)
+    gc.set_threshold(GC_THRESHOLD)
     for number in _STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     handle = prepare(*args)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 from contextlib import closing, contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from turnspan.index.reading import GC_THRESHOLD, SessionReader
+from turnspan.index.reading import SessionReader
+from turnspan.processes import GC_THRESHOLD, can_fork
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +30,7 @@ def read_jobs(
         return
     reader = SessionReader(config, destination)
     others = min(_MOST_PROCESSES, os.cpu_count() or 1) - 1
-    is_forked = _can_fork()
+    is_forked = can_fork()
     worth_bytes = _WORTH_FORKING if is_forked else _WORTH_SPAWNING
     with _rare_collections():
         if not others or sum(job.size for job in jobs) < worth_bytes:
@@ -44,16 +43,6 @@ def read_jobs(
             with suppress(OSError):  # too many processes: then there are fewer, or this one only
                 pool.start(min(others, len(jobs)))
             yield from pool.read(jobs)
-
-
-def _can_fork() -> bool:
-    """Return whether a forked process is safe: another thread could hold a lock, which nothing would release in it."""
-    if sys.platform != "linux":
-        return False
-    try:
-        return len([*Path("/proc/self/task").iterdir()]) == 1  # threads of all libraries, not only Python's
-    except OSError:
-        return False
 
 
 @contextmanager

@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from turnspan.index.reading import GC_THRESHOLD, Finish, SessionReader, Unmasked
+from turnspan.index.reading import Finish, SessionReader, Unmasked
+from turnspan.processes import GC_THRESHOLD
 from turnspan.source.progress import Progress
 
 if TYPE_CHECKING:
