@@ -18,7 +18,6 @@ from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
 from turnspan.source.sessions import SessionFile, session_at, session_names
 from turnspan.trace.build import trace_of
-from turnspan.trace.model import Kind
 from turnspan.transcript.resume import TurnRef
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
@@ -472,24 +471,7 @@ def test_a_resume_that_repeats_itself_is_exported_once(project):
     assert outlined(main.save(project)) == ["Turn 1", "  said First.", "Turn 3", "  said Second."]
 
 
-def test_an_answer_that_follows_only_when_its_prompt_is_repeated_is_exported(project):
-    """A tool wrote rows of a long session twice, the first time only up to a prompt: its answer is in the same trace."""
-    writer = Writer()
-    for number in range(40):
-        writer.turn(f"question {number}", f"answer {number}")
-    path = writer.save(project)
-    rows = path.read_text().splitlines(keepends=True)
-    cut = next(n for n, row in enumerate(rows) if "question 30" in row) + 1
-    path.write_text("".join([*rows[:cut], *rows[2:]]))
-    found = [(trace.trace_id, span) for trace in read(path)[0] for span in trace.spans]
-    said = [trace_id for trace_id, span in found if span.kind is Kind.GENERATION and "answer 30" in str(span.output)]
-    asked = [trace_id for trace_id, span in found if span.kind is Kind.TURN and "question 30" in str(span.input)]
-    assert len(said) == 1
-    assert said == asked
-    assert len({span.span_id for _, span in found}) == len(found) == 80
-
-
-# ---- files that are not transcripts
+# ---- files that are no transcripts
 
 
 def test_a_fifo_in_the_project_does_not_block(project):

@@ -141,8 +141,8 @@ def _contains_response(path: Path, key: str) -> bool:
     return any(contains_id(path, key, key=name) for name in ("id", "requestId", "uuid"))
 
 
-def keep_rest(turn: Turn, session: SessionFile, *, is_copied: bool) -> bool:
-    """Reduce a turn that is copied, or in its file twice, to responses that are not before; return if there are any.
+def keep_rest(turn: Turn, session: SessionFile) -> bool:
+    """Reduce a copied turn to the responses that no earlier transcript has; return whether there are any.
 
     They are a further part of the original turn: its transcript was cut off in the middle of it. Of several copies that
     have the rest, one keeps it.
@@ -158,13 +158,11 @@ def keep_rest(turn: Turn, session: SessionFile, *, is_copied: bool) -> bool:
     if not responses or is_elsewhere(responses[-1].key):
         return False  # the usual case: the original turn is complete
     left = [response for response in responses if not is_elsewhere(response.key)]
-    if is_copied and not files and len(left) == len(responses):
-        return False  # it was sent before its file was deleted
+    if not files and len(left) == len(responses):
+        return False  # it was sent before its file was deleted, or is in this file twice
     turn.responses = [response for response in left if not _is_before(turn, session, response.key)]
     turn.happenings = []
-    if not is_copied:
-        turn.part = max(1, turn.part)
-    elif not is_anew:
+    if not is_anew:
         ref = original_ref(turn.ref, session)
         turn.session_id = ref.session_id if ref is not None else turn.session_id
         turn.part = max(1, turn.part)

@@ -278,7 +278,7 @@ class Reading:
         for turn in sealed.turns:
             if turn.part > 0 and turn.number in draft.left_out and not turn.is_own:
                 self.neighbours = self.neighbours.and_turn(turn, self.session, is_copied=True)
-                self._skip(turn, is_copied=True)
+                self._skip(turn)
                 continue
             may_be_copied = turn.part == 0 and (not draft.is_own or forks.is_foreign(turn, self.session))
             is_copied = may_be_copied and forks.is_copied(turn, self.session, self._was_sent)
@@ -286,7 +286,7 @@ class Reading:
                 self.neighbours = self.neighbours.and_turn(turn, self.session, is_copied=is_copied)
             if is_copied or forks.repeats_itself(turn, self.session):
                 draft.leave_out(turn, is_copied=is_copied)
-                self._skip(turn, is_copied=is_copied)
+                self._skip(turn)
                 continue
             forks.drop_repeated(turn, self.session)
             if turn.previous is not None and turn.previous.number in draft.left_out:
@@ -296,10 +296,10 @@ class Reading:
             self._build(turn)
         draft.is_adding = False
 
-    def _skip(self, turn: Turn, *, is_copied: bool) -> None:
-        """Skip a turn that is copied, or in the file twice, except for responses that are only here."""
+    def _skip(self, turn: Turn) -> None:
+        """Skip a copied turn, except for responses that only this file has."""
         known = identities(turn)
-        if forks.keep_rest(turn, self.session, is_copied=is_copied):
+        if forks.keep_rest(turn, self.session):
             known -= identities(turn)
             self._build(turn)
         self._skipped |= known
