@@ -26,6 +26,7 @@ import tempfile
 import threading
 import time
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -50,12 +51,16 @@ if number < processes - 1:
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Length: 0\r\n\r\n"
 
 
-# Python imports this module when it starts, in every process of a backfill.
+# Python imports these modules when it starts, in every process of a backfill.
 SLOW_DISK = """
 import os, time
 def fsync(_descriptor, seconds=float(os.environ["BENCHMARK_SYNC_S"])):
     time.sleep(seconds)
 os.fsync = fsync
+"""
+WITHOUT_FAST = """
+import sys
+sys.modules["isal"] = None
 """
 
 
@@ -180,34 +185,62 @@ def json_loads(archive: Path, processes: int = 1) -> Run:
     return timed([sys.executable, "-c", JSON_LOADS, str(archive), str(processes)], dict(os.environ))
 
 
-def backfill(archive: Path, jobs: int, capture: str, url: str = "", sync_ms: float | None = None) -> Run:
+def backfill(archive: Path, jobs: int, capture: str, url: str = "", sync_ms: float | None = None, **more: Any) -> Run:
     """Run one backfill with an empty state; `sync_ms` is how long a sync takes, if not what the disk needs."""
-    with tempfile.TemporaryDirectory() as home:
-        return command(Path(home), capture, "backfill", archive, "--jobs", jobs, url=url, sync_ms=sync_ms)
+    with empty_home() as home:
+        return command(home, capture, "backfill", archive, "--jobs", jobs, url=url, sync_ms=sync_ms, **more)
 
 
 def verify(archive: Path, capture: str) -> tuple[Run, Run, Run]:
     """Run a dry run of everything, a check of everything, and a backfill with nothing to do, after a backfill."""
-    with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder)
+    with empty_home() as home:
         command(home, capture, "backfill", archive)
         dry_run = command(home, capture, "backfill", archive, "--dry-run", "--resend", "--jobs", 1)
         return dry_run, command(home, capture, "verify", archive), command(home, capture, "backfill", archive)
 
 
-def command(home: Path, capture: str, *arguments: object, url: str = "", sync_ms: float | None = None) -> Run:
-    """Run a command with a home of its own."""
-    ours = ("TURNSPAN_", "LANGFUSE_", "CC_LANGFUSE_", "CLAUDE_")
-    env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    env |= {"CLAUDE_CONFIG_DIR": str(home), "TURNSPAN_CAPTURE": capture}
+@contextmanager
+def empty_home() -> Iterator[Path]:
+    """Yield an empty home. Its traces are deleted after the run, its small files when the benchmark ends.
+
+    For some seconds, an ext4 without a journal does not use the inodes of deleted files: after a thousand of them, each
+    file that the next run creates would search for a free one.
+    """
+    home = Path(tempfile.mkdtemp(dir=scratch().name))
+    try:
+        yield home
+    finally:
+        shutil.rmtree(home / "turnspan" / "traces", ignore_errors=True)
+
+
+@cache
+def scratch() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory()
+
+
+def command(
+    home: Path,
+    capture: str,
+    *arguments: object,
+    url: str = "",
+    sync_ms: float | None = None,
+    compression: str = "",
+    is_fast: bool = True,
+) -> Run:
+    """Run a command with a home of its own; not `is_fast`: as if `turnspan[fast]` were not installed."""
+    kept = ("PATH", "LANG", "PYTHONPATH", "SYSTEMROOT")  # not PYTHONDONTWRITEBYTECODE: every run would compile
+    env = {name: os.environ[name] for name in kept if name in os.environ}
+    env |= {"HOME": str(home), "CLAUDE_CONFIG_DIR": str(home), "TURNSPAN_CAPTURE": capture}
     env |= {"TURNSPAN_OTLP_ENDPOINT": url} if url else {}
+    env |= {"TURNSPAN_OTLP_COMPRESSION": compression} if compression else {}
     line = [sys.executable, "-c", START, *map(str, arguments), "--json"]
-    if sync_ms is None:
+    patch = ("" if sync_ms is None else SLOW_DISK) + ("" if is_fast else WITHOUT_FAST)
+    if not patch:
         return timed(line, env)
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "sitecustomize.py").write_text(SLOW_DISK)
+        Path(folder, "sitecustomize.py").write_text(patch)
         path = os.pathsep.join(filter(None, (folder, env.get("PYTHONPATH", ""))))
-        return timed(line, env | {"PYTHONPATH": path, "BENCHMARK_SYNC_S": str(sync_ms / 1000)})
+        return timed(line, env | {"PYTHONPATH": path, "BENCHMARK_SYNC_S": str((sync_ms or 0) / 1000)})
 
 
 def table(result: dict[str, Any]) -> str:
