@@ -65,7 +65,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.classify import answers_queued, is_interruption, is_warmup, key_of, origin_of, response_key
+from turnspan.transcript.classify import answers_queued, is_warmup, key_of, origin_of
 from turnspan.transcript.context import ContextState, SessionContext
 from turnspan.transcript.gaps import NO_GAP, Gap
 from turnspan.transcript.inline import Warmups, prompts_of
@@ -76,7 +76,6 @@ from turnspan.transcript.sealing import Sealed, Wait, carry_after
 from turnspan.transcript.selection import Choice, choose, is_after_copy, is_models_own_command
 from turnspan.transcript.settling import add_words, joined_at_end, settle
 from turnspan.transcript.starts import (
-    UserRow,
     add_surroundings,
     command_prompt,
     further_part,
@@ -84,7 +83,6 @@ from turnspan.transcript.starts import (
     new_result,
     new_turn,
     user_event,
-    user_row,
 )
 from turnspan.transcript.turns import Happening, Place, Prompt, several
 
@@ -94,7 +92,7 @@ if TYPE_CHECKING:
     from turnspan.transcript.entries import Entry
     from turnspan.transcript.inline import InlineAgents
     from turnspan.transcript.resume import TurnRef
-    from turnspan.transcript.turns import Row, Turn
+    from turnspan.transcript.turns import Row, Turn, UserRow
 
 
 class Assembly:
@@ -125,30 +123,29 @@ class Assembly:
 
         If the row would seal a turn whose last response may be incomplete, and `can_wait`, return `Wait` instead.
         """
-        entry = row.entry
+        memory, said = self.memory, row.said
         self._can_wait = can_wait and not self._is_agent
-        if entry.is_sidechain and not self._is_agent:
-            gap = self._gap_of(between) if between else NO_GAP
+        # Without any turn before it, a result begins one: the file has lost its beginning.
+        is_prompt = said is not None and not (said.is_interruption or (said.results and memory.has_begun))
+        if is_prompt and (sealed := self._seal_or_wait()) is not None:
+            return sealed  # the gap is not read yet: it is read again with the row
+        gap = self._gap_of(between) if between else NO_GAP
+        if said is not None:
+            self._take_user(row, said, gap, is_prompt=is_prompt)
+        elif row.entry.is_sidechain and not self._is_agent:
             self._take_sidechain(row)
-        elif entry.type == "assistant":
-            gap = self._gap_of(between) if between else NO_GAP
-            if (sealed := self._take_response_line(row, gap)) is not None:
-                if sealed is Wait.FOR_LINES:
-                    self.memory.rows.undo()
-                    self._context.undo()
-                return sealed
-        else:
-            said = user_row(entry, has_begun=self.memory.has_begun)
-            if said.is_prompt and (sealed := self._seal_or_wait()) is not None:
-                return sealed  # the gap is not read yet: it is read again with the row
-            gap = self._gap_of(between) if between else NO_GAP
-            self._take_user(row, said, gap)
-        if gap.input_ns is not None and self.memory.input_ns is None:
-            self.memory.input_ns = gap.input_ns
+        elif (sealed := self._take_response_line(row, gap)) is not None:
+            if sealed is Wait.FOR_LINES:
+                memory.rows.undo()
+                self._context.undo()
+            return sealed
         if row.place.offset >= self.end.offset:  # a row that was held back is taken after later ones
             self.end = row.place
-        self.memory.rows.commit()
-        self._context.commit()
+        if between:
+            if gap.input_ns is not None and memory.input_ns is None:
+                memory.input_ns = gap.input_ns
+            self._context.commit()
+        memory.rows.commit()
         return None
 
     def take_ahead(self, row: Row) -> bool:
@@ -156,20 +153,21 @@ class Assembly:
 
         The end of what was taken does not move: the rows before it are read again, and this one is known then.
         """
-        entry, memory = row.entry, self.memory
-        if entry.message is None or entry.is_sidechain or not memory.is_by_open_session(entry):
-            return False
-        if entry.type == "assistant":
-            known = memory.open.responses.get(response_key(entry))
-            if known is None or repeats(known.response, entry.message):
+        memory, said, message = self.memory, row.said, row.entry.message
+        if said is None:
+            known = memory.open.responses.get(row.response)
+            if known is None or message is None or repeats(known.response, message):
+                return False
+            if not memory.is_by_open_session(row.entry):
                 return False
             self._take_response_line(row, NO_GAP)
         else:
-            blocks = [block for block in e.blocks(entry.message) if block.type == "tool_result"]
-            calls = [memory.open.calls.get(known_as(block.tool_use_id) or "") for block in blocks]
+            calls = [memory.open.calls.get(known_as(block.tool_use_id) or "") for block in said.results]
             if not calls or any(known is None or known.call.result is not None for known in calls):
                 return False
-            self._take_results(row, user_row(entry, has_begun=memory.has_begun), NO_GAP)
+            if not memory.is_by_open_session(row.entry):
+                return False
+            self._take_results(row, said, NO_GAP)
         memory.rows.commit()
         return True
 
@@ -227,6 +225,8 @@ class Assembly:
 
     def _gap_of(self, between: list[Row]) -> Gap:
         gap = Gap()
+        self.memory.rows.begin()
+        self._context.begin()
         for row in between:
             if self._context.take(row):
                 if self._context.leaf is not None:
@@ -247,8 +247,8 @@ class Assembly:
             gap.take_system(row)
         elif entry.type == "fork-context-ref":
             self._is_fork = True
-        elif entry.type == "user" and entry.message is not None:
-            gap.take_user(row, entry.message, is_models_own=is_models_own_command(self.memory, entry))
+        elif row.said is not None:
+            gap.take_user(row, row.said, is_models_own=is_models_own_command(self.memory, entry))
 
     def _own_by_parent(self, entry: Entry, gap: Gap) -> None:
         """Record the turn of a row between others: its parent's, or that of the command before it, if it starts one."""
@@ -260,12 +260,14 @@ class Assembly:
 
     # ---- user rows
 
-    def _take_user(self, row: Row, said: UserRow, gap: Gap) -> None:
-        if said.is_prompt:
+    def _take_user(self, row: Row, said: UserRow, gap: Gap, *, is_prompt: bool) -> None:
+        if is_prompt:
             self._take_prompt(row, said, gap)
+        elif not self.memory.has_begun:
+            pass  # nothing to interrupt
         elif said.results:
             self._take_results(row, said, gap)
-        elif self.memory.has_begun:
+        else:
             turn = self.memory.open.turn or self._part_of(self.memory.earlier_turn(row.entry), row)
             settle(turn, gap, self._context, self.memory.rows)
             self._interrupt(turn, row, said)
@@ -295,7 +297,7 @@ class Assembly:
         settle(turn, gap, self._context, self.memory.rows)
         if not said.text:
             pass  # the usual case
-        elif is_interruption(said.text):
+        elif said.is_interruption:
             self._interrupt(turn, row, said)
         elif said.text.strip() and not said.text.lstrip().startswith("<system-reminder>"):
             turn.happenings.append(user_event("steering", row, said.texts))
@@ -334,16 +336,16 @@ class Assembly:
     def _take_response_line(self, row: Row, gap: Gap) -> Sealed | Wait | None:
         message = row.entry.message
         assert message is not None
-        memory, key = self.memory, response_key(row.entry)
-        known = memory.open.responses.get(key)
+        memory = self.memory
+        known = memory.open.responses.get(row.response)
         if known is None:
             if self._is_agent and self._is_fork and not memory.has_begun:
                 return None  # a copy of the message that launched the agent
             turn = self._turn_for(row, gap)
             if isinstance(turn, (Sealed, Wait)):
                 return turn
-            settle(turn, gap, self._context, self.memory.rows)
-            known = self._add_response(key, turn, row, message, gap)
+            settle(turn, gap, self._context, memory.rows)
+            known = self._add_response(turn, row, message, gap)
         turn = known.turn
         self._add_row(turn, row)
         for call in add_line(known.response, row, message, memory.past.calls if self._has_past(turn) else ()):
@@ -357,7 +359,7 @@ class Assembly:
     def _turn_for(self, row: Row, gap: Gap) -> Turn | Sealed | Wait:
         """Return the turn that a new response belongs to, or what it seals."""
         memory, entry = self.memory, row.entry
-        choice = choose(memory, entry, gap, is_agent=self._is_agent)
+        choice = choose(memory, row, gap, is_agent=self._is_agent)
         if choice is Choice.OPEN_TURN and memory.open.turn is not None:
             found = self.seal() if is_after_copy(memory.open.turn, entry, self._session_id) else None
             return found or memory.open.turn
@@ -371,8 +373,8 @@ class Assembly:
             return self._queued_turn(row, gap)
         return self._new_turn(row, "unknown")
 
-    def _add_response(self, key: str, turn: Turn, row: Row, message: e.Message, gap: Gap) -> OpenResponse:
-        memory = self.memory
+    def _add_response(self, turn: Turn, row: Row, message: e.Message, gap: Gap) -> OpenResponse:
+        memory, key = self.memory, row.response
         if turn.has_answer:
             memory.input_ns = None  # nothing says what made the model continue
         request = memory.open.requests.get(row.entry.request_ref or "")
@@ -432,7 +434,7 @@ class Assembly:
 
     def _settle_joined(self, row: Row, prompt: str) -> None:
         """Add words without an answer to the turn before, which they joined, as a further part of it (up to 2.1.12)."""
-        if self._context.state.taken and self.memory.past.recent and answers_queued(row.entry.version or ""):
+        if self._context.state.taken and self.memory.past.recent and answers_queued(row.entry.version):
             joined = self._context.words_taken({prompt}, self.memory.rows.owner)
             if joined:
                 add_words(self._part_of(self.memory.past.recent[-1], row), joined, self.memory.rows)

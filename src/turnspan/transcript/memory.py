@@ -58,36 +58,44 @@ class OpenTurns(msgspec.Struct):
 class RowMemory:
     """Which turn each row belongs to, by uuid: the last rows of sealed turns, and all rows of open ones.
 
-    Rows recorded since the last `commit` are forgotten by `roll_back`: the row that seals a turn is read again later,
-    together with everything before it that follows the sealed turn.
+    Rows recorded between `begin` and `commit` are forgotten by `roll_back`: the row that seals a turn is read again
+    later, together with everything before it that follows the sealed turn.
     """
 
     def __init__(self, remembered: tuple[tuple[str, int], ...]) -> None:
         self.owner: dict[str, int] = dict(remembered)  # uuid → turn number, or NO_TURN
         self._order: list[tuple[str, int]] = list(remembered)
-        self._committed = len(remembered)
+        self._committed: int | None = None  # how many of them are certain, if not all
 
     def own(self, uuid: str, number: int) -> None:
         """Record the turn that a row belongs to."""
         self.owner[uuid] = number
         self._order.append((uuid, number))
 
+    def begin(self) -> None:
+        """Record rows that may have to be forgotten again."""
+        if self._committed is None:
+            self._committed = len(self._order)
+
     def commit(self) -> None:
         """Keep the rows recorded so far."""
-        self._committed = len(self._order)
+        self._committed = None
 
     def roll_back(self) -> tuple[tuple[str, int], ...]:
         """Return the last committed rows, and forget all others."""
-        self._order = self._order[max(0, self._committed - REMEMBERED_ROWS) : self._committed]
-        self._committed = len(self._order)
+        if self._committed is not None:
+            del self._order[self._committed :]
+            self._committed = None
+        del self._order[:-REMEMBERED_ROWS]
         self.owner = dict(self._order)
         return tuple(self._order)
 
     def undo(self) -> None:
-        """Forget the rows recorded since the last `commit`, and no others."""
-        if len(self._order) > self._committed:
+        """Forget the rows recorded since `begin`, and no others."""
+        if self._committed is not None and len(self._order) > self._committed:
             del self._order[self._committed :]
             self.owner = dict(self._order)
+        self._committed = None
 
     def latest(self) -> list[str]:
         """Return the uuids of the last rows."""

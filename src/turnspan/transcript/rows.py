@@ -1,0 +1,58 @@
+"""Makes rows of entries: what each needs to know about itself, found out once.
+
+A row that seals a turn is taken two or three times, and so are the rows after one that waits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from turnspan.transcript import entries as e
+from turnspan.transcript.classify import QUIET, SENDS_ON, SYNTHETIC, is_interruption, response_key
+from turnspan.transcript.resume import known_as
+from turnspan.transcript.times import parse_time
+from turnspan.transcript.turns import Row, UserRow
+
+if TYPE_CHECKING:
+    from turnspan.transcript.entries import Entry
+    from turnspan.transcript.turns import Place
+
+
+def row_of(entry: Entry, place: Place, *, is_agent: bool) -> Row | None:
+    """Return an entry as a row; None if the client wrote it because no model answered ("No response requested.")."""
+    entry.uuid, entry.parent_uuid = known_as(entry.uuid), known_as(entry.parent_uuid)
+    kind, message, time_ns = entry.type, entry.message, parse_time(entry.timestamp)
+    if message is None:
+        return Row(entry, place, time_ns)
+    if kind == "assistant":
+        if message.model == SYNTHETIC and not entry.is_api_error_message:
+            return None
+        return Row(entry, place, time_ns, True, response_key(entry))
+    if kind != "user":
+        return Row(entry, place, time_ns)
+    if entry.is_sidechain and not is_agent:
+        return Row(entry, place, time_ns, True)
+    said = _user_row(message)
+    return Row(entry, place, time_ns, _is_conversation(entry, said, is_agent=is_agent), "", said)
+
+
+def _user_row(message: e.Message) -> UserRow:
+    blocks = e.blocks(message)
+    results = [block for block in blocks if block.type == "tool_result"]
+    if len(results) == len(blocks):
+        return UserRow(blocks, results, [], "", is_interruption=False)
+    texts = e.plain_texts(blocks)
+    text = "\n".join(texts)
+    return UserRow(blocks, results, texts, text, is_interruption(text))
+
+
+def _is_conversation(entry: Entry, said: UserRow, *, is_agent: bool) -> bool:
+    """Whether a user row is a message of the user or a tool; all others are read with the next such row."""
+    if said.results:
+        return True
+    if is_agent and entry.origin is not None and entry.origin.kind in SENDS_ON:
+        return True  # marked as meta since 2.1.207, but it starts what the agent does next
+    if entry.is_meta or entry.is_compact_summary or entry.is_visible_in_transcript_only:
+        return False
+    text = said.text.lstrip()
+    return not text.startswith(QUIET) and e.command_of(text) is None
