@@ -185,11 +185,14 @@ class Assembly:
         rows, context = memory.rows.roll_back(), self._context.roll_back()
         for turn in turns:
             self._finish(turn)
-        if all(turn.has_answer for turn in turns):
+        is_answered = all(turn.has_answer for turn in turns)
+        if is_answered:
             memory.input_ns = None
-        # Further parts of earlier turns do not say whether the next response is a second answer.
-        running = turns if memory.open.turn is None else [memory.open.turn]
-        is_answered = all(turn.has_answer and not turn.has_failed for turn in running)
+        if len(turns) > 1 and memory.open.turn is not None:
+            # Further parts of earlier turns do not say whether the next response is a second answer.
+            is_answered = memory.open.turn.has_answer and not memory.open.turn.has_failed
+        elif is_answered:
+            is_answered = not any(turn.has_failed for turn in turns)
         past = memory.past
         memory.past = carry_after(
             past, turns, rows=rows, is_answered=is_answered, input_ns=memory.input_ns, context=context

@@ -86,9 +86,20 @@ class RowMemory:
         if self._committed is not None:
             del self._order[self._committed :]
             self._committed = None
-        del self._order[:-REMEMBERED_ROWS]
-        self.owner = dict(self._order)
+            self.owner = dict(self._order)
+        if len(self._order) > REMEMBERED_ROWS:
+            self._forget(self._order[:-REMEMBERED_ROWS])
         return tuple(self._order)
+
+    def _forget(self, rows: list[tuple[str, int]]) -> None:
+        """Forget these rows, the first ones."""
+        is_each_once = len(self.owner) == len(self._order)
+        del self._order[: len(rows)]
+        if is_each_once:
+            for uuid, _ in rows:
+                del self.owner[uuid]
+        else:
+            self.owner = dict(self._order)
 
     def undo(self) -> None:
         """Forget the rows recorded since `begin`, and no others."""
