@@ -351,13 +351,10 @@ class Assembly:
             known = self._add_response(turn, row, message, gap)
         turn = known.turn
         self._add_row(turn, row)
-        for call in add_line(known.response, row, message, memory.past.calls if self._has_past(turn) else ()):
+        exported = memory.past.calls if turn.part or self._is_agent else ()
+        for call in add_line(known.response, row, message, exported):
             memory.open.calls[call.id] = OpenCall(turn, call)
         return None
-
-    def _has_past(self, turn: Turn) -> bool:
-        """Whether spans of the same trace were sealed before."""
-        return turn.part > 0 or self._is_agent
 
     def _turn_for(self, row: Row, gap: Gap) -> Turn | Sealed | Wait:
         """Return the turn that a new response belongs to, or what it seals."""
@@ -380,9 +377,11 @@ class Assembly:
         memory, key = self.memory, row.response
         if turn.has_answer:
             memory.input_ns = None  # nothing says what made the model continue
-        request = memory.open.requests.get(row.entry.request_ref or "")
+        ref = row.entry.request_ref
+        request = memory.open.requests.get(ref) if ref else None
         response = new_response(key, row, message, request, gap.input_ns or memory.input_ns)
-        response.is_repeat = self._has_past(turn) and key in memory.past.responses
+        if key in memory.past.responses and (turn.part or self._is_agent):
+            response.is_repeat = True  # spans of the same trace were sealed before
         turn.responses.append(response)
         found = memory.open.responses[key] = OpenResponse(turn, response)
         return found

@@ -149,7 +149,7 @@ class Grouper:
         if self._waiting is not None:
             self._untaken.append(row)
             return self.release() if self._ends_waiting(row) else _NONE_SEALED
-        if self._is_known(row.entry) or self._put_aside(row):
+        if self._is_put_aside(row):
             self._untaken.append(row)
             return _NONE_SEALED
         if self._early:
@@ -183,15 +183,17 @@ class Grouper:
             self._has_next = True  # a response
         return self._waited >= _MAX_WAITED or (self._has_next and _is_prompt(row))
 
-    def _put_aside(self, row: Row) -> bool:
-        """Keep a row that is read with a later one, and ignore a repeated answer; return False if it is to be taken."""
-        entry = row.entry
-        if not row.is_conversation:
+    def _is_put_aside(self, row: Row) -> bool:
+        """Keep a row that is read with a later one, and ignore repeated rows; return False if it is to be taken."""
+        entry, owner = row.entry, self._memory.rows.owner
+        if entry.uuid in owner or (entry.uuid is None and self._is_known(entry)):
+            pass
+        elif not row.is_conversation:
             (self._early or self._between).append(row)
         elif entry.request_id is None and copies_anew(entry.version) and self._is_repeated_answer(row):
             self._memory.rows.begin()
             self._memory.rows.own(key_of(entry), NO_TURN)
-        elif entry.parent_uuid not in self._memory.rows.owner and self._is_early(row):
+        elif entry.parent_uuid not in owner and self._is_early(row):
             self._early.append(row)
         else:
             return False

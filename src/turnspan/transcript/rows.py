@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 def row_of(entry: Entry, place: Place, *, is_agent: bool) -> Row | None:
     """Return an entry as a row; None if the client wrote it because no model answered ("No response requested.")."""
-    entry.uuid, entry.parent_uuid = known_as(entry.uuid), known_as(entry.parent_uuid)
+    if (uuid := known_as(entry.uuid)) is not entry.uuid:
+        entry.uuid = uuid
+    if (parent := known_as(entry.parent_uuid)) is not entry.parent_uuid:
+        entry.parent_uuid = parent
     kind, message, time_ns = entry.type, entry.message, parse_time(entry.timestamp)
     if message is None:
         return Row(entry, place, time_ns)

@@ -37,16 +37,18 @@ def choose(memory: Memory, row: Row, gap: Gap, *, is_agent: bool) -> Choice:
     entry, turn = row.entry, memory.open.turn
     if gap.command is not None and _answers_command(memory, entry, gap):
         return Choice.COMMAND
-    if not memory.has_begun:
-        return Choice.UNKNOWN_PROMPT
-    if turn is not None and not memory.is_of_open_turn(entry):
+    if turn is None:
+        if not memory.past.recent:
+            return Choice.UNKNOWN_PROMPT
+    elif not memory.is_of_open_turn(entry):
         return Choice.EARLIER_TURN
-    if not is_synthetic(entry):
-        if not is_agent and gap.boundary != "feedback" and _answers_queued_words(memory, row):
-            return Choice.QUEUED_WORDS
-        if turn is not None and gap.boundary and turn.has_answer:
-            return Choice.AFTER_STOP
-    return Choice.OPEN_TURN if turn is not None else Choice.EARLIER_TURN
+    if gap.boundary != "feedback" and not is_agent and _answers_queued_words(memory, row):
+        return Choice.QUEUED_WORDS
+    if turn is None:
+        return Choice.EARLIER_TURN
+    if gap.boundary and turn.has_answer and not is_synthetic(entry):
+        return Choice.AFTER_STOP
+    return Choice.OPEN_TURN
 
 
 def _answers_command(memory: Memory, entry: Entry, gap: Gap) -> bool:
@@ -60,7 +62,7 @@ def _answers_command(memory: Memory, entry: Entry, gap: Gap) -> bool:
 
 def _answers_queued_words(memory: Memory, row: Row) -> bool:
     """Whether it is a second final answer: these clients answered typed-ahead words without a row for them."""
-    if not answers_queued(row.entry.version) or row.response in memory.past.responses:
+    if not answers_queued(row.entry.version) or is_synthetic(row.entry) or row.response in memory.past.responses:
         return False
     turn = _running(memory, row.entry)
     if turn is None:
