@@ -145,7 +145,7 @@ class Assembly:
             if gap.input_ns is not None and memory.input_ns is None:
                 memory.input_ns = gap.input_ns
             self._context.commit()
-        memory.rows.commit()
+            memory.rows.commit()
         return None
 
     def take_ahead(self, row: Row) -> bool:
@@ -162,10 +162,11 @@ class Assembly:
                 return False
             self._take_response_line(row, NO_GAP)
         else:
-            calls = [memory.open.calls.get(known_as(block.tool_use_id) or "") for block in said.results]
-            if not calls or any(known is None or known.call.result is not None for known in calls):
-                return False
-            if not memory.is_by_open_session(row.entry):
+            for block in said.results:
+                call = memory.open.calls.get(known_as(block.tool_use_id) or "")
+                if call is None or call.call.result is not None:
+                    return False
+            if not said.results or not memory.is_by_open_session(row.entry):
                 return False
             self._take_results(row, said, NO_GAP)
         memory.rows.commit()
@@ -266,7 +267,7 @@ class Assembly:
     def _take_user(self, row: Row, said: UserRow, gap: Gap, *, is_prompt: bool) -> None:
         if is_prompt:
             self._take_prompt(row, said, gap)
-        elif not self.memory.has_begun:
+        elif said.is_interruption and not self.memory.has_begun:
             pass  # nothing to interrupt
         elif said.results:
             self._take_results(row, said, gap)
@@ -361,8 +362,9 @@ class Assembly:
         memory, entry = self.memory, row.entry
         choice = choose(memory, row, gap, is_agent=self._is_agent)
         if choice is Choice.OPEN_TURN and memory.open.turn is not None:
-            found = self.seal() if is_after_copy(memory.open.turn, entry, self._session_id) else None
-            return found or memory.open.turn
+            turn = memory.open.turn
+            is_copied = turn.session_id != self._session_id and is_after_copy(turn, entry, self._session_id)
+            return (self.seal() if is_copied else None) or turn
         if choice is Choice.EARLIER_TURN:
             return self._part_of(memory.earlier_turn(entry), row)
         if (sealed := self._seal_or_wait()) is not None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from turnspan.transcript.turns import Row, Turn
 
 _REMEMBERED_WORDS: Final = 16
+_CACHED_ENTRIES: Final = 8
 _FIELDS: Final = {
     "custom-title": "custom_title", "ai-title": "ai_title", "summary": "summary", "tag": "tag", "pr-link": "pr_url",
     "permission-mode": "permission_mode", "agent-setting": "agent_setting",
@@ -119,12 +120,12 @@ class SessionContext:
             self.leaf = self._unclaimed_leaf()
 
     def roll_back(self) -> ContextState:
-        """Return to the context at `begin`, and drop cached entries that it does not need."""
+        """Return to the context at `begin`; if many entries are cached, drop those that it does not need."""
         if self._committed is not None:
             self.state = self._committed
         self.commit()
         state = self.state
-        if self._cached:
+        if len(self._cached) > _CACHED_ENTRIES:
             needed = {*state.lines.values(), *state.queued, *state.taken}
             self._cached = {at: entry for at, entry in self._cached.items() if at in needed}
         self.leaf = self._unclaimed_leaf()

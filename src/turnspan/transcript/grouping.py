@@ -161,6 +161,7 @@ class Grouper:
                 self._between = []
             if self._untaken:
                 self._untaken = []
+                self._memory.rows.commit()
             return _NONE_SEALED
         self._untaken.append(row)
         if sealed is Wait.FOR_LINES:
@@ -211,8 +212,9 @@ class Grouper:
         """Take a row with the rows before it; or return what it seals, and take nothing."""
         sealed = self._assembly.take(row, self._between)
         assert not isinstance(sealed, Wait)
-        if sealed is None and self._between:
+        if sealed is None:
             self._between = []
+            self._memory.rows.commit()
         return sealed
 
     def _take_all(self, rows: list[Row]) -> list[Sealed]:

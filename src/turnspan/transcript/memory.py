@@ -157,8 +157,8 @@ class Memory(msgspec.Struct):
         """Return the sealed turn that a late row belongs to: its agent's, its parent's, else the last one."""
         if entry.is_sidechain and (ref := self._turn_of_agent(entry)) is not None:
             return ref
-        number = self.rows.owner.get(entry.parent_uuid or "")
-        return next((ref for ref in self.past.recent if ref.number == number), self.past.recent[-1])
+        number, recent = self.rows.owner.get(entry.parent_uuid or ""), self.past.recent
+        return recent[-1] if number is None else next((ref for ref in recent if ref.number == number), recent[-1])
 
     def turn_waiting_for(self, call_id: str) -> TurnRef | None:
         """Return the turn that was sealed while this call had no result."""

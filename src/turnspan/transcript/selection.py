@@ -87,11 +87,11 @@ def is_models_own_command(memory: Memory, entry: Entry) -> bool:
 
 
 def is_after_copy(turn: Turn, entry: Entry, session_id: str) -> bool:
-    """Whether a response of this session continues a turn that was copied from another one.
+    """Whether a response of this session continues a turn of another one, because it was copied from there.
 
     A turn without any response yet becomes this session's own: only its prompt was carried over (2.1.12).
     """
-    if turn.session_id == session_id or not is_own_row(entry, session_id) or turn.forked_from is not None:
+    if not is_own_row(entry, session_id) or turn.forked_from is not None:
         return False
     if not turn.responses:
         turn.session_id = session_id

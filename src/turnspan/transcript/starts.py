@@ -22,7 +22,7 @@ def new_turn(memory: Memory, row: Row, origin: str, session_id: str) -> Turn:
     entry, past = row.entry, memory.past
     fork = entry.forked_from or e.ForkedFrom()
     key = known_as(fork.message_uuid) or entry.uuid or known_as(entry.prompt_id) or key_of(entry)
-    if any(ref.key == key for ref in past.recent):
+    if key in [ref.key for ref in past.recent]:
         key = f"{key}/{key_of(entry)}"  # it says that it is a copy of a turn next to it: still a turn of its own
     return Turn(
         session_id=known_as(fork.session_id) or known_as(entry.session_id) or session_id,
