@@ -112,26 +112,33 @@ class Assembly:
         self._is_agent = is_agent
         self._inline = inline
         self._context = SessionContext(ContextState(past.context, past.queued, past.taken), recall)
-        self._can_wait = False
+        self._can_wait = not is_agent  # for further lines of a response
         self._is_fork = False  # the file says that it begins with a copied message
         self.memory = Memory(past, RowMemory(past.owners), OpenTurns(), past.input_ns)
         self.warmups = Warmups()
         self.end = Place(0, 0, 0)  # of the last row that was taken
 
-    def take(self, row: Row, between: list[Row], *, can_wait: bool = False) -> Sealed | Wait | None:
+    def take_now(self, row: Row, between: list[Row]) -> Sealed | None:
+        """Take a row as `take` does; it has waited long enough."""
+        self._can_wait = False
+        sealed = self.take(row, between)
+        self._can_wait = not self._is_agent
+        assert not isinstance(sealed, Wait)
+        return sealed
+
+    def take(self, row: Row, between: list[Row]) -> Sealed | Wait | None:
         """Take a conversation row and the rows before it; or return what it seals, and take nothing.
 
-        If the row would seal a turn whose last response may be incomplete, and `can_wait`, return `Wait` instead.
+        If the row would seal a turn whose last response may be incomplete, return `Wait` instead.
         """
         memory, said = self.memory, row.said
-        self._can_wait = can_wait and not self._is_agent
         # Without any turn before it, a result begins one: the file has lost its beginning.
         is_prompt = said is not None and not (said.is_interruption or (said.results and memory.has_begun))
         if is_prompt and (sealed := self._seal_or_wait()) is not None:
             return sealed  # the gap is not read yet: it is read again with the row
         gap = self._gap_of(between) if between else NO_GAP
         if said is not None:
-            self._take_user(row, said, gap, is_prompt=is_prompt)
+            (self._take_prompt if is_prompt else self._take_reply)(row, said, gap)
         elif row.entry.is_sidechain and not self._is_agent:
             self._take_sidechain(row)
         elif (sealed := self._take_response_line(row, gap)) is not None:
@@ -264,12 +271,11 @@ class Assembly:
 
     # ---- user rows
 
-    def _take_user(self, row: Row, said: UserRow, gap: Gap, *, is_prompt: bool) -> None:
-        if is_prompt:
-            self._take_prompt(row, said, gap)
-        elif said.is_interruption and not self.memory.has_begun:
-            pass  # nothing to interrupt
-        elif said.results:
+    def _take_reply(self, row: Row, said: UserRow, gap: Gap) -> None:
+        """Take what is not a prompt: results, or an interruption."""
+        if said.is_interruption and not self.memory.has_begun:
+            return  # nothing to interrupt
+        if said.results:
             self._take_results(row, said, gap)
         else:
             turn = self.memory.open.turn or self._part_of(self.memory.earlier_turn(row.entry), row)

@@ -20,7 +20,7 @@ from turnspan.transcript.assembly import Assembly
 from turnspan.transcript.classify import copies_anew, key_of
 from turnspan.transcript.inline import InlineAgents
 from turnspan.transcript.memory import NO_TURN
-from turnspan.transcript.rows import row_of
+from turnspan.transcript.rows import rows_of
 from turnspan.transcript.sealing import Wait
 
 if TYPE_CHECKING:
@@ -106,14 +106,13 @@ class Grouper:
 
     def feed(self, entry: Entry, place: Place) -> Sequence[Sealed]:
         """Take one entry; return what it seals."""
-        row = row_of(entry, place, is_agent=self._is_agent)
-        return self._feed(row) if row is not None else _NONE_SEALED
+        rows = rows_of([(place, entry)], is_agent=self._is_agent)
+        return self._feed(rows[0]) if rows else _NONE_SEALED
 
     def feed_all(self, entries: Iterable[tuple[Place, Entry]]) -> Iterator[Sealed]:
         """Take entries; yield what each seals. Preparing all of them before the first is taken is faster."""
-        is_agent = self._is_agent
-        for row in [row_of(entry, place, is_agent=is_agent) for place, entry in entries]:
-            if row is not None and (sealed := self._feed(row)):
+        for row in rows_of(entries, is_agent=self._is_agent):
+            if sealed := self._feed(row):
                 yield from sealed
 
     def flush(self) -> list[Sealed]:
@@ -155,7 +154,7 @@ class Grouper:
         if self._early:
             self._untaken.append(row)
             return self._take_all(self._in_order(row))
-        sealed = self._assembly.take(row, self._between, can_wait=True)
+        sealed = self._assembly.take(row, self._between)
         if sealed is None:
             if self._between:
                 self._between = []
@@ -210,8 +209,7 @@ class Grouper:
 
     def _take(self, row: Row) -> Sealed | None:
         """Take a row with the rows before it; or return what it seals, and take nothing."""
-        sealed = self._assembly.take(row, self._between)
-        assert not isinstance(sealed, Wait)
+        sealed = self._assembly.take_now(row, self._between)
         if sealed is None:
             self._between = []
             self._memory.rows.commit()
