@@ -84,7 +84,7 @@ from turnspan.transcript.starts import (
     new_turn,
     user_event,
 )
-from turnspan.transcript.turns import Happening, Place, Prompt, several
+from turnspan.transcript.turns import Happening, Place, Prompt, Turn, several
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from turnspan.transcript.entries import Entry
     from turnspan.transcript.inline import InlineAgents
     from turnspan.transcript.resume import TurnRef
-    from turnspan.transcript.turns import Row, Turn, UserRow
+    from turnspan.transcript.turns import Row, UserRow
 
 
 class Assembly:
@@ -123,7 +123,7 @@ class Assembly:
         self._can_wait = False
         sealed = self.take(row, between)
         self._can_wait = not self._is_agent
-        assert not isinstance(sealed, Wait)
+        assert sealed is not Wait.FOR_LINES
         return sealed
 
     def take(self, row: Row, between: list[Row]) -> Sealed | Wait | None:
@@ -170,8 +170,8 @@ class Assembly:
             self._take_response_line(row, NO_GAP)
         else:
             for block in said.results:
-                call = memory.open.calls.get(known_as(block.tool_use_id) or "")
-                if call is None or call.call.result is not None:
+                known_call = memory.open.call(block.tool_use_id)
+                if known_call is None or known_call.call.result is not None:
                     return False
             if not said.results or not memory.is_by_open_session(row.entry):
                 return False
@@ -304,22 +304,23 @@ class Assembly:
         for block in said.results:
             turn = self._take_result(row, block, outcome)
             self._add_row(turn, row)
-        settle(turn, gap, self._context, self.memory.rows)
+        if gap is not NO_GAP or self._context.state.taken:
+            settle(turn, gap, self._context, self.memory.rows)
         if not said.text:
             pass  # the usual case
         elif said.is_interruption:
             self._interrupt(turn, row, said)
         elif said.text.strip() and not said.text.lstrip().startswith("<system-reminder>"):
             turn.happenings.append(user_event("steering", row, said.texts))
-        self.memory.input_ns = max(row.time_ns or 0, self.memory.input_ns or 0) or None
+        if row.time_ns is not None and row.time_ns > (self.memory.input_ns or 0):
+            self.memory.input_ns = row.time_ns
 
     def _take_result(self, row: Row, block: e.Block, outcome: e.Outcome) -> Turn:
         """Complete the call that a result belongs to, or record a late result; return its turn."""
         texts = e.inner_texts(block.content)
-        call_id = known_as(block.tool_use_id) or ""
-        known = self.memory.open.calls.get(call_id)
+        known = self.memory.open.call(block.tool_use_id)
         if known is None:
-            return self._take_late_result(row, call_id, texts)
+            return self._take_late_result(row, known_as(block.tool_use_id) or "", texts)
         if known.call.result is None:
             known.call.result = new_result(known.call.name, texts, block, row, outcome)
         return known.turn
@@ -352,9 +353,10 @@ class Assembly:
             if self._is_agent and self._is_fork and not memory.has_begun:
                 return None  # a copy of the message that launched the agent
             turn = self._turn_for(row, gap)
-            if isinstance(turn, (Sealed, Wait)):
+            if not isinstance(turn, Turn):
                 return turn
-            settle(turn, gap, self._context, memory.rows)
+            if gap is not NO_GAP or self._context.state.taken:
+                settle(turn, gap, self._context, memory.rows)
             known = self._add_response(turn, row, message, gap)
         turn = known.turn
         self._add_row(turn, row)

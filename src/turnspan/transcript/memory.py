@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from turnspan.transcript.resume import known_as
+
 if TYPE_CHECKING:
     from turnspan.transcript.entries import Entry, RequestParams
     from turnspan.transcript.resume import Carry, TurnRef
@@ -53,6 +55,10 @@ class OpenTurns(msgspec.Struct):
         """The open turn and the later parts, in the order of the file."""
         turns = [self.turn] if self.turn is not None else []
         return sorted([*turns, *self.parts.values()], key=_start_offset) if self.parts else turns
+
+    def call(self, call_id: str | None) -> OpenCall | None:
+        """Return the open call with an id, as a row names it."""
+        return self.calls.get(call_id or "") or self.calls.get(known_as(call_id) or "")
 
 
 class RowMemory:

@@ -221,7 +221,7 @@ class Turn(msgspec.Struct):
         found: list[Sequence[str]] = list(self.prompt.blocks) if self.prompt is not None else []
         for response in self.responses:
             found.append(response.texts)
-            found += [part.blocks for part in response.parts if isinstance(part, Said) and part.blocks]
+            found += [part.blocks for part in response.parts if type(part) is Said and part.blocks]
             found += [call.result.blocks for call in response.calls if call.result is not None]
         found += [happening.blocks for happening in self.happenings]
         return [tuple(texts) for texts in found if len(texts) > 1]
