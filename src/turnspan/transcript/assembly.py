@@ -191,16 +191,16 @@ class Assembly:
         if not turns:
             return None
         rows, context = memory.rows.roll_back(), self._context.roll_back()
+        are_answered = is_answered = True
         for turn in turns:
             self._finish(turn)
-        is_answered = all(turn.has_answer for turn in turns)
-        if is_answered:
-            memory.input_ns = None
-        if len(turns) > 1 and memory.open.turn is not None:
+            has_answer = turn.has_answer
+            are_answered = are_answered and has_answer
             # Further parts of earlier turns do not say whether the next response is a second answer.
-            is_answered = memory.open.turn.has_answer and not memory.open.turn.has_failed
-        elif is_answered:
-            is_answered = not any(turn.has_failed for turn in turns)
+            if memory.open.turn is None or memory.open.turn is turn:
+                is_answered = is_answered and has_answer and not turn.has_failed
+        if are_answered:
+            memory.input_ns = None
         past = memory.past
         memory.past = carry_after(
             past, turns, rows=rows, is_answered=is_answered, input_ns=memory.input_ns, context=context
@@ -286,7 +286,7 @@ class Assembly:
         self._context.dequeue(said.text, gap.local_commands)
         self._settle_joined(row, said.text)
         typed, ide = e.without_ide_tags(said.text)
-        media = tuple(e.media(block.source) for block in said.blocks if block.type in {"image", "document"})
+        media = tuple([e.media(block.source) for block in said.blocks if block.type in {"image", "document"}])
         turn = self._new_turn(row, origin_of(row.entry, said.text))
         turn.prompt = Prompt(typed, row.time_ns, media, ide, blocks=(several(said.texts),))
         if turn.origin == "task_notification":

@@ -174,9 +174,9 @@ class Grouper:
         entry, uuids = row.entry, self._waiting_uuids
         is_repeated = entry.uuid is not None and entry.uuid in uuids
         uuids.add(entry.uuid)
-        if is_repeated or not row.is_conversation or entry.is_sidechain or self._is_known(entry):
+        if is_repeated or not row.is_conversation or entry.is_sidechain:
             return False
-        if self._assembly.take_ahead(row):
+        if self._is_known(entry) or self._assembly.take_ahead(row):
             return False
         self._waited += 1
         if row.said is None:

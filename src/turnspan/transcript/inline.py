@@ -98,7 +98,8 @@ class InlineAgents:
 
     def forget(self) -> None:
         """Forget all agents: no turn is open."""
-        self._agents, self._roots = {}, {}
+        if self._agents:
+            self._agents, self._roots = {}, {}
 
 
 def _root_in(past: Carry, parent: str | None) -> str | None:

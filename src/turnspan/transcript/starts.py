@@ -83,7 +83,7 @@ def new_response(key: str, row: Row, message: e.Message, request: Request | None
     params = request.params if request is not None else None
     return Response(
         key=key,
-        uuid=key_of(entry),
+        uuid=entry.uuid or key_of(entry),
         model=message.model or "",
         version=entry.version or "",
         request_id=entry.request_id,
