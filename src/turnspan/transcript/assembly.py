@@ -112,24 +112,16 @@ class Assembly:
         self._is_agent = is_agent
         self._inline = inline
         self._context = SessionContext(ContextState(past.context, past.queued, past.taken), recall)
-        self._can_wait = not is_agent  # for further lines of a response
+        self.can_wait = not is_agent  # for further lines of a response
         self._is_fork = False  # the file says that it begins with a copied message
         self.memory = Memory(past, RowMemory(past.owners), OpenTurns(), past.input_ns)
         self.warmups = Warmups()
         self.end = Place(0, 0, 0)  # of the last row that was taken
 
-    def take_now(self, row: Row, between: list[Row]) -> Sealed | None:
-        """Take a row as `take` does; it has waited long enough."""
-        self._can_wait = False
-        sealed = self.take(row, between)
-        self._can_wait = not self._is_agent
-        assert sealed is not Wait.FOR_LINES
-        return sealed
-
     def take(self, row: Row, between: list[Row]) -> Sealed | Wait | None:
         """Take a conversation row and the rows before it; or return what it seals, and take nothing.
 
-        If the row would seal a turn whose last response may be incomplete, return `Wait` instead.
+        If the row would seal a turn whose last response may be incomplete, and `can_wait`, return `Wait` instead.
         """
         memory, said = self.memory, row.said
         # Without any turn before it, a result begins one: the file has lost its beginning.
@@ -181,7 +173,7 @@ class Assembly:
 
     def _seal_or_wait(self) -> Sealed | Wait | None:
         turn = self.memory.open.turn
-        if self._can_wait and turn is not None and turn.may_be_cut:
+        if self.can_wait and turn is not None and turn.may_be_cut:
             return Wait.FOR_LINES
         return self.seal()
 
@@ -244,7 +236,7 @@ class Assembly:
                     self._context.claim(*self.memory.rows.latest(), *(other.entry.uuid for other in between))
             else:
                 self._take_between(row, gap)
-            self._own_by_parent(row.entry, gap)
+            gap.own(row.entry, self.memory.rows)
         return gap
 
     def _take_between(self, row: Row, gap: Gap) -> None:
@@ -260,14 +252,6 @@ class Assembly:
             self._is_fork = True
         elif row.said is not None:
             gap.take_user(row, row.said, is_models_own=is_models_own_command(self.memory, entry))
-
-    def _own_by_parent(self, entry: Entry, gap: Gap) -> None:
-        """Record the turn of a row between others: its parent's, or that of the command before it, if it starts one."""
-        if entry.uuid is None or entry.parent_uuid is None or gap.follow(entry) or entry.uuid in gap.command_rows:
-            return
-        number = self.memory.rows.owner.get(entry.parent_uuid)
-        if number is not None:
-            self.memory.rows.own(entry.uuid, number)
 
     # ---- user rows
 

@@ -16,6 +16,7 @@ from turnspan.transcript.turns import Happening, Row, several
 
 if TYPE_CHECKING:
     from turnspan.transcript.entries import Entry
+    from turnspan.transcript.memory import RowMemory
     from turnspan.transcript.turns import UserRow
 
 
@@ -88,12 +89,14 @@ class Gap(msgspec.Struct):
         elif entry.is_meta:
             self._expand(row, said)
 
-    def follow(self, entry: Entry) -> bool:
-        """Record a row whose parent is the command or below it; return False if it is another row."""
-        if entry.uuid is None or entry.parent_uuid not in self.command_rows:
-            return False
-        self.command_rows[entry.uuid] = None
-        return True
+    def own(self, entry: Entry, rows: RowMemory) -> None:
+        """Record the turn of a row: its parent's, or that of the command, if the row is below it and it starts one."""
+        if entry.uuid is None or entry.parent_uuid is None:
+            return
+        if entry.parent_uuid in self.command_rows:
+            self.command_rows[entry.uuid] = None
+        elif entry.uuid not in self.command_rows and (number := rows.owner.get(entry.parent_uuid)) is not None:
+            rows.own(entry.uuid, number)
 
     def _await_answer(self, row: Row) -> None:
         self.command = row

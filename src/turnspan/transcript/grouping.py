@@ -208,8 +208,11 @@ class Grouper:
         return [*rest, row, *answers]
 
     def _take(self, row: Row) -> Sealed | None:
-        """Take a row with the rows before it; or return what it seals, and take nothing."""
-        sealed = self._assembly.take_now(row, self._between)
+        """Take a row that has waited, with the rows before it; or return what it seals, and take nothing."""
+        self._assembly.can_wait = False
+        sealed = self._assembly.take(row, self._between)
+        self._assembly.can_wait = not self._is_agent
+        assert sealed is not Wait.FOR_LINES
         if sealed is None:
             self._between = []
             self._memory.rows.commit()
