@@ -1,6 +1,7 @@
 import os
 import threading
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -66,6 +67,21 @@ def test_lines_that_cross_chunks_are_complete(tmp_path):
     lengths = [tail._CHUNK_BYTES - 1, tail._CHUNK_BYTES, tail._CHUNK_BYTES + 1, 3 * tail._CHUNK_BYTES + 7, 0, 5]
     path.write_bytes(b"".join(b"x" * length + b"\n" for length in lengths))
     assert [len(line.data) for line in lines_of(path)] == lengths
+
+
+@given(st.lists(st.integers(0, 40), max_size=12), st.integers(1, 50), st.booleans())
+def test_chunks_of_any_size_give_the_same_lines(tmp_path_factory, lengths, size, is_cut):
+    """Where a chunk ends changes neither lines nor places: a line that it cuts is read again with the next one."""
+    path = tmp_path_factory.mktemp("chunks") / "a.jsonl"
+    path.write_bytes(b"".join(b"x" * length + b"\n" for length in lengths) + b"y" * is_cut)
+    wanted = lines_of(path, is_complete=bool)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tail, "_CHUNK_BYTES", size)
+        assert lines_of(path, is_complete=bool) == wanted
+        patch.setattr(tail, "_CHUNK_BYTES", min(size, 20))
+        patch.setattr(tail, "MAX_LINE_BYTES", 20)
+        cut = [line if len(line.data) <= 20 else msgspec.structs.replace(line, data=None) for line in wanted]
+        assert lines_of(path, is_complete=bool) == cut
 
 
 def test_a_line_that_is_too_long_is_skipped(tmp_path):

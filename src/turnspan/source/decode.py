@@ -25,16 +25,16 @@ def entries_from(
     for chunk in tail.complete_chunks(
         descriptor, position.offset, position.line, until=until, is_complete=lines.is_record
     ):
-        offset, begin = chunk.offset, 0
-        found = lines.parse_all(chunk.data, chunk.ends, anomalies) if chunk.data is not None else None
+        found = lines.parse_all(chunk.data, chunk.ends) if chunk.data is not None else None
         if found is None:
             yield [pair for line in tail.lines_in(chunk) for pair in _entries_on(descriptor, line, anomalies)]
             continue
-        placed = []
-        for number, (end, entry) in enumerate(zip(chunk.ends, found, strict=True), chunk.number):
-            if entry is not None:
-                placed.append((Place(number, offset + begin, offset + end), entry))
-            begin = end
+        number, offset, begin, placed = chunk.number, chunk.offset, chunk.offset, []
+        for entry, line_end in zip(found, chunk.ends, strict=True):
+            end = offset + line_end
+            if entry.type in lines.WANTED or lines.is_wanted(entry, anomalies):
+                placed.append((Place(number, begin, end), entry))
+            number, begin = number + 1, end
         yield placed
 
 

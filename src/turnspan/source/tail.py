@@ -42,7 +42,7 @@ class Line(msgspec.Struct, frozen=True, gc=False):
 class Chunk(msgspec.Struct, frozen=True, gc=False):
     """Some complete lines that follow each other, with their newlines."""
 
-    data: bytes | None  # None: one line, too long
+    data: bytes | None  # may end with the beginning of a further line; None: one line, too long
     number: int  # of the first line
     offset: int  # of its first byte
     ends: list[int]  # of the lines, from the first byte on
@@ -102,33 +102,34 @@ def complete_chunks(
         if not read:
             return  # truncated meanwhile
         position += len(read)
-        begin, cut = 0, read.rfind(b"\n") + 1
-        if cut:
-            length = pending_bytes + read.find(b"\n")
-            if length > MAX_LINE_BYTES:
-                yield Chunk(None, number, start, [length + 1])
-                begin, number, start, pending = length + 1 - pending_bytes, number + 1, start + length + 1, []
-            if begin < cut:
-                data = b"".join((*pending, memoryview(read)[begin:cut]))
-                ends = _line_ends(data)
-                yield Chunk(data, number, start, ends)
-                number, start = number + len(ends), start + len(data)
-            pending, pending_bytes = [], 0
-        if cut < len(read):
-            pending_bytes += len(read) - cut
+        if b"\n" not in read:
+            pending_bytes += len(read)
             if pending_bytes > MAX_LINE_BYTES:
                 pending = []
             else:
-                pending.append(read[cut:])
+                pending.append(read)
+            continue
+        length = pending_bytes + read.find(b"\n")
+        if length > MAX_LINE_BYTES:
+            ends = [length + 1]
+            yield Chunk(None, number, start, ends)
+        else:
+            data = b"".join((*pending, read)) if pending else read
+            ends = _line_ends(data)
+            yield Chunk(data, number, start, ends)
+        number, start = number + len(ends), start + ends[-1]
+        position = start  # the beginning of the next line is read again: to copy all lines without it takes longer
+        pending, pending_bytes = [], 0
     if pending and is_complete(last := b"".join(pending)):
         yield Chunk(last, number, start, [len(last)])
 
 
 def _line_ends(data: bytes) -> list[int]:
-    found, end = [], 0
-    while end < len(data):
-        end = data.find(b"\n", end) + 1  # memchr; `split` is slower, `count` much slower
+    found, find = [], data.find
+    end = find(b"\n") + 1  # memchr; `split` is slower, `count` much slower
+    while end:
         found.append(end)
+        end = find(b"\n", end) + 1
     return found
 
 

@@ -65,7 +65,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.classify import answers_queued, is_interruption, is_warmup, key_of, origin_of, response_key
+from turnspan.transcript.classify import answers_queued, is_warmup, key_of, origin_of
 from turnspan.transcript.context import ContextState, SessionContext
 from turnspan.transcript.gaps import NO_GAP, Gap
 from turnspan.transcript.inline import Warmups, prompts_of
@@ -76,7 +76,6 @@ from turnspan.transcript.sealing import Sealed, Wait, carry_after
 from turnspan.transcript.selection import Choice, choose, is_after_copy, is_models_own_command
 from turnspan.transcript.settling import add_words, joined_at_end, settle
 from turnspan.transcript.starts import (
-    UserRow,
     add_surroundings,
     command_prompt,
     further_part,
@@ -84,9 +83,8 @@ from turnspan.transcript.starts import (
     new_result,
     new_turn,
     user_event,
-    user_row,
 )
-from turnspan.transcript.turns import Happening, Place, Prompt, several
+from turnspan.transcript.turns import Happening, Place, Prompt, Turn, several
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +92,7 @@ if TYPE_CHECKING:
     from turnspan.transcript.entries import Entry
     from turnspan.transcript.inline import InlineAgents
     from turnspan.transcript.resume import TurnRef
-    from turnspan.transcript.turns import Row, Turn
+    from turnspan.transcript.turns import Row, UserRow
 
 
 class Assembly:
@@ -114,41 +112,39 @@ class Assembly:
         self._is_agent = is_agent
         self._inline = inline
         self._context = SessionContext(ContextState(past.context, past.queued, past.taken), recall)
-        self._can_wait = False
+        self.can_wait = not is_agent  # for further lines of a response
         self._is_fork = False  # the file says that it begins with a copied message
         self.memory = Memory(past, RowMemory(past.owners), OpenTurns(), past.input_ns)
         self.warmups = Warmups()
         self.end = Place(0, 0, 0)  # of the last row that was taken
 
-    def take(self, row: Row, between: list[Row], *, can_wait: bool = False) -> Sealed | Wait | None:
+    def take(self, row: Row, between: list[Row]) -> Sealed | Wait | None:
         """Take a conversation row and the rows before it; or return what it seals, and take nothing.
 
         If the row would seal a turn whose last response may be incomplete, and `can_wait`, return `Wait` instead.
         """
-        entry = row.entry
-        self._can_wait = can_wait and not self._is_agent
-        if entry.is_sidechain and not self._is_agent:
-            gap = self._gap_of(between) if between else NO_GAP
+        memory, said = self.memory, row.said
+        # Without any turn before it, a result begins one: the file has lost its beginning.
+        is_prompt = said is not None and not (said.is_interruption or (said.results and memory.has_begun))
+        if is_prompt and (sealed := self._seal_or_wait()) is not None:
+            return sealed  # the gap is not read yet: it is read again with the row
+        gap = self._gap_of(between) if between else NO_GAP
+        if said is not None:
+            (self._take_prompt if is_prompt else self._take_reply)(row, said, gap)
+        elif row.entry.is_sidechain and not self._is_agent:
             self._take_sidechain(row)
-        elif entry.type == "assistant":
-            gap = self._gap_of(between) if between else NO_GAP
-            if (sealed := self._take_response_line(row, gap)) is not None:
-                if sealed is Wait.FOR_LINES:
-                    self.memory.rows.undo()
-                    self._context.undo()
-                return sealed
-        else:
-            said = user_row(entry, has_begun=self.memory.has_begun)
-            if said.is_prompt and (sealed := self._seal_or_wait()) is not None:
-                return sealed  # the gap is not read yet: it is read again with the row
-            gap = self._gap_of(between) if between else NO_GAP
-            self._take_user(row, said, gap)
-        if gap.input_ns is not None and self.memory.input_ns is None:
-            self.memory.input_ns = gap.input_ns
+        elif (sealed := self._take_response_line(row, gap)) is not None:
+            if sealed is Wait.FOR_LINES:
+                memory.rows.undo()
+                self._context.undo()
+            return sealed
         if row.place.offset >= self.end.offset:  # a row that was held back is taken after later ones
             self.end = row.place
-        self.memory.rows.commit()
-        self._context.commit()
+        if between:
+            if gap.input_ns is not None and memory.input_ns is None:
+                memory.input_ns = gap.input_ns
+            self._context.commit()
+            memory.rows.commit()
         return None
 
     def take_ahead(self, row: Row) -> bool:
@@ -156,26 +152,28 @@ class Assembly:
 
         The end of what was taken does not move: the rows before it are read again, and this one is known then.
         """
-        entry, memory = row.entry, self.memory
-        if entry.message is None or entry.is_sidechain or not memory.is_by_open_session(entry):
-            return False
-        if entry.type == "assistant":
-            known = memory.open.responses.get(response_key(entry))
-            if known is None or repeats(known.response, entry.message):
+        memory, said, message = self.memory, row.said, row.entry.message
+        if said is None:
+            known = memory.open.responses.get(row.response)
+            if known is None or message is None or repeats(known.response, message):
+                return False
+            if not memory.is_by_open_session(row.entry):
                 return False
             self._take_response_line(row, NO_GAP)
         else:
-            blocks = [block for block in e.blocks(entry.message) if block.type == "tool_result"]
-            calls = [memory.open.calls.get(known_as(block.tool_use_id) or "") for block in blocks]
-            if not calls or any(known is None or known.call.result is not None for known in calls):
+            for block in said.results:
+                known_call = memory.open.call(block.tool_use_id)
+                if known_call is None or known_call.call.result is not None:
+                    return False
+            if not said.results or not memory.is_by_open_session(row.entry):
                 return False
-            self._take_results(row, user_row(entry, has_begun=memory.has_begun), NO_GAP)
+            self._take_results(row, said, NO_GAP)
         memory.rows.commit()
         return True
 
     def _seal_or_wait(self) -> Sealed | Wait | None:
         turn = self.memory.open.turn
-        if self._can_wait and turn is not None and turn.may_be_cut:
+        if self.can_wait and turn is not None and turn.may_be_cut:
             return Wait.FOR_LINES
         return self.seal()
 
@@ -185,13 +183,16 @@ class Assembly:
         if not turns:
             return None
         rows, context = memory.rows.roll_back(), self._context.roll_back()
+        are_answered = is_answered = True
         for turn in turns:
             self._finish(turn)
-        if all(turn.has_answer for turn in turns):
+            has_answer = turn.has_answer
+            are_answered = are_answered and has_answer
+            # Further parts of earlier turns do not say whether the next response is a second answer.
+            if memory.open.turn is None or memory.open.turn is turn:
+                is_answered = is_answered and has_answer and not turn.has_failed
+        if are_answered:
             memory.input_ns = None
-        # Further parts of earlier turns do not say whether the next response is a second answer.
-        running = turns if memory.open.turn is None else [memory.open.turn]
-        is_answered = all(turn.has_answer and not turn.has_failed for turn in running)
         past = memory.past
         memory.past = carry_after(
             past, turns, rows=rows, is_answered=is_answered, input_ns=memory.input_ns, context=context
@@ -227,13 +228,15 @@ class Assembly:
 
     def _gap_of(self, between: list[Row]) -> Gap:
         gap = Gap()
+        self.memory.rows.begin()
+        self._context.begin()
         for row in between:
             if self._context.take(row):
                 if self._context.leaf is not None:
                     self._context.claim(*self.memory.rows.latest(), *(other.entry.uuid for other in between))
             else:
                 self._take_between(row, gap)
-            self._own_by_parent(row.entry, gap)
+            gap.own(row.entry, self.memory.rows)
         return gap
 
     def _take_between(self, row: Row, gap: Gap) -> None:
@@ -247,25 +250,18 @@ class Assembly:
             gap.take_system(row)
         elif entry.type == "fork-context-ref":
             self._is_fork = True
-        elif entry.type == "user" and entry.message is not None:
-            gap.take_user(row, entry.message, is_models_own=is_models_own_command(self.memory, entry))
-
-    def _own_by_parent(self, entry: Entry, gap: Gap) -> None:
-        """Record the turn of a row between others: its parent's, or that of the command before it, if it starts one."""
-        if entry.uuid is None or entry.parent_uuid is None or gap.follow(entry) or entry.uuid in gap.command_rows:
-            return
-        number = self.memory.rows.owner.get(entry.parent_uuid)
-        if number is not None:
-            self.memory.rows.own(entry.uuid, number)
+        elif row.said is not None:
+            gap.take_user(row, row.said, is_models_own=is_models_own_command(self.memory, entry))
 
     # ---- user rows
 
-    def _take_user(self, row: Row, said: UserRow, gap: Gap) -> None:
-        if said.is_prompt:
-            self._take_prompt(row, said, gap)
-        elif said.results:
+    def _take_reply(self, row: Row, said: UserRow, gap: Gap) -> None:
+        """Take what is not a prompt: results, or an interruption."""
+        if said.is_interruption and not self.memory.has_begun:
+            return  # nothing to interrupt
+        if said.results:
             self._take_results(row, said, gap)
-        elif self.memory.has_begun:
+        else:
             turn = self.memory.open.turn or self._part_of(self.memory.earlier_turn(row.entry), row)
             settle(turn, gap, self._context, self.memory.rows)
             self._interrupt(turn, row, said)
@@ -274,7 +270,7 @@ class Assembly:
         self._context.dequeue(said.text, gap.local_commands)
         self._settle_joined(row, said.text)
         typed, ide = e.without_ide_tags(said.text)
-        media = tuple(e.media(block.source) for block in said.blocks if block.type in {"image", "document"})
+        media = tuple([e.media(block.source) for block in said.blocks if block.type in {"image", "document"}])
         turn = self._new_turn(row, origin_of(row.entry, said.text))
         turn.prompt = Prompt(typed, row.time_ns, media, ide, blocks=(several(said.texts),))
         if turn.origin == "task_notification":
@@ -292,22 +288,23 @@ class Assembly:
         for block in said.results:
             turn = self._take_result(row, block, outcome)
             self._add_row(turn, row)
-        settle(turn, gap, self._context, self.memory.rows)
+        if gap is not NO_GAP or self._context.state.taken:
+            settle(turn, gap, self._context, self.memory.rows)
         if not said.text:
             pass  # the usual case
-        elif is_interruption(said.text):
+        elif said.is_interruption:
             self._interrupt(turn, row, said)
         elif said.text.strip() and not said.text.lstrip().startswith("<system-reminder>"):
             turn.happenings.append(user_event("steering", row, said.texts))
-        self.memory.input_ns = max(row.time_ns or 0, self.memory.input_ns or 0) or None
+        if row.time_ns is not None and row.time_ns > (self.memory.input_ns or 0):
+            self.memory.input_ns = row.time_ns
 
     def _take_result(self, row: Row, block: e.Block, outcome: e.Outcome) -> Turn:
         """Complete the call that a result belongs to, or record a late result; return its turn."""
         texts = e.inner_texts(block.content)
-        call_id = known_as(block.tool_use_id) or ""
-        known = self.memory.open.calls.get(call_id)
+        known = self.memory.open.call(block.tool_use_id)
         if known is None:
-            return self._take_late_result(row, call_id, texts)
+            return self._take_late_result(row, known_as(block.tool_use_id) or "", texts)
         if known.call.result is None:
             known.call.result = new_result(known.call.name, texts, block, row, outcome)
         return known.turn
@@ -334,33 +331,32 @@ class Assembly:
     def _take_response_line(self, row: Row, gap: Gap) -> Sealed | Wait | None:
         message = row.entry.message
         assert message is not None
-        memory, key = self.memory, response_key(row.entry)
-        known = memory.open.responses.get(key)
+        memory = self.memory
+        known = memory.open.responses.get(row.response)
         if known is None:
             if self._is_agent and self._is_fork and not memory.has_begun:
                 return None  # a copy of the message that launched the agent
             turn = self._turn_for(row, gap)
-            if isinstance(turn, (Sealed, Wait)):
+            if not isinstance(turn, Turn):
                 return turn
-            settle(turn, gap, self._context, self.memory.rows)
-            known = self._add_response(key, turn, row, message, gap)
+            if gap is not NO_GAP or self._context.state.taken:
+                settle(turn, gap, self._context, memory.rows)
+            known = self._add_response(turn, row, message, gap)
         turn = known.turn
         self._add_row(turn, row)
-        for call in add_line(known.response, row, message, memory.past.calls if self._has_past(turn) else ()):
+        exported = memory.past.calls if turn.part or self._is_agent else ()
+        for call in add_line(known.response, row, message, exported):
             memory.open.calls[call.id] = OpenCall(turn, call)
         return None
-
-    def _has_past(self, turn: Turn) -> bool:
-        """Whether spans of the same trace were sealed before."""
-        return turn.part > 0 or self._is_agent
 
     def _turn_for(self, row: Row, gap: Gap) -> Turn | Sealed | Wait:
         """Return the turn that a new response belongs to, or what it seals."""
         memory, entry = self.memory, row.entry
-        choice = choose(memory, entry, gap, is_agent=self._is_agent)
+        choice = choose(memory, row, gap, is_agent=self._is_agent)
         if choice is Choice.OPEN_TURN and memory.open.turn is not None:
-            found = self.seal() if is_after_copy(memory.open.turn, entry, self._session_id) else None
-            return found or memory.open.turn
+            turn = memory.open.turn
+            is_copied = turn.session_id != self._session_id and is_after_copy(turn, entry, self._session_id)
+            return (self.seal() if is_copied else None) or turn
         if choice is Choice.EARLIER_TURN:
             return self._part_of(memory.earlier_turn(entry), row)
         if (sealed := self._seal_or_wait()) is not None:
@@ -371,13 +367,15 @@ class Assembly:
             return self._queued_turn(row, gap)
         return self._new_turn(row, "unknown")
 
-    def _add_response(self, key: str, turn: Turn, row: Row, message: e.Message, gap: Gap) -> OpenResponse:
-        memory = self.memory
+    def _add_response(self, turn: Turn, row: Row, message: e.Message, gap: Gap) -> OpenResponse:
+        memory, key = self.memory, row.response
         if turn.has_answer:
             memory.input_ns = None  # nothing says what made the model continue
-        request = memory.open.requests.get(row.entry.request_ref or "")
+        ref = row.entry.request_ref
+        request = memory.open.requests.get(ref) if ref else None
         response = new_response(key, row, message, request, gap.input_ns or memory.input_ns)
-        response.is_repeat = self._has_past(turn) and key in memory.past.responses
+        if key in memory.past.responses and (turn.part or self._is_agent):
+            response.is_repeat = True  # spans of the same trace were sealed before
         turn.responses.append(response)
         found = memory.open.responses[key] = OpenResponse(turn, response)
         return found
@@ -432,7 +430,7 @@ class Assembly:
 
     def _settle_joined(self, row: Row, prompt: str) -> None:
         """Add words without an answer to the turn before, which they joined, as a further part of it (up to 2.1.12)."""
-        if self._context.state.taken and self.memory.past.recent and answers_queued(row.entry.version or ""):
+        if self._context.state.taken and self.memory.past.recent and answers_queued(row.entry.version):
             joined = self._context.words_taken({prompt}, self.memory.rows.owner)
             if joined:
                 add_words(self._part_of(self.memory.past.recent[-1], row), joined, self.memory.rows)

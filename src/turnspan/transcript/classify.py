@@ -32,32 +32,12 @@ HOOKS: Final = ("<session-start-hook>", "<user-prompt-submit-hook>", "<pre-tool-
 REPLIES: Final = (
     "Unknown slash command: ", "Unknown skill: ", "This slash command can only be invoked by Claude",
 )  # the client's own, to a command that cannot run  # fmt: skip
-_QUIET: Final = (*LOCAL, *HOOKS, *REPLIES, FEEDBACK, BASH)
+QUIET: Final = (*LOCAL, *HOOKS, *REPLIES, FEEDBACK, BASH)
 _INTERRUPTED: Final = "[Request interrupted by user"
-_SENDS_ON: Final = frozenset({"coordinator", "task-notification"})  # a message, or the end of the agent's own command
+SENDS_ON: Final = frozenset({"coordinator", "task-notification"})  # a message, or the end of the agent's own command
 _NOTIFICATIONS: Final = ("<task-notification>", "<agent-notification>")
 _TASK_NOTICE: Final = '{"task_id"'  # in the queue (2.1.47)
 _TEAMMATE: Final = "<teammate-message"
-
-
-def is_conversation(entry: Entry, *, is_agent: bool) -> bool:
-    """Whether a row is a message of the user, the model or a tool; all others are read with the next such row."""
-    if entry.type == "assistant":
-        return entry.message is not None
-    if entry.type != "user" or entry.message is None:
-        return False
-    if entry.is_sidechain and not is_agent:
-        return True
-    found = e.blocks(entry.message)
-    for block in found:
-        if block.type == "tool_result":
-            return True
-    if is_agent and entry.origin is not None and entry.origin.kind in _SENDS_ON:
-        return True  # marked as meta since 2.1.207, but it starts what the agent does next
-    if entry.is_meta or entry.is_compact_summary or entry.is_visible_in_transcript_only:
-        return False
-    text = e.plain_text(found).lstrip()
-    return not text.startswith(_QUIET) and e.command_of(text) is None
 
 
 def key_of(entry: Entry) -> str:
@@ -73,20 +53,9 @@ def response_key(entry: Entry) -> str:
     return known_as(message.id) or known_as(entry.request_id) or key_of(entry)
 
 
-def is_placeholder(entry: Entry) -> bool:
-    """Whether the client wrote a row because no model answered ("No response requested."): it is ignored."""
-    return entry.type == "assistant" and is_synthetic(entry) and not entry.is_api_error_message
-
-
 def is_synthetic(entry: Entry) -> bool:
     """Whether the client wrote the message itself, in place of a model."""
     return entry.message is not None and entry.message.model == SYNTHETIC
-
-
-def results_of(entry: Entry) -> list[e.Block]:
-    """Return the tool results in a row."""
-    found = e.blocks(entry.message) if entry.message is not None else []
-    return [block for block in found if block.type == "tool_result"]
 
 
 def is_interruption(text: str) -> bool:

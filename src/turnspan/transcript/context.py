@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from turnspan.transcript.turns import Row, Turn
 
 _REMEMBERED_WORDS: Final = 16
+_CACHED_ENTRIES: Final = 8
 _FIELDS: Final = {
     "custom-title": "custom_title", "ai-title": "ai_title", "summary": "summary", "tag": "tag", "pr-link": "pr_url",
     "permission-mode": "permission_mode", "agent-setting": "agent_setting",
@@ -45,11 +46,11 @@ class ContextState(msgspec.Struct, frozen=True):
 
 
 class SessionContext:
-    """The context of a session. `recall` returns the entry at a place; `roll_back` undoes all since `commit`."""
+    """The context of a session. `recall` returns the entry at a place; `roll_back` undoes all since `begin`."""
 
     def __init__(self, state: ContextState, recall: Callable[[int, int], e.Entry | None]) -> None:
         self.state = state
-        self._committed = state
+        self._committed: ContextState | None = None  # the state at `begin`
         self._recall = recall
         self._cached: dict[Words, e.Entry] = {}  # entries already decoded, so that they need not be recalled
         self.leaf = self._unclaimed_leaf()  # the row that an unclaimed summary names, one that may be another session's
@@ -101,23 +102,30 @@ class SessionContext:
         self._dequeued = 0
         return self._queued_texts(words[0])[0] if words else []
 
+    def begin(self) -> None:
+        """Take rows that may have to be forgotten again."""
+        self._committed = self.state
+
     def commit(self) -> None:
         """Keep the context as it is now."""
-        self._committed = self.state
+        self._committed = None
         self._dequeued = 0
 
     def undo(self) -> None:
-        """Return to the committed context."""
-        self._dequeued = 0
-        if self.state is not self._committed:
-            self.state = self._committed
+        """Return to the context at `begin`."""
+        before = self._committed
+        self.commit()
+        if before is not None and before is not self.state:
+            self.state = before
             self.leaf = self._unclaimed_leaf()
 
     def roll_back(self) -> ContextState:
-        """Return to the committed context, and drop cached entries that it does not need."""
-        self.state = state = self._committed
-        self._dequeued = 0
-        if self._cached:
+        """Return to the context at `begin`; if many entries are cached, drop those that it does not need."""
+        if self._committed is not None:
+            self.state = self._committed
+        self.commit()
+        state = self.state
+        if len(self._cached) > _CACHED_ENTRIES:
             needed = {*state.lines.values(), *state.queued, *state.taken}
             self._cached = {at: entry for at, entry in self._cached.items() if at in needed}
         self.leaf = self._unclaimed_leaf()

@@ -241,6 +241,7 @@ _decode_text = msgspec.json.Decoder(str).decode
 _decode_number = msgspec.json.Decoder(float).decode
 _decode_bool = msgspec.json.Decoder(bool).decode
 _NO_OUTCOME: Final = Outcome()
+_NOTHING_MORE: Final = ToolUseResult()
 
 
 def time_ns(entry: Entry) -> int | None:
@@ -311,7 +312,7 @@ def media(source: Source | None) -> tuple[str, int]:
 def outcome(entry: Entry) -> Outcome:
     """Return what `toolUseResult` adds to the message; the rest of it repeats the message and is not decoded."""
     found = entry.tool_use_result
-    if type(found) is not ToolUseResult:
+    if type(found) is not ToolUseResult or found == _NOTHING_MORE:
         return _NO_OUTCOME
     took = found.duration_ms if found.duration_ms is not _ABSENT else found.total_duration_ms
     return Outcome(

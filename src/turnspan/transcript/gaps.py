@@ -16,6 +16,8 @@ from turnspan.transcript.turns import Happening, Row, several
 
 if TYPE_CHECKING:
     from turnspan.transcript.entries import Entry
+    from turnspan.transcript.memory import RowMemory
+    from turnspan.transcript.turns import UserRow
 
 
 class Gap(msgspec.Struct):
@@ -60,7 +62,7 @@ class Gap(msgspec.Struct):
             self.boundary = self.boundary or "stopped"
             self.stopped_ns = row.time_ns
 
-    def take_user(self, row: Row, message: e.Message, *, is_models_own: bool) -> None:
+    def take_user(self, row: Row, said: UserRow, *, is_models_own: bool) -> None:
         """Add a user row that is not part of the conversation: a command, hook feedback, an expansion, a summary.
 
         `is_models_own`: if it is a command, the model ran it, not the user.
@@ -69,9 +71,7 @@ class Gap(msgspec.Struct):
         if entry.is_compact_summary or entry.is_visible_in_transcript_only:
             self.input_ns = row.time_ns  # the model continues from the summary: compacting is not its time
             return
-        texts = e.plain_texts(e.blocks(message))
-        text = "\n".join(texts)
-        start = text.lstrip()
+        start = said.text.lstrip()
         if start.startswith(FEEDBACK):
             self.boundary = "feedback"
             self.input_ns = row.time_ns
@@ -85,16 +85,18 @@ class Gap(msgspec.Struct):
             if start.startswith("<local-command-std") and entry.turn_origin is None:
                 self.command, self.command_rows = None, {}  # a local command that printed its own answer
             elif start.startswith("<bash-"):
-                self._expand(row, texts)
+                self._expand(row, said)
         elif entry.is_meta:
-            self._expand(row, texts)
+            self._expand(row, said)
 
-    def follow(self, entry: Entry) -> bool:
-        """Record a row whose parent is the command or below it; return False if it is another row."""
-        if entry.uuid is None or entry.parent_uuid not in self.command_rows:
-            return False
-        self.command_rows[entry.uuid] = None
-        return True
+    def own(self, entry: Entry, rows: RowMemory) -> None:
+        """Record the turn of a row: its parent's, or that of the command, if the row is below it and it starts one."""
+        if entry.uuid is None or entry.parent_uuid is None:
+            return
+        if entry.parent_uuid in self.command_rows:
+            self.command_rows[entry.uuid] = None
+        elif entry.uuid not in self.command_rows and (number := rows.owner.get(entry.parent_uuid)) is not None:
+            rows.own(entry.uuid, number)
 
     def _await_answer(self, row: Row) -> None:
         self.command = row
@@ -107,9 +109,9 @@ class Gap(msgspec.Struct):
         command = e.command_of(start)
         self.local_commands.append(command[0] if command else "!" + start[len(BASH) :].partition("</")[0])
 
-    def _expand(self, row: Row, texts: list[str]) -> None:
-        self.expansion.append("\n".join(texts))
-        self.expansion_blocks.append(several(texts))
+    def _expand(self, row: Row, said: UserRow) -> None:
+        self.expansion.append(said.text)
+        self.expansion_blocks.append(several(said.texts))
         self.input_ns = row.time_ns or self.input_ns
 
     def _happened(self, kind: str, row: Row, texts: list[str], facts: dict[str, str | int | float]) -> None:

@@ -16,23 +16,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from turnspan.transcript import entries as e
 from turnspan.transcript.assembly import Assembly
-from turnspan.transcript.classify import (
-    copies_anew,
-    is_conversation,
-    is_interruption,
-    is_placeholder,
-    key_of,
-    response_key,
-    results_of,
-)
+from turnspan.transcript.classify import copies_anew, key_of
 from turnspan.transcript.inline import InlineAgents
 from turnspan.transcript.memory import NO_TURN
-from turnspan.transcript.resume import known_as
+from turnspan.transcript.rows import rows_of
 from turnspan.transcript.sealing import Wait
-from turnspan.transcript.times import parse_time
-from turnspan.transcript.turns import Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,7 +30,7 @@ if TYPE_CHECKING:
     from turnspan.transcript.inline import Warmups
     from turnspan.transcript.resume import Carry
     from turnspan.transcript.sealing import Sealed
-    from turnspan.transcript.turns import Place, Turn
+    from turnspan.transcript.turns import Place, Row, Turn
 
 _MAX_EARLY: Final = 48  # rows that wait for their prompt
 _MAX_WAITED: Final = 16  # conversation rows in which the rest of a response can follow
@@ -67,6 +56,7 @@ class Grouper:
         self._untaken: list[Row] = []  # all rows after the last one that was taken
         self._waiting: Row | None = None  # it waits for further lines of the last response
         self._waited = 0  # conversation rows since
+        self._waiting_uuids: set[str | None] = set()  # of `_untaken`, while a row waits
         self._has_next = False  # a response of a later turn is among them
         inline = InlineAgents(lambda carry: Grouper(session_id, carry, is_agent=True))
         self._assembly = Assembly(session_id, carry, recall, inline, is_agent=is_agent)
@@ -116,22 +106,14 @@ class Grouper:
 
     def feed(self, entry: Entry, place: Place) -> Sequence[Sealed]:
         """Take one entry; return what it seals."""
-        row = self._row(entry, place)
-        return self._feed(row) if row is not None else _NONE_SEALED
+        rows = rows_of([(place, entry)], is_agent=self._is_agent)
+        return self._feed(rows[0]) if rows else _NONE_SEALED
 
     def feed_all(self, entries: Iterable[tuple[Place, Entry]]) -> Iterator[Sealed]:
         """Take entries; yield what each seals. Preparing all of them before the first is taken is faster."""
-        for row in [self._row(entry, place) for place, entry in entries]:
-            if row is not None and (sealed := self._feed(row)):
+        for row in rows_of(entries, is_agent=self._is_agent):
+            if sealed := self._feed(row):
                 yield from sealed
-
-    def _row(self, entry: Entry, place: Place) -> Row | None:
-        """Return an entry as a row; None if it is ignored."""
-        if entry.type == "assistant" and is_placeholder(entry):
-            return None
-        entry.uuid, entry.parent_uuid = known_as(entry.uuid), known_as(entry.parent_uuid)
-        time_ns = parse_time(entry.timestamp)
-        return Row(entry, place, time_ns, is_conversation(entry, is_agent=self._is_agent))
 
     def flush(self) -> list[Sealed]:
         """Take the rows that wait: for a prompt, or for further lines of a response, that did not come."""
@@ -163,49 +145,55 @@ class Grouper:
     # ---- the order of rows
 
     def _feed(self, row: Row) -> Sequence[Sealed]:
-        self._untaken.append(row)
         if self._waiting is not None:
+            self._untaken.append(row)
             return self.release() if self._ends_waiting(row) else _NONE_SEALED
-        if self._is_known(row.entry) or self._put_aside(row):
+        if self._is_put_aside(row):
+            self._untaken.append(row)
             return _NONE_SEALED
         if self._early:
+            self._untaken.append(row)
             return self._take_all(self._in_order(row))
-        sealed = self._assembly.take(row, self._between, can_wait=True)
+        sealed = self._assembly.take(row, self._between)
         if sealed is None:
             if self._between:
                 self._between = []
-            self._untaken.clear()
+            if self._untaken:
+                self._untaken = []
+                self._memory.rows.commit()
             return _NONE_SEALED
+        self._untaken.append(row)
         if sealed is Wait.FOR_LINES:
-            self._waiting, self._waited, self._has_next = row, 0, row.entry.type == "assistant"
+            self._waiting, self._waited, self._has_next = row, 0, row.said is None
+            self._waiting_uuids = {other.entry.uuid for other in self._untaken}
             return _NONE_SEALED
         return self._feed_again(sealed)
 
     def _ends_waiting(self, row: Row) -> bool:
         """Take a row that completes the open turn; else return whether no further lines of it are expected."""
-        entry = row.entry
-        if not row.is_conversation or entry.is_sidechain or self._is_known(entry) or self._is_waiting_twice(row):
+        entry, uuids = row.entry, self._waiting_uuids
+        is_repeated = entry.uuid is not None and entry.uuid in uuids
+        uuids.add(entry.uuid)
+        if is_repeated or not row.is_conversation or entry.is_sidechain:
             return False
-        if self._assembly.take_ahead(row):
+        if self._is_known(entry) or self._assembly.take_ahead(row):
             return False
         self._waited += 1
-        if entry.type == "assistant":
-            self._has_next = True
-        return self._waited >= _MAX_WAITED or (self._has_next and _is_prompt(entry))
+        if row.said is None:
+            self._has_next = True  # a response
+        return self._waited >= _MAX_WAITED or (self._has_next and _is_prompt(row))
 
-    def _is_waiting_twice(self, row: Row) -> bool:
-        """Whether a row is a repetition of one that is not taken yet."""
-        uuid = row.entry.uuid
-        return uuid is not None and any(other.entry.uuid == uuid for other in self._untaken if other is not row)
-
-    def _put_aside(self, row: Row) -> bool:
-        """Keep a row that is read with a later one, and ignore a repeated answer; return False if it is to be taken."""
-        entry = row.entry
-        if not row.is_conversation:
+    def _is_put_aside(self, row: Row) -> bool:
+        """Keep a row that is read with a later one, and ignore repeated rows; return False if it is to be taken."""
+        entry, owner = row.entry, self._memory.rows.owner
+        if entry.uuid in owner or (entry.uuid is None and self._is_known(entry)):
+            pass
+        elif not row.is_conversation:
             (self._early or self._between).append(row)
-        elif entry.request_id is None and copies_anew(entry.version) and self._is_repeated_answer(entry):
+        elif entry.request_id is None and copies_anew(entry.version) and self._is_repeated_answer(row):
+            self._memory.rows.begin()
             self._memory.rows.own(key_of(entry), NO_TURN)
-        elif entry.parent_uuid not in self._memory.rows.owner and self._is_early(entry):
+        elif entry.parent_uuid not in owner and self._is_early(row):
             self._early.append(row)
         else:
             return False
@@ -220,11 +208,14 @@ class Grouper:
         return [*rest, row, *answers]
 
     def _take(self, row: Row) -> Sealed | None:
-        """Take a row with the rows before it; or return what it seals, and take nothing."""
+        """Take a row that has waited, with the rows before it; or return what it seals, and take nothing."""
+        self._assembly.can_wait = False
         sealed = self._assembly.take(row, self._between)
-        assert not isinstance(sealed, Wait)
-        if sealed is None and self._between:
+        self._assembly.can_wait = not self._is_agent
+        assert sealed is not Wait.FOR_LINES
+        if sealed is None:
             self._between = []
+            self._memory.rows.commit()
         return sealed
 
     def _take_all(self, rows: list[Row]) -> list[Sealed]:
@@ -255,30 +246,31 @@ class Grouper:
             return entry.uuid in self._memory.rows.owner
         return entry.type in _CAN_REPEAT and key_of(entry) in self._memory.rows.owner
 
-    def _is_repeated_answer(self, entry: Entry) -> bool:
+    def _is_repeated_answer(self, row: Row) -> bool:
         """Whether an old client repeats an answer before the next prompt of a stream, without its prompt (1.0.44)."""
+        entry = row.entry
         if self._is_agent or entry.is_sidechain:
             return False
         if entry.type == "assistant" and entry.parent_uuid is None and not entry.is_api_error_message:
             return self._memory.has_begun  # it has no parent, and is not the first row
         is_below = self._memory.rows.owner.get(entry.parent_uuid or "") == NO_TURN
-        return is_below and (entry.type == "assistant" or bool(results_of(entry)))
+        return is_below and (row.said is None or bool(row.said.results))
 
     # ---- responses before their prompts
 
-    def _is_early(self, entry: Entry) -> bool:
+    def _is_early(self, row: Row) -> bool:
         """Whether a response precedes its own prompt (2.1.45, 2.1.128), or a result follows such a response.
 
         Its parent is not known.
         """
-        parent = entry.parent_uuid
+        entry, parent = row.entry, row.entry.parent_uuid
         if parent is None or self._is_agent or entry.is_sidechain or len(self._early) >= _MAX_EARLY:
             return False
-        if entry.type == "user":
-            return bool(results_of(entry)) and any(row.entry.uuid == parent for row in self._early)
+        if row.said is not None:
+            return bool(row.said.results) and any(early.entry.uuid == parent for early in self._early)
         if any(not turn.has_answer for turn in self.unsealed):
             return False  # a turn is running: it belongs there
-        others = (row.entry for row in (*self._between, *self._early))
+        others = (other.entry for other in (*self._between, *self._early))
         return all(other.uuid != parent for other in others if other.type != "assistant")
 
     def _is_late_prompt(self, row: Row) -> bool:
@@ -286,18 +278,16 @@ class Grouper:
 
         With several responses, the second could seal the turn, and reading would continue after the prompt, past it.
         """
-        entry = row.entry
-        if not _is_prompt(entry):
+        if not _is_prompt(row):
             return False
         answers = [early for early in self._early if early.entry.type == "assistant"]
-        if len({response_key(answer.entry) for answer in answers}) > 1:
+        if len({answer.response for answer in answers}) > 1:
             return False
         first = answers[0]
-        return entry.uuid == first.entry.parent_uuid or (row.time_ns or 0) <= (first.time_ns or 0)
+        return row.entry.uuid == first.entry.parent_uuid or (row.time_ns or 0) <= (first.time_ns or 0)
 
 
-def _is_prompt(entry: Entry) -> bool:
+def _is_prompt(row: Row) -> bool:
     """Whether a conversation row is a prompt of the session's own."""
-    if entry.type != "user" or entry.is_sidechain or entry.message is None or results_of(entry):
-        return False
-    return not is_interruption(e.plain_text(e.blocks(entry.message)))
+    said = row.said
+    return said is not None and not (row.entry.is_sidechain or said.results or said.is_interruption)

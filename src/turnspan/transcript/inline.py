@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.classify import is_warmup, key_of, response_key
+from turnspan.transcript.classify import is_warmup, key_of
 from turnspan.transcript.resume import Carry, known_as, words_digest
 from turnspan.transcript.turns import AGENT_TOOLS, InlineAgent
 
@@ -41,7 +41,7 @@ class Warmups(msgspec.Struct):
             self.places.add(row.place.offset)
         elif row.entry.type == "assistant" and message is not None:
             calls = {known_as(block.id) or "" for block in e.blocks(message) if block.type == "tool_use"}
-            self.skipped |= {response_key(row.entry), *calls}
+            self.skipped |= {row.response, *calls}
 
 
 class InlineAgents:
@@ -98,7 +98,8 @@ class InlineAgents:
 
     def forget(self) -> None:
         """Forget all agents: no turn is open."""
-        self._agents, self._roots = {}, {}
+        if self._agents:
+            self._agents, self._roots = {}, {}
 
 
 def _root_in(past: Carry, parent: str | None) -> str | None:

@@ -67,12 +67,12 @@ _OPENING, _CLOSING = b"{}"
 _HEAD: Final = b'{"type":"'
 _HEAD_BYTES: Final = len(_HEAD)
 _SKIPPED_NAMES: Final = frozenset(name.encode() for name in SKIPPED)
-_WANTED: Final = KNOWN - SKIPPED
+WANTED: Final = KNOWN - SKIPPED
 _PROGRESS: Final = b'"type":"progress"'
 
 
-def parse_all(data: bytes, ends: list[int], anomalies: Anomalies) -> list[Entry | None] | None:
-    """Return the entry of each line, None for a line that no trace needs; or None if each must be parsed by itself.
+def parse_all(data: bytes, ends: list[int]) -> list[Entry] | None:
+    """Return the entry of each line that ends at one of `ends`, wanted or not; None if each must be parsed by itself.
 
     One call for many lines takes three quarters of the time. All of them must be records that begin and end with their
     line: a decoder of several records also takes two on one line, and one on two.
@@ -83,12 +83,10 @@ def parse_all(data: bytes, ends: list[int], anomalies: Anomalies) -> list[Entry 
             return None
         begin = end
     try:
-        found = _decode_lines(data)
+        found = _decode_lines(data if begin == len(data) else memoryview(data)[:begin])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    if len(found) != len(ends):
-        return None
-    return [entry if entry.type in _WANTED or _is_wanted(entry, anomalies) else None for entry in found]
+    return found if len(found) == len(ends) else None
 
 
 def parse(line: bytes, anomalies: Anomalies) -> tuple[Entry, ...]:
@@ -107,7 +105,7 @@ def parse(line: bytes, anomalies: Anomalies) -> tuple[Entry, ...]:
         entry = _decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return tuple(_salvage(line, anomalies))
-    return (entry,) if entry.type in _WANTED or _is_wanted(entry, anomalies) else ()
+    return (entry,) if entry.type in WANTED or is_wanted(entry, anomalies) else ()
 
 
 def records(line: bytes) -> list[tuple[int, int]]:
@@ -145,7 +143,8 @@ def is_record(line: bytes) -> bool:
         return False
 
 
-def _is_wanted(entry: Entry, anomalies: Anomalies) -> bool:
+def is_wanted(entry: Entry, anomalies: Anomalies) -> bool:
+    """Whether a trace needs a line; if its type is not known, count it."""
     kind = entry.type
     if kind in SKIPPED:
         return False
@@ -184,7 +183,7 @@ def _salvage(line: bytes, anomalies: Anomalies) -> list[Entry]:
             anomalies.glued += 1
         if isinstance(value, dict):
             entry = _coerced(value, anomalies)
-            if entry is not None and _is_wanted(entry, anomalies):
+            if entry is not None and is_wanted(entry, anomalies):
                 entries.append(entry)
         else:
             anomalies.misshapen += 1

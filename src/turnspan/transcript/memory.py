@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from turnspan.transcript.resume import known_as
+
 if TYPE_CHECKING:
     from turnspan.transcript.entries import Entry, RequestParams
     from turnspan.transcript.resume import Carry, TurnRef
@@ -54,40 +56,63 @@ class OpenTurns(msgspec.Struct):
         turns = [self.turn] if self.turn is not None else []
         return sorted([*turns, *self.parts.values()], key=_start_offset) if self.parts else turns
 
+    def call(self, call_id: str | None) -> OpenCall | None:
+        """Return the open call with an id, as a row names it."""
+        return self.calls.get(call_id or "") or self.calls.get(known_as(call_id) or "")
+
 
 class RowMemory:
     """Which turn each row belongs to, by uuid: the last rows of sealed turns, and all rows of open ones.
 
-    Rows recorded since the last `commit` are forgotten by `roll_back`: the row that seals a turn is read again later,
-    together with everything before it that follows the sealed turn.
+    Rows recorded between `begin` and `commit` are forgotten by `roll_back`: the row that seals a turn is read again
+    later, together with everything before it that follows the sealed turn.
     """
 
     def __init__(self, remembered: tuple[tuple[str, int], ...]) -> None:
         self.owner: dict[str, int] = dict(remembered)  # uuid → turn number, or NO_TURN
         self._order: list[tuple[str, int]] = list(remembered)
-        self._committed = len(remembered)
+        self._committed: int | None = None  # how many of them are certain, if not all
 
     def own(self, uuid: str, number: int) -> None:
         """Record the turn that a row belongs to."""
         self.owner[uuid] = number
         self._order.append((uuid, number))
 
+    def begin(self) -> None:
+        """Record rows that may have to be forgotten again."""
+        if self._committed is None:
+            self._committed = len(self._order)
+
     def commit(self) -> None:
         """Keep the rows recorded so far."""
-        self._committed = len(self._order)
+        self._committed = None
 
     def roll_back(self) -> tuple[tuple[str, int], ...]:
         """Return the last committed rows, and forget all others."""
-        self._order = self._order[max(0, self._committed - REMEMBERED_ROWS) : self._committed]
-        self._committed = len(self._order)
-        self.owner = dict(self._order)
+        if self._committed is not None:
+            del self._order[self._committed :]
+            self._committed = None
+            self.owner = dict(self._order)
+        if len(self._order) > REMEMBERED_ROWS:
+            self._forget(self._order[:-REMEMBERED_ROWS])
         return tuple(self._order)
 
+    def _forget(self, rows: list[tuple[str, int]]) -> None:
+        """Forget these rows, the first ones."""
+        is_each_once = len(self.owner) == len(self._order)
+        del self._order[: len(rows)]
+        if is_each_once:
+            for uuid, _ in rows:
+                del self.owner[uuid]
+        else:
+            self.owner = dict(self._order)
+
     def undo(self) -> None:
-        """Forget the rows recorded since the last `commit`, and no others."""
-        if len(self._order) > self._committed:
+        """Forget the rows recorded since `begin`, and no others."""
+        if self._committed is not None and len(self._order) > self._committed:
             del self._order[self._committed :]
             self.owner = dict(self._order)
+        self._committed = None
 
     def latest(self) -> list[str]:
         """Return the uuids of the last rows."""
@@ -138,8 +163,8 @@ class Memory(msgspec.Struct):
         """Return the sealed turn that a late row belongs to: its agent's, its parent's, else the last one."""
         if entry.is_sidechain and (ref := self._turn_of_agent(entry)) is not None:
             return ref
-        number = self.rows.owner.get(entry.parent_uuid or "")
-        return next((ref for ref in self.past.recent if ref.number == number), self.past.recent[-1])
+        number, recent = self.rows.owner.get(entry.parent_uuid or ""), self.past.recent
+        return recent[-1] if number is None else next((ref for ref in recent if ref.number == number), recent[-1])
 
     def turn_waiting_for(self, call_id: str) -> TurnRef | None:
         """Return the turn that was sealed while this call had no result."""

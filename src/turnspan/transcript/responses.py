@@ -28,12 +28,8 @@ if TYPE_CHECKING:
 def add_line(response: Response, row: Row, message: e.Message, exported: Sequence[str]) -> list[Call]:
     """Merge one more line into a response; return the tool calls it adds, except those already `exported`."""
     _merge_scalars(response, row, message)
-    blocks = e.blocks(message)
-    if row.entry.is_api_error_message:
-        response.error = e.plain_text(blocks)
-        response.error_status = row.entry.api_error_status
-    before = len(response.calls)
-    for block in blocks:
+    added: list[Call] = []
+    for block in e.blocks(message):
         if block.type == "tool_use":
             call_id = known_as(block.id) or f"{response.key}/{len(response.parts)}"
             if call_id in exported or (response.calls and call_id in [call.id for call in response.calls]):
@@ -41,11 +37,12 @@ def add_line(response: Response, row: Row, message: e.Message, exported: Sequenc
             call = Call(call_id, block.name or "tool", e.raw_text(block.input) or "{}", row.time_ns)
             response.parts.append(call)
             response.calls.append(call)
+            added.append(call)
         elif (said := _said(block)) is not None:
             response.parts.append(said)
             if said.kind == "text":
                 response.texts.append(said.text)
-    return response.calls[before:]
+    return added
 
 
 def repeats(response: Response, message: e.Message) -> bool:
@@ -75,6 +72,9 @@ def _merge_scalars(response: Response, row: Row, message: e.Message) -> None:
         response.stop_reason = message.stop_reason
     if entry.is_aborted_mid_stream:
         response.is_aborted = True
+    if entry.is_api_error_message:
+        response.error = e.plain_text(e.blocks(message))
+        response.error_status = entry.api_error_status
     if entry.thinking_duration_ms is not None:
         response.thinking_ms = (response.thinking_ms or 0) + entry.thinking_duration_ms
     used, best = message.usage, response.usage

@@ -42,20 +42,28 @@ class Sealed(msgspec.Struct, frozen=True):
 def carry_after(past: Carry, turns: Sequence[Turn], *, rows: tuple[tuple[str, int], ...], is_answered: bool,
                 input_ns: int | None, context: ContextState) -> Carry:  # fmt: skip
     """Return what to remember when these turns are sealed; `past` is what was remembered of the turns before."""
-    numbers = {turn.number for turn in turns}
-    refs = [ref for ref in past.recent if ref.number not in numbers] + [turn.ref for turn in turns]
-    responses = [response for turn in turns for response in turn.responses]
-    calls = [call.id for response in responses for call in response.calls]
-    pending = [(call.id, turn.number) for turn in turns for call in turn.pending_calls]
+    refs, number, high_water_ns = list(past.recent), past.turns, past.high_water_ns
+    responses, calls, pending = list(past.responses), list(past.calls), list(past.pending)
+    for turn in turns:
+        refs = [ref for ref in refs if ref.number != turn.number]
+        refs.append(turn.ref)
+        number = max(number, turn.number)
+        high_water_ns = max([high_water_ns, *turn.times])
+        for response in turn.responses:
+            responses.append(response.key)
+            for call in response.calls:
+                calls.append(call.id)
+                if call.result is None:
+                    pending.append((call.id, turn.number))
     return Carry(
-        turns=max(past.turns, *numbers),
+        turns=number,
         recent=tuple(refs[-_REMEMBERED_TURNS:]),
         owners=rows,
-        responses=(*past.responses, *[response.key for response in responses])[-_REMEMBERED_RESPONSES:],
-        calls=(*past.calls, *calls)[-_REMEMBERED_CALLS:],
-        pending=(*past.pending, *pending)[-_REMEMBERED_CALLS:],
+        responses=tuple(responses[-_REMEMBERED_RESPONSES:]),
+        calls=tuple(calls[-_REMEMBERED_CALLS:]),
+        pending=tuple(pending[-_REMEMBERED_CALLS:]),
         is_answered=is_answered,
-        high_water_ns=max([past.high_water_ns, *(max(turn.times, default=0) for turn in turns)]),
+        high_water_ns=high_water_ns,
         input_ns=input_ns,
         context=context.lines,
         queued=context.queued,

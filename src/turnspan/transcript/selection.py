@@ -9,13 +9,13 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from turnspan.transcript.classify import answers_queued, is_own_row, is_synthetic, response_key
+from turnspan.transcript.classify import answers_queued, is_own_row, is_synthetic
 
 if TYPE_CHECKING:
     from turnspan.transcript.entries import Entry
     from turnspan.transcript.gaps import Gap
     from turnspan.transcript.memory import Memory
-    from turnspan.transcript.turns import Turn
+    from turnspan.transcript.turns import Row, Turn
 
 
 _COMMAND_TOOLS: Final = frozenset({"Skill", "SlashCommand"})  # how the model runs a command
@@ -32,21 +32,23 @@ class Choice(Enum):
     AFTER_STOP = "a further part of the open turn, which the client has stopped"
 
 
-def choose(memory: Memory, entry: Entry, gap: Gap, *, is_agent: bool) -> Choice:
+def choose(memory: Memory, row: Row, gap: Gap, *, is_agent: bool) -> Choice:
     """Return which turn a new response belongs to."""
-    turn = memory.open.turn
+    entry, turn = row.entry, memory.open.turn
     if gap.command is not None and _answers_command(memory, entry, gap):
         return Choice.COMMAND
-    if not memory.has_begun:
-        return Choice.UNKNOWN_PROMPT
-    if turn is not None and not memory.is_of_open_turn(entry):
+    if turn is None:
+        if not memory.past.recent:
+            return Choice.UNKNOWN_PROMPT
+    elif not memory.is_of_open_turn(entry):
         return Choice.EARLIER_TURN
-    if not is_synthetic(entry):
-        if not is_agent and gap.boundary != "feedback" and _answers_queued_words(memory, entry):
-            return Choice.QUEUED_WORDS
-        if turn is not None and gap.boundary and turn.has_answer:
-            return Choice.AFTER_STOP
-    return Choice.OPEN_TURN if turn is not None else Choice.EARLIER_TURN
+    if gap.boundary != "feedback" and not is_agent and _answers_queued_words(memory, row):
+        return Choice.QUEUED_WORDS
+    if turn is None:
+        return Choice.EARLIER_TURN
+    if gap.boundary and turn.has_answer and not is_synthetic(entry):
+        return Choice.AFTER_STOP
+    return Choice.OPEN_TURN
 
 
 def _answers_command(memory: Memory, entry: Entry, gap: Gap) -> bool:
@@ -58,11 +60,11 @@ def _answers_command(memory: Memory, entry: Entry, gap: Gap) -> bool:
     return memory.open.turn is None or memory.open.turn.has_answer
 
 
-def _answers_queued_words(memory: Memory, entry: Entry) -> bool:
+def _answers_queued_words(memory: Memory, row: Row) -> bool:
     """Whether it is a second final answer: these clients answered typed-ahead words without a row for them."""
-    if not answers_queued(entry.version or "") or response_key(entry) in memory.past.responses:
+    if not answers_queued(row.entry.version) or is_synthetic(row.entry) or row.response in memory.past.responses:
         return False
-    turn = _running(memory, entry)
+    turn = _running(memory, row.entry)
     if turn is None:
         return memory.past.is_answered
     return not turn.has_failed and turn.has_answer
@@ -85,11 +87,11 @@ def is_models_own_command(memory: Memory, entry: Entry) -> bool:
 
 
 def is_after_copy(turn: Turn, entry: Entry, session_id: str) -> bool:
-    """Whether a response of this session continues a turn that was copied from another one.
+    """Whether a response of this session continues a turn of another one, because it was copied from there.
 
     A turn without any response yet becomes this session's own: only its prompt was carried over (2.1.12).
     """
-    if turn.session_id == session_id or not is_own_row(entry, session_id) or turn.forked_from is not None:
+    if not is_own_row(entry, session_id) or turn.forked_from is not None:
         return False
     if not turn.responses:
         turn.session_id = session_id

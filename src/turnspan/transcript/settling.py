@@ -63,6 +63,7 @@ def joined_at_end(memory: Memory, context: SessionContext, between: list[Row]) -
         start=place, end=place,
     )  # fmt: skip
     add_surroundings(turn, last)
+    context.begin()
     for row in between:
         if row.entry.type == "queue-operation":
             context.take(row)

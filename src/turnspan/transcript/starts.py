@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from turnspan.transcript import entries as e
-from turnspan.transcript.classify import REPLIES, is_interruption, is_own_row, key_of, origin_of
+from turnspan.transcript.classify import REPLIES, is_own_row, key_of, origin_of
 from turnspan.transcript.launches import agent_of
 from turnspan.transcript.resume import known_as
 from turnspan.transcript.turns import Happening, Prompt, Response, Result, Turn, several
@@ -19,33 +17,12 @@ if TYPE_CHECKING:
     from turnspan.transcript.turns import Row
 
 
-class UserRow(msgspec.Struct, frozen=True):
-    """The content of a user row; without results and interruption it is a prompt."""
-
-    blocks: list[e.Block]
-    results: list[e.Block]
-    texts: list[str]
-    text: str
-    is_prompt: bool
-
-
-def user_row(entry: Entry, *, has_begun: bool) -> UserRow:
-    """Return the content of a user row; `has_begun`: there is a turn before it."""
-    assert entry.message is not None
-    blocks = e.blocks(entry.message)
-    texts = e.plain_texts(blocks)
-    text = "\n".join(texts)
-    # Without any turn before it, a result begins one: the file has lost its beginning.
-    results = [block for block in blocks if block.type == "tool_result"] if has_begun else []
-    return UserRow(blocks, results, texts, text, is_prompt=not results and not is_interruption(text))
-
-
 def new_turn(memory: Memory, row: Row, origin: str, session_id: str) -> Turn:
     """Return the next turn, started by this row; `session_id` if the row does not name its session."""
     entry, past = row.entry, memory.past
     fork = entry.forked_from or e.ForkedFrom()
     key = known_as(fork.message_uuid) or entry.uuid or known_as(entry.prompt_id) or key_of(entry)
-    if any(ref.key == key for ref in past.recent):
+    if key in [ref.key for ref in past.recent]:
         key = f"{key}/{key_of(entry)}"  # it says that it is a copy of a turn next to it: still a turn of its own
     return Turn(
         session_id=known_as(fork.session_id) or known_as(entry.session_id) or session_id,
@@ -73,18 +50,23 @@ def further_part(ref: TurnRef, row: Row, session_id: str) -> Turn:
 
 def add_surroundings(turn: Turn, entry: Entry) -> None:
     """Add where a row was written to its turn: the last one that says it counts."""
-    turn.version = entry.version or turn.version
-    turn.cwd = entry.cwd or turn.cwd
-    turn.git_branch = entry.git_branch or turn.git_branch
-    turn.slug = entry.slug or turn.slug
-    turn.entrypoint = entry.entrypoint or turn.entrypoint
+    # They rarely change, and to compare takes less time than to assign.
+    if entry.version and entry.version != turn.version:
+        turn.version = entry.version
+    if entry.cwd and entry.cwd != turn.cwd:
+        turn.cwd = entry.cwd
+    if entry.git_branch and entry.git_branch != turn.git_branch:
+        turn.git_branch = entry.git_branch
+    if entry.slug and entry.slug != turn.slug:
+        turn.slug = entry.slug
+    if entry.entrypoint and entry.entrypoint != turn.entrypoint:
+        turn.entrypoint = entry.entrypoint
 
 
 def command_prompt(row: Row) -> tuple[Prompt, str]:
     """Return the prompt of a command or `!` line, and the origin of its turn."""
-    assert row.entry.message is not None
-    texts = e.plain_texts(e.blocks(row.entry.message))
-    text, blocks = "\n".join(texts), (several(texts),)
+    assert row.said is not None
+    text, blocks = row.said.text, (several(row.said.texts),)
     command = e.command_of(text)
     if text.lstrip().startswith(REPLIES):  # a prompt after all: the model answers it
         return Prompt(text, row.time_ns, blocks=blocks), origin_of(row.entry, text)
@@ -101,7 +83,7 @@ def new_response(key: str, row: Row, message: e.Message, request: Request | None
     params = request.params if request is not None else None
     return Response(
         key=key,
-        uuid=key_of(entry),
+        uuid=entry.uuid or key_of(entry),
         model=message.model or "",
         version=entry.version or "",
         request_id=entry.request_id,

@@ -27,13 +27,25 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     end: int
 
 
+class UserRow(msgspec.Struct, frozen=True):
+    """The content of a user row; without results and interruption it is a prompt."""
+
+    blocks: list[e.Block]
+    results: list[e.Block]
+    texts: list[str]
+    text: str
+    is_interruption: bool
+
+
 class Row(msgspec.Struct, frozen=True):
-    """An entry and its place in the file."""
+    """An entry, its place in the file, and what is found out about it once, though it can be taken several times."""
 
     entry: e.Entry
     place: Place
     time_ns: int | None
-    is_conversation: bool  # a message of the user, the model or a tool; see `classify`
+    is_conversation: bool = False  # a message of the user, the model or a tool; see `rows`
+    response: str = ""  # of the model: what identifies the response that it is a line of
+    said: UserRow | None = None  # of the user; None in a sidechain that is not this file's own
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -209,7 +221,7 @@ class Turn(msgspec.Struct):
         found: list[Sequence[str]] = list(self.prompt.blocks) if self.prompt is not None else []
         for response in self.responses:
             found.append(response.texts)
-            found += [part.blocks for part in response.parts if isinstance(part, Said) and part.blocks]
+            found += [part.blocks for part in response.parts if type(part) is Said and part.blocks]
             found += [call.result.blocks for call in response.calls if call.result is not None]
         found += [happening.blocks for happening in self.happenings]
         return [tuple(texts) for texts in found if len(texts) > 1]
