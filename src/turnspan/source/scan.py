@@ -41,9 +41,12 @@ _TICK_NS: Final = 50_000_000  # file systems set times in steps of some millisec
 _TRANSIENT: Final = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EINTR, errno.EAGAIN}
 _STAMP: Final = lazy.pattern(rb'"timestamp"\s*:\s*"([^"]{10,40})"')
 _USUAL_STAMP: Final = len("2026-03-01T09:00:00.000Z")
-_ID_KEYS: Final = (b'"uuid"', b'"id"', b'"requestId"', b'"messageUuid"')
 _LONGEST_ID: Final = 256
-_WORTH_INDEXING: Final = 8  # searches of one file; building its index takes about as long
+_IDS: Final = {
+    key: lazy.pattern(rb'"%b"(?=\s*:\s*"([^"]{0,%d})")' % (key.encode(), _LONGEST_ID - 1))
+    for key in ("uuid", "id", "requestId", "messageUuid")
+}
+_WORTH_INDEXING: Final = 5  # searches of one file; building an index takes as long as three
 _FIELD_BYTES: Final = 64  # a key, a colon and spaces
 
 
@@ -227,7 +230,7 @@ def _is_in_record(data: mmap.mmap | bytes, at: int) -> bool:
 
 
 class _Ids:
-    """The ids in one file: a hash of each, and where it occurs first.
+    """The ids in one file that follow one key: a hash of each, and where it occurs first.
 
     A backfill searches the same files with every session of a project; a file that was searched often gets an index of
     its ids. It takes 16 bytes an id. The hash only shows where an id does *not* occur.
@@ -238,19 +241,11 @@ class _Ids:
         self._hashes: array[int] | None = None
         self._places: array[int] = array("q")
 
-    def build(self, path: Path) -> None:
+    def build(self, path: Path, key: str) -> None:
         first: dict[int, int] = {}
         with _mapped(path) as data:
-            for key in _ID_KEYS:
-                at = data.find(key)
-                while at >= 0:
-                    at += len(key)
-                    start = data.find(b'"', at, at + _FIELD_BYTES) + 1
-                    if start and data[at : start - 1].strip() == b":":
-                        end = data.find(b'"', start, start + _LONGEST_ID)
-                        number = hash(data[start:end]) if end >= 0 else 0
-                        first[number] = min(first.get(number, start), start - 1)
-                    at = data.find(key, at)
+            for found in _IDS[key].finditer(data):
+                first.setdefault(hash(found[1]), found.start(1) - 1)
         self._hashes = array("q", sorted(first))
         self._places = array("q", [first[number] for number in self._hashes])
 
@@ -265,20 +260,20 @@ class _Ids:
         return self._places[at]
 
 
-@lru_cache(maxsize=1 << 10)
-def _ids_of(_path: str, _size: int, _written_ns: int) -> _Ids:
+@lru_cache(maxsize=1 << 11)
+def _ids_of(_path: str, _key: str, _size: int, _written_ns: int) -> _Ids:
     return _Ids()
 
 
 def _first_place(path: Path, key: str, needle: str) -> int | None:
     """Return an offset before which a file does not contain an id, without searching it; None if it is nowhere."""
     raw = needle.encode("utf-8", "surrogatepass")
-    if f'"{key}"'.encode() not in _ID_KEYS or b'"' in raw or len(raw) >= _LONGEST_ID:
+    if key not in _IDS or b'"' in raw or len(raw) >= _LONGEST_ID:
         return 0
-    ids = _ids_of(str(path), *stamp_of(str(path)))
+    ids = _ids_of(str(path), key, *stamp_of(str(path)))
     ids.searches += 1
     if ids.searches == _WORTH_INDEXING:
-        ids.build(path)
+        ids.build(path, key)
     return ids.first_place(raw)
 
 
