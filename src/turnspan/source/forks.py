@@ -355,6 +355,8 @@ def drop_repeated(turn: Turn, session: SessionFile) -> None:
 
 def _drop_repeated_agents(turn: Turn, session: SessionFile) -> None:
     """Remove what agents inside the file (before 2.0.28) did before this turn: their rows were written twice."""
+    if not turn.agents:
+        return  # most turns
     began_ns = min(turn.times, default=0)
     for agent in turn.agents:
         for run in [run for run in agent.turns if run.times and min(run.times) < began_ns]:
