@@ -98,13 +98,11 @@ class Links:
         return next((call for call in reversed(calls) if call.since_ns <= time_ns), calls[0] if calls else None)
 
     def find(self, call: Call, turn: Turn, parent: Parent) -> Link | None:
-        """Return the agents that a call launched; None if it is not such a call.
+        """Return the agents that one of the `agent_calls` launched.
 
-        An agent's own turns can name the agent itself: it does not launch itself.
+        None if an agent's own turn names the agent itself: it does not launch itself.
         """
         named = call.result.agent_id if call.result is not None else None
-        if call.name not in AGENT_TOOLS and named is None:
-            return None
         if parent.agent_id is not None and parent.agent_id == named:
             return None
         files = [file for file in self._files_of(call, turn) if file.agent_id != parent.agent_id]
@@ -155,6 +153,16 @@ class Links:
         """
         if not link.files and link.launched.is_background and _is_safe(link.named):
             self.record(link.named, link.launched)
+
+
+def agent_calls(turn: Turn) -> list[Call]:
+    """Return the calls of a turn that launch agents or send them on."""
+    return [
+        call
+        for response in turn.responses
+        for call in response.calls
+        if call.name in AGENT_TOOLS or (call.result is not None and call.result.agent_id is not None)
+    ]
 
 
 def _launched(call: Call, parent: Parent) -> Launched:

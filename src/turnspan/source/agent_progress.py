@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from turnspan.source.sessions import SessionFile
-    from turnspan.transcript.turns import Turn
+    from turnspan.transcript.turns import Call, Turn
 
 
 class ProgressAgent(msgspec.Struct, frozen=True):
@@ -58,9 +58,9 @@ class ProgressAgent(msgspec.Struct, frozen=True):
         return turns
 
 
-def progress_agents(session: SessionFile, turn: Turn) -> dict[str, ProgressAgent]:
+def progress_agents(session: SessionFile, turn: Turn, agent_calls: Sequence[Call]) -> dict[str, ProgressAgent]:
     """Return the agents in the progress rows of a turn, by the call that launched them."""
-    calls = [call for response in turn.responses for call in response.calls if call.name in AGENT_TOOLS]
+    calls = [call for call in agent_calls if call.name in AGENT_TOOLS]
     if not calls or not writes_progress(turn.version):
         return {}
     end = None if any(call.result is None for call in calls) else turn.end.end

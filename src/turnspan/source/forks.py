@@ -241,9 +241,17 @@ def _has_origin(turn: Turn, session: SessionFile) -> bool:
 
 def _earlier(turn: Turn, session: SessionFile) -> Iterator[SessionFile]:
     """Yield the other transcripts of the project that had the prompt first."""
-    uuid = _original_uuid(turn)
-    for other in _overlapping(turn, session):
-        if not contains_id(other.path, uuid) or _is_backup(other.path):
+    uuid, prompt_ns = _original_uuid(turn), _original_time_ns(turn)
+    soon: tuple[str, ...] = ()
+    if prompt_ns is None:
+        from turnspan.source.first_prompts import THIS_PROCESS  # noqa: PLC0415  only for sessions of old clients
+
+        others = _others(session)
+        soon = THIS_PROCESS.expected(session.path, session_names(session.path.parent), _TIMES_KEPT_FROM)
+    else:
+        others = _overlapping(turn, session, prompt_ns)
+    for other in others:
+        if not contains_id(other.path, uuid, soon=soon) or _is_backup(other.path):
             continue
         if _is_surely_copied(turn) or is_origin(other, session, uuid):
             yield other
@@ -347,6 +355,8 @@ def drop_repeated(turn: Turn, session: SessionFile) -> None:
 
 def _drop_repeated_agents(turn: Turn, session: SessionFile) -> None:
     """Remove what agents inside the file (before 2.0.28) did before this turn: their rows were written twice."""
+    if not turn.agents:
+        return  # most turns
     began_ns = min(turn.times, default=0)
     for agent in turn.agents:
         for run in [run for run in agent.turns if run.times and min(run.times) < began_ns]:
@@ -387,12 +397,13 @@ def _has_prompt_before(turn: Turn, path: Path) -> bool:
     return False
 
 
-def _overlapping(turn: Turn, session: SessionFile) -> Iterator[SessionFile]:
+def _original_time_ns(turn: Turn) -> int | None:
+    """Return when a prompt was written, even if this is a copy; None if a copy would have a new time."""
+    return turn.prompt.time_ns if turn.prompt is not None and version_of(turn.version) >= _TIMES_KEPT_FROM else None
+
+
+def _overlapping(turn: Turn, session: SessionFile, prompt_ns: int) -> Iterator[SessionFile]:
     """Yield the other sessions of the project that were being written when the prompt was, by their own times."""
-    prompt_ns = turn.prompt.time_ns if turn.prompt is not None else None
-    if prompt_ns is None or version_of(turn.version) < _TIMES_KEPT_FROM:
-        yield from _others(session)
-        return
     directory = session.path.parent
     names = session_names(directory)
     if _lifetimes_in(directory, names).sizes.get(session.path.name, 0) < turn.end.end:

@@ -41,9 +41,12 @@ _TICK_NS: Final = 50_000_000  # file systems set times in steps of some millisec
 _TRANSIENT: Final = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EINTR, errno.EAGAIN}
 _STAMP: Final = lazy.pattern(rb'"timestamp"\s*:\s*"([^"]{10,40})"')
 _USUAL_STAMP: Final = len("2026-03-01T09:00:00.000Z")
-_ID_KEYS: Final = (b'"uuid"', b'"id"', b'"requestId"', b'"messageUuid"')
 _LONGEST_ID: Final = 256
-_WORTH_INDEXING: Final = 8  # searches of one file; building its index takes about as long
+_IDS: Final = {
+    key: lazy.pattern(rb'"%b"(?=\s*:\s*"([^"]{0,%d})")' % (key.encode(), _LONGEST_ID - 1))
+    for key in ("uuid", "id", "requestId", "messageUuid")
+}
+_WORTH_INDEXING: Final = 5  # searches of one file; building an index takes as long as three
 _FIELD_BYTES: Final = 64  # a key, a colon and spaces
 
 
@@ -111,17 +114,28 @@ def modified_ns(path: Path) -> int:
 
 def time_range(path: Path) -> tuple[int | None, int | None]:
     """Return the first and last time in the ends of a transcript; None where a long line hides it."""
-    begin = ends(path, END_BYTES)
-    times = _times(begin)
-    if len(begin) < END_BYTES:  # that is all of it
-        return min(times, default=None), max(times, default=None)
-    return min(times, default=None), last_time_ns(path)
+    with _opened(path) as descriptor:
+        if descriptor is not None:
+            begin = read_at(descriptor, END_BYTES, 0)
+            times = _times(begin)
+            first_ns = min(times, default=None)
+            if len(begin) < END_BYTES:  # that is all of it
+                return first_ns, max(times, default=None)
+            return first_ns, _last_time_in(descriptor)
+    return None, None
 
 
 def last_time_ns(path: Path) -> int | None:
     """Return the last time in the end of a transcript; of its last rows, however long they are."""
+    with _opened(path) as descriptor:
+        if descriptor is not None:
+            return _last_time_in(descriptor)
+    return None
+
+
+def _last_time_in(descriptor: int) -> int | None:
     for count in (END_BYTES, 16 * END_BYTES, 512 * END_BYTES):
-        data = ends(path, count, from_end=True)
+        data = _end_of(descriptor, count)
         if times := _times(data):
             return max(times)
         if len(data) < count:
@@ -155,16 +169,27 @@ def ends(path: Path, count: int, *, from_end: bool = False) -> bytes:
     """Return the first or last bytes of a regular file; empty if it is not one."""
     with _opened(path) as descriptor:
         if descriptor is not None:
-            return read_at(descriptor, count, max(0, os.fstat(descriptor).st_size - count) if from_end else 0)
+            return _end_of(descriptor, count) if from_end else read_at(descriptor, count, 0)
     return b""
 
 
-def contains_id(path: Path, needle: str, *, key: str = "uuid", before: int | None = None) -> bool:
-    """Whether a transcript contains this uuid, or another id, before an offset; a torn row contains nothing."""
-    start = _first_place(path, key, needle)
+def _end_of(descriptor: int, count: int) -> bytes:
+    return read_at(descriptor, count, max(0, os.fstat(descriptor).st_size - count))
+
+
+def contains_id(
+    path: Path, needle: str, *, key: str = "uuid", before: int | None = None, soon: Iterable[str] = ()
+) -> bool:
+    """Whether a transcript contains this uuid, or another id, before an offset; a torn row contains nothing.
+
+    `soon`: ids that will be asked for next. They are searched now, while the file is in memory.
+    """
+    ids = _searched(path, key)
+    start = ids.first_place(needle)
     if start is None:
         return False
     with _mapped(path) as data:
+        ids.search(data, soon)
         end = len(data) if before is None else min(before, len(data))
         return _find(data, key.encode(), b'"' + needle.encode() + b'"', end, start) >= 0
     return False
@@ -184,7 +209,7 @@ def earliest_row_time_ns(path: Path, *fields: tuple[str, bytes], start: int = 0)
 
 def rows_with_field(path: Path, key: str, value: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the rows that contain a key with a JSON value, each with its offset."""
-    first = _first_place(path, key, value[1:-1].decode())
+    first = _searched(path, key).first_place(value[1:-1].decode())
     if first is None:
         return
     with _mapped(path) as data:
@@ -227,59 +252,63 @@ def _is_in_record(data: mmap.mmap | bytes, at: int) -> bool:
 
 
 class _Ids:
-    """The ids in one file: a hash of each, and where it occurs first.
+    """The ids in one file that follow one key: those that it does not have, as far as that is known.
 
     A backfill searches the same files with every session of a project; a file that was searched often gets an index of
-    its ids. It takes 16 bytes an id. The hash only shows where an id does *not* occur.
+    its ids: a hash of each, and where it occurs first. It takes 16 bytes an id. The hash only shows where an id does
+    *not* occur.
     """
 
     def __init__(self) -> None:
         self.searches = 0
+        self._absent: set[bytes] = set()  # texts that are nowhere in the file, between quotes
         self._hashes: array[int] | None = None
         self._places: array[int] = array("q")
 
-    def build(self, path: Path) -> None:
+    def build(self, path: Path, key: str) -> None:
         first: dict[int, int] = {}
         with _mapped(path) as data:
-            for key in _ID_KEYS:
-                at = data.find(key)
-                while at >= 0:
-                    at += len(key)
-                    start = data.find(b'"', at, at + _FIELD_BYTES) + 1
-                    if start and data[at : start - 1].strip() == b":":
-                        end = data.find(b'"', start, start + _LONGEST_ID)
-                        number = hash(data[start:end]) if end >= 0 else 0
-                        first[number] = min(first.get(number, start), start - 1)
-                    at = data.find(key, at)
+            for found in _IDS[key].finditer(data):
+                first.setdefault(hash(found[1]), found.start(1) - 1)
         self._hashes = array("q", sorted(first))
         self._places = array("q", [first[number] for number in self._hashes])
 
-    def first_place(self, needle: bytes) -> int | None:
-        """Return an offset before which no id has this text; None if none has it."""
-        if self._hashes is None:
+    def search(self, data: mmap.mmap | bytes, needles: Iterable[str]) -> None:
+        """Note which of some ids are not in the file, of which this is all, or more that was appended since."""
+        for raw in map(_raw, needles):
+            if data.find(b'"' + raw + b'"') < 0:
+                self._absent.add(raw)
+
+    def first_place(self, needle: str) -> int | None:
+        """Return an offset before which the file does not contain an id; None if it is nowhere."""
+        raw = _raw(needle)
+        if raw in self._absent:
+            return None
+        if self._hashes is None or b'"' in raw or len(raw) >= _LONGEST_ID:
             return 0
-        number = hash(needle)
+        number = hash(raw)
         at = bisect_left(self._hashes, number)
         if at == len(self._hashes) or self._hashes[at] != number:
             return None
         return self._places[at]
 
 
-@lru_cache(maxsize=1 << 10)
-def _ids_of(_path: str, _size: int, _written_ns: int) -> _Ids:
+def _raw(needle: str) -> bytes:
+    return needle.encode("utf-8", "surrogatepass")
+
+
+@lru_cache(maxsize=1 << 11)
+def _ids_of(_path: str, _key: str, _size: int, _written_ns: int) -> _Ids:
     return _Ids()
 
 
-def _first_place(path: Path, key: str, needle: str) -> int | None:
-    """Return an offset before which a file does not contain an id, without searching it; None if it is nowhere."""
-    raw = needle.encode("utf-8", "surrogatepass")
-    if f'"{key}"'.encode() not in _ID_KEYS or b'"' in raw or len(raw) >= _LONGEST_ID:
-        return 0
-    ids = _ids_of(str(path), *stamp_of(str(path)))
+def _searched(path: Path, key: str) -> _Ids:
+    """Return what is known about the ids in a file, which is going to be searched."""
+    ids = _ids_of(str(path), key, *stamp_of(str(path)))
     ids.searches += 1
-    if ids.searches == _WORTH_INDEXING:
-        ids.build(path)
-    return ids.first_place(raw)
+    if ids.searches == _WORTH_INDEXING and key in _IDS:
+        ids.build(path, key)
+    return ids
 
 
 def rows_with(path: Path, needle: bytes, start: int = 0, end: int | None = None) -> list[bytes]:

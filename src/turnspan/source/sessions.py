@@ -268,10 +268,11 @@ def agent_files(session: SessionFile) -> dict[str, AgentFile]:
     Every event needs them, and there can be a thousand: so no `Path` objects, and no system call per file.
     """
     found: dict[str, AgentFile] = {}
+    project = session.directory
     with suppress(OSError):
-        if session.session_id not in _listed(session.directory).others:
+        if session.session_id not in _listed(project).others:
             return found  # most sessions have none
-    own, projects = session.directory / session.session_id, session.directory.parent
+    own, projects = project / session.session_id, project.parent
     waiting = [str(own / "subagents")]
     if not _stays_in(own, projects) or not _stays_in(waiting[0], projects):
         return found

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.source import sessions
-from turnspan.source.agent_links import Links, Parent
+from turnspan.source.agent_links import Links, Parent, agent_calls
 from turnspan.source.agent_progress import progress_agents, progress_responses, without_responses
 from turnspan.source.agent_runs import Runs, identities, read_runs, started_ns
 from turnspan.source.scan import first_row_time_ns, first_time_ns, last_time_ns
@@ -101,10 +101,11 @@ class Agents:
     def collect(self, turn: Turn, parent: Parent, depth: int = 1) -> Collected:
         """Return the foreground agents that a turn launched, and record every launch."""
         collected = Collected()
-        if depth > _MAX_DEPTH:
+        calls = agent_calls(turn)
+        if not calls or depth > _MAX_DEPTH:
             return collected
-        in_progress = progress_agents(self._session, turn) if depth == 1 and parent.agent_id is None else {}
-        for call in (call for response in turn.responses for call in response.calls):
+        in_progress = progress_agents(self._session, turn, calls) if depth == 1 and parent.agent_id is None else {}
+        for call in calls:
             link = self.links.find(call, turn, parent)
             if link is not None:
                 self._follow(link, parent, depth, collected)

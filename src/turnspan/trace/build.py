@@ -115,6 +115,17 @@ def root_of(trace: bytes) -> bytes:
     return ids.span_id(trace, Kind.TURN, "")
 
 
+class _Level(msgspec.Struct):
+    """The turn whose spans are being added, what they are below, and what they add up to."""
+
+    turn: Turn
+    parent: bytes
+    began_ns: int
+    blocks: list[tuple[str, ...]]  # see `Trace.blocks`
+    costs: Costs
+    totals: Usage = Usage()
+
+
 class _Builder:
     """Collects the spans of one trace, parents before children."""
 
@@ -134,7 +145,6 @@ class _Builder:
         self._spans: list[Span] = []
         self._blocks: list[tuple[str, ...]] = []
         self._built: set[str] = set()
-        self._taken: set[bytes] = set()
         self._is_partial = False  # the work of an agent is in no file
         if launch is not None:
             self._trace_id = launch.trace_id
@@ -142,32 +152,38 @@ class _Builder:
             self._trace_id = trace_of_agent(agent.agent_id, turn)
         else:
             self._trace_id = ids.trace_id(turn.session_id, turn.key)
+        self._ids = ids.SpanIds(self._trace_id)
 
     def trace(self) -> Trace:
         turn = self._turn
         if self._agent is not None:
             name = self._launch.name if self._launch is not None else self._agent.type or "agent"
             self._add_agent(self._agent, turn, self._launch.span_id if self._launch is not None else None)
-            self._spans = lasting(self._spans)
         else:
             name = f"Turn {turn.number}"
-            root = root_of(self._trace_id)
-            totals, cost = self._add_below(turn, root)
-            self._spans = lasting(self._spans)
+            root, prompt = root_of(self._trace_id), _prompt_messages(turn)
+            totals, cost = self._add_below(turn, root, prompt)
             if turn.part == 0:
-                self._spans[:0] = lasting([self._turn_span(turn, root, name, totals, cost)])
+                self._spans.insert(0, self._turn_span(turn, root, prompt, totals, cost))
         return Trace(
             trace_id=self._trace_id,
             name=name,
             session_id=turn.session_id,
             client_version=turn.version,
             tags=tuple(filter(None, (turn.tag,))),
-            facts={**session_facts(turn), **({"partial": True} if self._is_partial else {})},
+            facts=self._marked(session_facts(turn)),
             spans=tuple(self._spans),
             blocks=tuple(self._blocks),
         )
 
-    def _turn_span(self, turn: Turn, root: bytes, name: str, totals: Usage, cost: float | None) -> Span:
+    def _marked(self, facts: Facts) -> Facts:
+        if self._is_partial:
+            facts["partial"] = True
+        return facts
+
+    def _turn_span(
+        self, turn: Turn, root: bytes, prompt: tuple[Message, ...] | None, totals: Usage, cost: float | None
+    ) -> Span:
         start, end = bounds(turn)
         failed = turn.responses[-1] if turn.responses and turn.responses[-1].error is not None else None
         links: tuple[Link, ...] = ()
@@ -178,16 +194,16 @@ class _Builder:
             span_id=root,
             parent_id=None,
             kind=Kind.TURN,
-            name=name,
+            name=f"Turn {turn.number}",
             start_ns=start,
-            end_ns=end,
-            input=_prompt_messages(turn),
+            end_ns=lasting(start, end),
+            input=prompt,
             output=_answer_messages(turn),
             totals=totals,
             totals_cost_usd=cost,
             error="api_error" if failed is not None else None,
             error_message=(failed.error or "") if failed is not None else "",
-            facts={**turn_facts(turn), **self._activity(), **({"partial": True} if self._is_partial else {})},
+            facts=self._marked(turn_facts(turn) | self._activity()),
             links=links,
         )
 
@@ -198,40 +214,51 @@ class _Builder:
 
     # ---- below a turn or an agent
 
-    def _add_below(self, turn: Turn, parent: bytes) -> tuple[Usage, float | None]:
+    def _add_below(self, turn: Turn, parent: bytes, prompt: tuple[Message, ...] | None) -> tuple[Usage, float | None]:
         """Add generations, tools, agents and events of a turn; return their total usage and cost."""
-        self._blocks += turn.blocks
-        totals, costs = Usage(), Costs()
-        asked: list[Message] = list(_prompt_messages(turn) or ()) if turn.part == 0 else []
+        level = _Level(turn, parent, start_of(turn), list(turn.prompt.blocks) if turn.prompt else [], Costs())
+        place = len(self._blocks)
+        asked: Sequence[Message] = (prompt or ()) if turn.part == 0 else ()
         for response in turn.responses:
-            span = self._generation(turn, response, parent, tuple(asked))
-            self._spans.append(span)
-            if span.usage is not None:
-                totals += span.usage
-                costs.add(span.cost_usd, span.usage)
-            asked = []
-            for call in response.calls:
-                result = call.result
-                is_agent = call.name in AGENT_TOOLS
-                agents = self._agents_of(call) if is_agent or call.id in self._agents else ()
-                tool = self._add_tool(call, span, is_partial=is_agent and _is_partial(result, agents))
-                for launched in agents:
-                    totals += self._add_agent_turns(launched, tool.span_id, costs)
-                if result is not None:
-                    asked.append(Message("tool", (ToolResult(call.id, result.text),)))
-                    if result.is_background and (is_agent or result.agent_id is not None):  # it was launched or resumed
-                        totals = msgspec.structs.replace(totals, is_incomplete=True)
+            asked = self._add_response(level, response, asked)
         for happening in turn.happenings:
+            level.blocks.append(happening.blocks)
             self._add_happening(turn, happening, parent)
         for agent in turn.agents:
             if agent.root not in self._built:  # inline, and no call claims it
                 self._built.add(agent.root)
                 above = ids.span_id(self._trace_id, Kind.TOOL, agent.call_id) if agent.call_id else parent
-                totals += self._add_agent_turns(Agent(agent.root, "", tuple(agent.turns)), above, costs)
-        return totals, costs.value
+                self._add_agent_turns(Agent(agent.root, "", tuple(agent.turns)), above, level)
+        self._blocks[place:place] = filter(None, level.blocks)
+        return level.totals, level.costs.value
 
-    def _generation(self, turn: Turn, response: Response, parent: bytes, asked: tuple[Message, ...]) -> Span:
-        start, end = request_times(turn, response)
+    def _add_response(self, level: _Level, response: Response, asked: Sequence[Message]) -> list[Message]:
+        """Add a response with its tools and their agents; return the results, which the next response is asked with."""
+        times = request_times(level.turn, response, level.began_ns)
+        span = self._generation(level, response, asked, times)
+        self._spans.append(span)
+        if span.usage is not None:
+            level.totals += span.usage
+            level.costs.add(span.cost_usd, span.usage)
+        results: list[Message] = []
+        for call in response.calls:
+            result = call.result
+            is_agent = call.name in AGENT_TOOLS
+            agents = self._agents_of(call) if is_agent or call.id in self._agents else ()
+            is_partial = is_agent and _is_partial(result, agents)
+            tool = self._add_tool(call, span.span_id, asked_ns=times[1], is_partial=is_partial)
+            for launched in agents:
+                self._add_agent_turns(launched, tool, level)
+            if result is not None:
+                if result.blocks:
+                    level.blocks.append(result.blocks)
+                results.append(Message("tool", (ToolResult(call.id, result.text),)))
+                if result.is_background and (is_agent or result.agent_id is not None):  # it was launched or resumed
+                    level.totals = msgspec.structs.replace(level.totals, is_incomplete=True)
+        return results
+
+    def _generation(self, level: _Level, response: Response, asked: Sequence[Message], times: tuple[int, int]) -> Span:
+        start, end = times
         finish = _finish_reason(response)
         used = response.usage
         usage = cost = first_token = None
@@ -245,17 +272,17 @@ class _Builder:
                 first_token = min(max(first_token, start), end)
         key = response.key + "#" + response.uuid if response.is_repeat else response.key
         facts = generation_facts(response, finish)
-        if turn.part:
-            facts["part"] = turn.part
+        if level.turn.part:
+            facts["part"] = level.turn.part
         return Span(
-            span_id=self._unique(Kind.GENERATION, key),
-            parent_id=parent,
+            span_id=self._ids.next(Kind.GENERATION, key),
+            parent_id=level.parent,
             kind=Kind.GENERATION,
             name="API error" if response.model == SYNTHETIC else response.model or "model",
             start_ns=start,
-            end_ns=end,
-            input=asked or None,
-            output=(_said(response, finish),),
+            end_ns=lasting(start, end),
+            input=tuple(asked) or None,
+            output=(_said(response, finish, level.blocks),),
             model=response.model or None,
             usage=usage,
             cost_usd=cost,
@@ -265,22 +292,24 @@ class _Builder:
             facts=facts,
         )
 
-    def _add_tool(self, call: Call, generation: Span, *, is_partial: bool) -> Span:
+    def _add_tool(self, call: Call, generation: bytes, *, asked_ns: int, is_partial: bool) -> bytes:
+        """Add a tool call; return the id of its span."""
         self._is_partial |= is_partial
-        start = end = call.time_ns if call.time_ns is not None else generation.end_ns
+        start = end = call.time_ns if call.time_ns is not None else asked_ns
         result = call.result
         if result is not None and result.time_ns is not None:
             end = max(start, result.time_ns)
         facts = tool_facts(call)
         if is_partial:
             facts["partial"] = True
+        span_id = self._ids.next(Kind.TOOL, call.id)
         span = Span(
-            span_id=self._unique(Kind.TOOL, call.id),
-            parent_id=generation.span_id,
+            span_id=span_id,
+            parent_id=generation,
             kind=Kind.TOOL,
             name=call.name,
             start_ns=start,
-            end_ns=end,
+            end_ns=lasting(start, end),
             input=Json(call.arguments),
             output=result.text if result is not None else None,
             error=failure_of(result) if result is not None else None,
@@ -288,7 +317,7 @@ class _Builder:
             facts=facts,
         )
         self._spans.append(span)
-        return span
+        return span_id
 
     def _agents_of(self, call: Call) -> list[Agent]:
         """Return the agents that a call launched, once: in a damaged file an agent can contain its own call.
@@ -309,25 +338,24 @@ class _Builder:
                 break
         return found
 
-    def _add_agent_turns(self, agent: Agent, parent: bytes, costs: Costs) -> Usage:
-        """Add an agent's spans; return its usage, and add its cost to `costs`, unless it ran in the background."""
-        totals, own = Usage(), Costs()
+    def _add_agent_turns(self, agent: Agent, parent: bytes, above: _Level) -> None:
+        """Add an agent's spans; add its usage and cost to those of the turn above, unless it ran in the background."""
+        costs = Costs()
         for turn in agent.turns:
             below, cost = self._add_agent(agent, turn, parent)
             if not agent.is_background:
-                totals += below
-                own.add(cost, below)
-        costs.merge(own)
-        return totals
+                above.totals += below
+                costs.add(cost, below)
+        above.costs.merge(costs)
 
     def _add_agent(self, agent: Agent, turn: Turn, parent: bytes | None) -> tuple[Usage, float | None]:
         # An agent that continues later gets another span: what was sent does not change.
         key = _run_key(agent.agent_id, turn)
-        own_id = ids.span_id(self._trace_id, Kind.AGENT, key)
+        own_id, prompt = ids.span_id(self._trace_id, Kind.AGENT, key), _prompt_messages(turn)
         if turn.part > 0:
-            return self._add_below(turn, own_id)
+            return self._add_below(turn, own_id, prompt)
         at = len(self._spans)
-        totals, cost = self._add_below(turn, own_id)
+        totals, cost = self._add_below(turn, own_id, prompt)
         start, end = bounds(turn)
         facts: Facts = {"agent_id": agent.agent_id, "background": agent.is_background}
         if agent.description:
@@ -343,8 +371,8 @@ class _Builder:
             kind=Kind.AGENT,
             name=agent.type or "agent",
             start_ns=start,
-            end_ns=end,
-            input=_prompt_messages(turn),
+            end_ns=lasting(start, end),
+            input=prompt,
             output=_answer_messages(turn),
             totals=totals,
             totals_cost_usd=cost,
@@ -362,26 +390,17 @@ class _Builder:
             parent = ids.span_id(self._trace_id, Kind.TOOL, str(happening.facts["tool_call_id"]))
         self._spans.append(
             Span(
-                span_id=self._unique(Kind.EVENT, f"{happening.kind}:{happening.key}"),
+                span_id=self._ids.next(Kind.EVENT, f"{happening.kind}:{happening.key}"),
                 parent_id=parent,
                 kind=Kind.EVENT,
                 name=happening.kind.replace("_", " "),
                 start_ns=start,
-                end_ns=start,
+                end_ns=lasting(start, start),
                 input=(Message("user", (Text(happening.text),)),) if happening.kind == "steering" else None,
                 output=happening.text if happening.text and happening.kind != "steering" else None,
                 facts=facts,
             )
         )
-
-    def _unique(self, kind: Kind, key: str) -> bytes:
-        """Return the id of a span; if a damaged file contains a key twice in one trace, the second gets another id."""
-        span_id, number = ids.span_id(self._trace_id, kind, key), 1
-        while span_id in self._taken:
-            number += 1
-            span_id = ids.span_id(self._trace_id, kind, f"{key}~{number}")
-        self._taken.add(span_id)
-        return span_id
 
 
 def _is_partial(result: Result | None, agents: Sequence[Agent]) -> bool:
@@ -411,7 +430,10 @@ def _answer_messages(turn: Turn) -> tuple[Message, ...] | None:
     return (Message("assistant", (Text(text),), "stop"),) if text else None
 
 
-def _said(response: Response, finish: str) -> Message:
+def _said(response: Response, finish: str, blocks: list[tuple[str, ...]]) -> Message:
+    """Return a response as a message; add the texts of several blocks that are one text in it to `blocks`."""
+    if len(response.texts) > 1:
+        blocks.append(tuple(response.texts))
     parts: list[Part] = []
     for part in response.parts:
         if isinstance(part, Call):
@@ -421,4 +443,6 @@ def _said(response: Response, finish: str) -> Message:
                 parts.append(Reasoning(part.text))
         elif part.text:
             parts.append(Text(part.text))
+            if part.blocks:
+                blocks.append(part.blocks)
     return Message("assistant", tuple(parts), finish)

@@ -22,12 +22,33 @@ def trace_id(session_id: str, key: str) -> bytes:
 
 def span_id(trace: bytes, kind: str, key: str) -> bytes:
     """8 bytes for one span of a trace; `key` is its message id, tool use id, agent id or line uuid."""
-    return _digest(_before_span(trace, kind), key)[:8]
+    return _digest(_counted(trace) + _counted_kind(kind), key)[:8]
 
 
-@lru_cache(maxsize=16)  # the spans of a trace follow each other
-def _before_span(trace: bytes, kind: str) -> bytes:
-    return _counted(trace) + _counted(kind.encode())
+@lru_cache(maxsize=8)
+def _counted_kind(kind: str) -> bytes:
+    return _counted(kind.encode())
+
+
+class SpanIds:
+    """The ids of the spans of one trace, each given once."""
+
+    def __init__(self, trace: bytes) -> None:
+        self._trace = _counted(trace)
+        self._before: dict[str, bytes] = {}  # what is hashed before the key, by kind
+        self._given: set[bytes] = set()
+
+    def next(self, kind: str, key: str) -> bytes:
+        """Return the id of a span; if a damaged file contains a key twice in one trace, the second gets another id."""
+        before = self._before.get(kind)
+        if before is None:
+            before = self._before[kind] = self._trace + _counted_kind(kind)
+        found, number = _digest(before, key)[:8], 1
+        while found in self._given:
+            number += 1
+            found = _digest(before, f"{key}~{number}")[:8]
+        self._given.add(found)
+        return found
 
 
 def _counted(part: bytes) -> bytes:

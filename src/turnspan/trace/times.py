@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from turnspan.trace.model import Kind
 
 if TYPE_CHECKING:
@@ -32,25 +30,26 @@ def active_ns(spans: Iterable[Span]) -> int:
     """Return the active time of some spans of one trace, in nanoseconds."""
     intervals = []
     for span in spans:
-        start, end, took_ms = span.start_ns, span.end_ns, span.facts.get("duration_ms")
-        if isinstance(took_ms, (int, float)) and took_ms >= 0 and span.kind == Kind.TOOL:
-            start = max(start, end - int(took_ms * 1_000_000))
-        if span.kind in _WORK and span.name not in _QUESTIONS:
-            intervals.append((start, end))
+        if span.kind not in _WORK or span.name in _QUESTIONS:
+            continue
+        start, end = span.start_ns, span.end_ns
+        if span.kind is Kind.TOOL:
+            took_ms = span.facts.get("duration_ms")
+            if isinstance(took_ms, (int, float)) and took_ms >= 0:
+                start = max(start, end - int(took_ms * 1_000_000))
+        intervals.append((start, end))
+    intervals.sort()
     total = until = 0
-    for start, end in sorted(intervals):
+    for start, end in intervals:
         if end > until:
             total += end - max(start, until)
             until = end
     return total
 
 
-def lasting(spans: list[Span]) -> list[Span]:
-    """Return spans of which none has no length."""
-    return [
-        span if span.end_ns != span.start_ns else msgspec.structs.replace(span, end_ns=span.start_ns + 1)
-        for span in spans
-    ]
+def lasting(start: int, end: int) -> int:
+    """Return the end of a span: one of no length lasts 1 ns."""
+    return end if end != start else start + 1
 
 
 def start_of(turn: Turn) -> int:
@@ -66,15 +65,18 @@ def bounds(turn: Turn) -> tuple[int, int]:
     return start, max([start, *turn.times])
 
 
-def request_times(turn: Turn, response: Response) -> tuple[int, int]:
-    """Return start and end of a response: the recorded request, else the row that triggered it; its last block."""
-    first = response.first_ns if response.first_ns is not None else start_of(turn)
+def request_times(turn: Turn, response: Response, began_ns: int) -> tuple[int, int]:
+    """Return start and end of a response: the recorded request, else the row that triggered it; its last block.
+
+    `began_ns`: when its turn began.
+    """
+    first = response.first_ns if response.first_ns is not None else began_ns
     end = response.last_ns if response.last_ns is not None else first
     if response.request_ns is not None:
         return response.request_ns, max(response.request_ns, end)
     start = response.trigger_ns if response.trigger_ns is not None else first
-    if turn.part == 0:
-        start = max(start, start_of(turn))
+    if turn.part == 0 and start < began_ns:
+        start = began_ns
     if start > end:
         start = min(first, end)  # an impossible order
     return start, end
