@@ -25,7 +25,8 @@ SECRET = "tOp-SeCrEt-token-1234567890"
 
 def send(url, **settings):
     """Export one trace over gRPC."""
-    given = {"endpoint": url, "protocol": "grpc", "timeout_s": 5, "headers": {"X-Key": SECRET}, **settings}
+    given = {"endpoint": url, "protocol": "grpc", "timeout_s": 5, "headers": {"X-Key": SECRET}, "compression": "gzip"}
+    given |= settings
     backend = open_backend(given, name="test", home=None)
     try:
         return backend.send(backend.encode([TRACE]))

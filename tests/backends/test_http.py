@@ -26,7 +26,9 @@ PROTOBUF = "application/x-protobuf"
 def send(server, **settings):
     """Export one trace to this server."""
     backend = open_backend(
-        {"endpoint": server.url, "headers": HEADERS, "timeout_s": 5.0, **settings}, name="test", home=None
+        {"endpoint": server.url, "headers": HEADERS, "timeout_s": 5.0, "compression": "gzip", **settings},
+        name="test",
+        home=None,
     )
     try:
         return backend.send(backend.encode([TRACE]))
@@ -519,6 +521,18 @@ def test_the_request_follows_otlp():
     assert first.headers["host"] == f"127.0.0.1:{server.port}"
     assert re.match(r"turnspan/\d", first.headers["user-agent"])
     assert first.body == third.body
+
+
+def test_requests_to_this_machine_are_not_compressed_by_default():
+    """Compression takes CPU time and saves nothing there, unless there is a proxy, which may run anywhere."""
+    with HttpServer() as server:
+        send(server, compression="auto")
+        send(server, compression="auto", proxy=server.url)
+        direct, by_proxy = server.requests
+
+    assert "content-encoding" not in direct.headers
+    assert by_proxy.headers["content-encoding"] == "gzip"
+    assert direct.body == by_proxy.body
 
 
 def test_a_connection_serves_several_requests():

@@ -24,7 +24,7 @@ SPELLING = LangfuseNaming(Capture(user_id="me", environment="dev", tags=("t" * 3
 
 def of(span):
     """Return all attributes of one span."""
-    return {**SPELLING.of_trace(TRACE), **SPELLING.of_span(TRACE, span)}
+    return {**SPELLING.of_trace(TRACE).as_dict(), **SPELLING.of_span(TRACE, span).as_dict()}
 
 
 def test_attributes_of_the_trace_are_on_every_span():
@@ -118,7 +118,8 @@ def test_an_agent_and_an_event_have_their_facts():
 def test_the_request_is_what_langfuse_documents():
     """Path, basic authentication and the ingestion version."""
     with HttpServer(OK) as server:
-        backend = open_backend({"base_url": f"{server.url}/sub/", **KEYS}, name="lf", home=None)
+        settings = {"base_url": f"{server.url}/sub/", "compression": "gzip", **KEYS}
+        backend = open_backend(settings, name="lf", home=None)
         assert backend.send(backend.encode([TRACE])).answer is Answer.ACKNOWLEDGED
         backend.close()
         [request] = server.requests

@@ -1,7 +1,7 @@
 import pytest
 
-from turnspan.backends.otlp import open_backend
-from turnspan.backends.settings import Endpoint, is_loopback, parse_url, proxy_from_environment
+from turnspan.backends.otlp import KNOWN, open_backend
+from turnspan.backends.settings import Endpoint, Settings, is_loopback, parse_url, proxy_from_environment
 from turnspan.errors import ConfigError
 
 
@@ -21,7 +21,7 @@ from turnspan.errors import ConfigError
         ({"endpoint": "https://x", "timeout_s": 0}, "a number of seconds above 0"),
         ({"endpoint": "https://x", "timeout_s": True}, "a number of seconds above 0"),
         ({"endpoint": "https://x", "timeout_s": "10"}, "'10'"),
-        ({"endpoint": "https://x", "compression": "zstd"}, '"gzip" or "none"'),
+        ({"endpoint": "https://x", "compression": "zstd"}, '"auto" or "gzip" or "none"'),
         ({"endpoint": "https://x", "attribute_max_bytes": 10}, "an integer from 256"),
         ({"endpoint": "https://x", "max_request_bytes": 1.5}, "an integer"),
         ({"endpoint": "https://x", "tags": "a,b"}, "a list of strings"),
@@ -44,6 +44,28 @@ def test_a_wrong_setting_is_a_sentence(settings, words):
 
     assert words in str(caught.value)
     assert str(caught.value).startswith("destination mine: ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_gzip"),
+    [
+        ({"endpoint": "https://example.org"}, True),
+        ({"endpoint": "https://192.168.1.5:4318", "compression": "auto"}, True),
+        ({"endpoint": "https://127.0.0.1.example.org"}, True),
+        ({"endpoint": "https://localhost:4318"}, False),
+        ({"endpoint": "http://[::1]:4318"}, False),
+        ({"endpoint": "http://127.0.0.1:4318", "protocol": "grpc"}, False),
+        ({"endpoint": "http://127.0.0.1:4318", "proxy": "http://127.0.0.1:8080"}, True),
+        ({"endpoint": "http://127.0.0.1:4318", "compression": "gzip"}, True),
+        ({"endpoint": "https://example.org", "compression": "none"}, False),
+    ],
+)
+def test_requests_to_this_machine_are_not_compressed_by_default(settings, is_gzip):
+    """Only a loopback address is certainly this machine, and a proxy may run anywhere. A choice of the user is kept."""
+    read = Settings(settings, name="mine", known=KNOWN)
+    endpoint = read.endpoint("endpoint")
+
+    assert read.is_gzip(endpoint, read.proxy(endpoint)) is is_gzip
 
 
 @pytest.mark.parametrize(

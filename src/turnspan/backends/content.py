@@ -33,7 +33,7 @@ _encode = msgspec.json.Encoder().encode
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
 
-def as_text(content: Content, direction: str) -> str:
+def as_text(content: Content, direction: str) -> str | bytes:
     """Return text as it is, and messages as GenAI JSON."""
     if isinstance(content, str):
         return content
@@ -59,24 +59,23 @@ def words(content: Content) -> str | None:
     return "\n\n".join(texts)
 
 
-def genai_messages(content: Content, direction: str) -> str:
+def genai_messages(content: Content, direction: str) -> bytes:
     """Return content as GenAI messages; `direction` is "input" or "output"."""
-    messages = _as_messages(content, direction)
-    return _encode([_genai_message(message, direction) for message in messages]).decode()
+    return _encode([_genai_message(message, direction) for message in _as_messages(content, direction)])
 
 
-def chatml(content: Content, direction: str) -> str:
+def chatml(content: Content, direction: str) -> bytes:
     """Return content as ChatML, which Langfuse displays."""
     out = [item for message in _as_messages(content, direction) for item in _chatml_message(message)]
-    return _encode(out[0] if direction == "output" and len(out) == 1 else out).decode()
+    return _encode(out[0] if direction == "output" and len(out) == 1 else out)
 
 
-def json_text(content: Content) -> str:
+def json_text(content: Content) -> str | bytes:
     """Return any content as JSON; plain text becomes a JSON string."""
     if isinstance(content, Json):
         return well_formed(content.text)
     if isinstance(content, str):
-        return _encode(content).decode()
+        return _encode(content)
     return chatml(content, "input")
 
 
@@ -113,29 +112,53 @@ def _as_messages(content: Content, direction: str) -> tuple[Message, ...]:
     return (Message("user" if direction == "input" else "assistant", (Text(text),)),)
 
 
-def _genai_message(message: Message, direction: str) -> dict[str, object]:
-    out: dict[str, object] = {"role": message.role, "parts": [_genai_part(part) for part in message.parts]}
-    if message.finish_reason is not None:
-        out["finish_reason"] = message.finish_reason
-    elif direction == "output":
+class _GenAIText(msgspec.Struct, tag="text"):
+    content: str
+
+
+class _GenAIReasoning(msgspec.Struct, tag="reasoning"):
+    content: str
+
+
+class _GenAICall(msgspec.Struct, tag="tool_call"):
+    id: str
+    name: str
+    arguments: msgspec.Raw | str
+
+
+class _GenAIResult(msgspec.Struct, tag="tool_call_response"):
+    id: str
+    response: str
+
+
+_GenAIPart: TypeAlias = _GenAIText | _GenAIReasoning | _GenAICall | _GenAIResult
+
+
+class _GenAIMessage(msgspec.Struct, omit_defaults=True):
+    role: str
+    parts: list[_GenAIPart]
+    finish_reason: str | None = None
+
+
+def _genai_message(message: Message, direction: str) -> _GenAIMessage:
+    reason = message.finish_reason
+    if reason is None and direction == "output":
         # The schema requires it, and Phoenix shows no output without it; most transcripts do not record one.
         calls = any(isinstance(part, ToolCall) for part in message.parts)
-        out["finish_reason"] = "tool_call" if calls else "stop"
-    return out
+        reason = "tool_call" if calls else "stop"
+    return _GenAIMessage(message.role, [_genai_part(part) for part in message.parts], reason)
 
 
-def _genai_part(part: Part) -> dict[str, object]:
-    match part:
-        case Text(text):
-            return {"type": "text", "content": text}
-        case Reasoning(text):
-            return {"type": "reasoning", "content": text}
-        case ToolCall(call_id, name, arguments):
-            return {"type": "tool_call", "id": call_id, "name": name, "arguments": _embedded(arguments)}
-        case ToolResult(call_id, result):
-            return {"type": "tool_call_response", "id": call_id, "response": result}
-        case Media():
-            return {"type": "text", "content": marker(part)}
+def _genai_part(part: Part) -> _GenAIPart:
+    if isinstance(part, Text):
+        return _GenAIText(part.text)
+    if isinstance(part, ToolResult):
+        return _GenAIResult(part.id, part.result)
+    if isinstance(part, ToolCall):
+        return _GenAICall(part.id, part.name, _embedded(part.arguments))
+    if isinstance(part, Reasoning):
+        return _GenAIReasoning(part.text)
+    return _GenAIText(marker(part))
 
 
 def _embedded(text: str) -> msgspec.Raw | str:
@@ -172,32 +195,38 @@ def _chatml_message(message: Message) -> list[dict[str, object]]:
     return [*results, own]
 
 
-def fit(text: str, limit: int, *, is_json: bool) -> str:
+def fit(text: str | bytes, limit: int, *, is_json: bool) -> str:
     """Return `text` cut to at most `limit` bytes of UTF-8; JSON stays valid JSON."""
-    if not is_json:
-        return _cut(text, limit, _utf8_size)
-    try:
-        tree: Tree = msgspec.json.decode(text)
-        shorter = _with_leaves_cut(tree, limit)
-    except msgspec.DecodeError:
-        return _cut(text, limit, _utf8_size)
-    except RecursionError:
-        shorter = None
-    return _encode(_cut(text, limit, _json_size) if shorter is None else shorter).decode()
+    shorter: Tree = None
+    if is_json:
+        try:
+            shorter = _with_leaves_cut(msgspec.json.decode(text), limit)
+        except msgspec.DecodeError:
+            is_json = False
+        except RecursionError:
+            pass
+    if shorter is None:
+        text = text.decode() if isinstance(text, bytes) else text
+        shorter = _cut(text, limit, _json_size if is_json else _utf8_size)
+        if not is_json:
+            return shorter
+    return _encode(shorter).decode()
 
 
 def _with_leaves_cut(tree: Tree, limit: int) -> Tree:
     """Return the tree with its longest strings cut to fit into `limit` bytes; None if that is not enough."""
     sizes: list[int] = []
 
-    def measure(leaf: str) -> str:
+    def measured(leaf: str) -> str:
         sizes.append(_json_size(leaf))
-        return leaf
+        return ""
 
-    _map_strings(tree, measure)
-    between = len(_encode(tree)) - sum(sizes)
+    between = len(_encode(_map_strings(tree, measured))) - len(sizes) * _json_size("")
     cap = _level(sizes, limit - between)
-    return None if cap < _SHORTEST_CUT else _map_strings(tree, lambda leaf: _cut_leaf(leaf, cap))
+    if cap < _SHORTEST_CUT:
+        return None
+    remaining = iter(sizes)  # of the same strings, in the same order
+    return _map_strings(tree, lambda leaf: leaf if next(remaining) <= cap else _cut_leaf(leaf, cap))
 
 
 def _level(sizes: list[int], spare: int) -> int:
@@ -212,8 +241,7 @@ def _level(sizes: list[int], spare: int) -> int:
 
 
 def _cut_leaf(leaf: str, cap: int) -> str:
-    if _json_size(leaf) <= cap:
-        return leaf
+    """Return a string that is longer than `cap` as JSON, cut to that."""
     if leaf[:1] in "{[":
         # ChatML has arguments as JSON inside a string, which must stay valid as well.
         room = cap
@@ -231,8 +259,11 @@ def _cut(text: str, limit: int, size_of: Callable[[str], int]) -> str:
     if len(text) <= limit and size_of(text) <= limit:
         return text
     n = max(limit - _ELLIPSIS_BYTES, 0)
-    while n > 0 and (size := size_of(text[:n] + ELLIPSIS)) > limit:
-        n = min(n - 1, n * limit // size)
+    size = size_of(text[:n] + ELLIPSIS)
+    while n > 0 and size > limit:
+        shorter = min(n - 1, n * limit // size)
+        size -= size_of(text[shorter:n]) - size_of("")
+        n = shorter
     return text[:n] + ELLIPSIS
 
 

@@ -24,7 +24,7 @@ import msgspec
 
 from turnspan import lazy
 from turnspan.backends import Erased, content, naming
-from turnspan.backends.genai import Bounded
+from turnspan.backends.attributes import Attributes, Group, TextGroup, integers
 from turnspan.backends.langfuse_projects import ProjectIds
 from turnspan.backends.otlp import OtlpBackend, open_transport, secrets_in
 from turnspan.backends.reading import repeated
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from turnspan.backends import Probe, Verdict
     from turnspan.backends.langfuse_api import LangfuseApi
-    from turnspan.backends.naming import Attributes
+    from turnspan.backends.naming import Resource
     from turnspan.backends.otlp import Transport
     from turnspan.backends.settings import Capture
     from turnspan.trace.model import Content, Span, Trace, Usage
@@ -49,12 +49,22 @@ _ASK_AFTER_S = 20.0  # a queued request is usually stored after some seconds
 _MAX_TAG_LENGTH = 200  # longer tags are dropped by the server
 
 _TYPE = {
-    Kind.TURN: "agent",
-    Kind.GENERATION: "generation",
-    Kind.TOOL: "tool",
-    Kind.AGENT: "agent",
-    Kind.EVENT: "event",
+    Kind.TURN: Group({"langfuse.observation.type": "agent"}),
+    Kind.GENERATION: Group({"langfuse.observation.type": "generation"}),
+    Kind.TOOL: Group({"langfuse.observation.type": "tool"}),
+    Kind.AGENT: Group({"langfuse.observation.type": "agent"}),
+    Kind.EVENT: Group({"langfuse.observation.type": "event"}),
 }
+_ERROR = Group({"langfuse.observation.level": "ERROR"})
+_CONTENT = {way: TextGroup({f"langfuse.observation.{way}": None}) for way in ("input", "output")}
+_TOTALS = integers(
+    "langfuse.observation.metadata.usage_input",
+    "langfuse.observation.metadata.usage_output",
+    "langfuse.observation.metadata.usage_cache_read",
+    "langfuse.observation.metadata.usage_cache_creation_5m",
+    "langfuse.observation.metadata.usage_cache_creation_1h",
+)
+_INCOMPLETE = Group({"langfuse.observation.metadata.usage_incomplete": True})
 _PARAMETERS = ("max_tokens", "effort", "speed", "service_tier")
 _SEARCHABLE = {"response_id": "gen_ai.response.id", "tool_call_id": "gen_ai.tool.call.id"}
 
@@ -70,13 +80,13 @@ class LangfuseNaming:
         self._capture = capture
         self._release = release
 
-    def resource(self, trace: Trace) -> Attributes:
+    def resource(self, trace: Trace) -> Resource:
         """Return the attributes of the program that wrote the trace."""
         return naming.resource(trace, self._capture)
 
     def of_trace(self, trace: Trace) -> Attributes:
         """Return the trace's name, session, user, tags, and its facts as metadata."""
-        out = Bounded(self._capture.attribute_max_bytes)
+        out = Attributes(self._capture.attribute_max_bytes)
         if not (_is_further_part(trace) or _is_of_a_caller(trace)):
             out.put("langfuse.trace.name", trace.name)
         out.put("session.id", trace.session_id)
@@ -93,12 +103,12 @@ class LangfuseNaming:
         out.put("langfuse.version", trace.client_version)
         for name, value in trace.facts.items():
             out.put(f"langfuse.trace.metadata.{_flat(name)}", value)
-        return out.attributes
+        return out
 
     def of_span(self, trace: Trace, span: Span) -> Attributes:  # noqa: ARG002 - the trace's facts are on every span
         """Return the attributes of one observation."""
-        out = Bounded(self._capture.attribute_max_bytes)
-        out.attributes["langfuse.observation.type"] = _TYPE[span.kind]
+        out = Attributes(self._capture.attribute_max_bytes)
+        out.add(_TYPE[span.kind])
         if span.input is not None:
             _put_content(out, span.kind, span.input, "input")
         if span.output is not None:
@@ -108,9 +118,9 @@ class LangfuseNaming:
         if span.totals is not None:
             _put_totals(out, span.totals)
         if span.totals_cost_usd is not None:
-            out.attributes["langfuse.observation.metadata.cost_usd"] = span.totals_cost_usd
+            out.put("langfuse.observation.metadata.cost_usd", span.totals_cost_usd)
         if span.error is not None:
-            out.attributes["langfuse.observation.level"] = "ERROR"
+            out.add(_ERROR)
             out.put("langfuse.observation.status_message", span.error_message or span.error)
             out.put("error.type", span.error)
         for name, value in span.facts.items():
@@ -118,7 +128,7 @@ class LangfuseNaming:
                 out.put(key, value)
             elif span.kind is not Kind.GENERATION or name not in _PARAMETERS:
                 out.put(f"langfuse.observation.metadata.{_flat(name)}", value)
-        return out.attributes
+        return out
 
 
 def _is_further_part(trace: Trace) -> bool:
@@ -137,8 +147,8 @@ def _flat(name: str) -> str:
     return name.replace(".", "_")
 
 
-def _put_content(out: Bounded, kind: Kind, value: Content, direction: str) -> None:
-    key = f"langfuse.observation.{direction}"
+def _put_content(out: Attributes, kind: Kind, value: Content, direction: str) -> None:
+    key = _CONTENT[direction]
     if kind in (Kind.TURN, Kind.AGENT) and (words := content.words(value)) is not None:
         out.text(key, words, is_json=False)
         return
@@ -146,7 +156,7 @@ def _put_content(out: Bounded, kind: Kind, value: Content, direction: str) -> No
     out.text(key, content.chatml(value, direction) if is_conversation else content.json_text(value), is_json=True)
 
 
-def _put_generation(out: Bounded, span: Span) -> None:
+def _put_generation(out: Attributes, span: Span) -> None:
     if span.model is not None:
         # The suffix asks for a longer context; Langfuse knows prices and models without it.
         out.put("langfuse.observation.model.name", span.model.removesuffix("[1m]"))
@@ -161,31 +171,25 @@ def _put_generation(out: Bounded, span: Span) -> None:
             "input_cache_creation_5m": usage.cache_write_5m,
             "input_cache_creation_1h": usage.cache_write_1h,
         }
-        out.attributes["langfuse.observation.usage_details"] = _encode(details).decode()
+        out.put("langfuse.observation.usage_details", _encode(details).decode())
         _put_rare(out, usage)
     if span.cost_usd is not None:
-        out.attributes["langfuse.observation.cost_details"] = _encode({"total": span.cost_usd}).decode()
+        out.put("langfuse.observation.cost_details", _encode({"total": span.cost_usd}).decode())
     if span.first_token_ns is not None:
-        out.attributes["langfuse.observation.completion_start_time"] = _iso(span.first_token_ns)
+        out.put("langfuse.observation.completion_start_time", _iso(span.first_token_ns))
 
 
-def _put_totals(out: Bounded, totals: Usage) -> None:
-    prefix = "langfuse.observation.metadata.usage_"
-    out.attributes |= {
-        f"{prefix}input": totals.input,
-        f"{prefix}output": totals.output,
-        f"{prefix}cache_read": totals.cache_read,
-        f"{prefix}cache_creation_5m": totals.cache_write_5m,
-        f"{prefix}cache_creation_1h": totals.cache_write_1h,
-    }
+def _put_totals(out: Attributes, totals: Usage) -> None:
+    five, hour = totals.cache_write_5m, totals.cache_write_1h
+    out.integers(_TOTALS, (totals.input, totals.output, totals.cache_read, five, hour))
     _put_rare(out, totals)
 
 
-def _put_rare(out: Bounded, usage: Usage) -> None:
+def _put_rare(out: Attributes, usage: Usage) -> None:
     if usage.web_searches:
-        out.attributes["langfuse.observation.metadata.usage_web_searches"] = usage.web_searches
+        out.put("langfuse.observation.metadata.usage_web_searches", usage.web_searches)
     if usage.is_incomplete:
-        out.attributes["langfuse.observation.metadata.usage_incomplete"] = True
+        out.add(_INCOMPLETE)
 
 
 def _iso(at_ns: int) -> str:

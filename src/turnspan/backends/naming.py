@@ -22,11 +22,11 @@ from turnspan.settings.options import SETTING
 from turnspan.trace.model import CALLER, Kind
 
 if TYPE_CHECKING:
+    from turnspan.backends.attributes import Attributes
     from turnspan.backends.settings import Capture
     from turnspan.trace.model import Link, Span, Trace
 
-Value: TypeAlias = "str | int | float | bool | tuple[str, ...]"
-Attributes: TypeAlias = "dict[str, Value]"
+Resource: TypeAlias = "dict[str, str]"
 
 SCOPE_NAME = "turnspan"
 SCOPE_VERSION = __version__
@@ -44,7 +44,7 @@ _MAX_NS = 2**63 - 1  # the year 2262; stores keep times as signed 64 bit
 class Naming(Protocol):
     """The attribute names of one kind of destination."""
 
-    def resource(self, trace: Trace) -> Attributes:
+    def resource(self, trace: Trace) -> Resource:
         """Return the attributes of the resource."""
 
     def of_trace(self, trace: Trace) -> Attributes:
@@ -54,9 +54,9 @@ class Naming(Protocol):
         """Return the other attributes of one span."""
 
 
-def resource(trace: Trace, capture: Capture) -> Attributes:
+def resource(trace: Trace, capture: Capture) -> Resource:
     """Return the resource attributes of every naming."""
-    out: Attributes = {
+    out: Resource = {
         "service.name": _service_name(trace, capture.service_name),
         "service.version": trace.client_version,
         "telemetry.sdk.name": "turnspan",
@@ -93,17 +93,15 @@ def link_flags(link: Link) -> int:
     return REMOTE_FLAGS if link.relation == CALLER else FLAGS
 
 
+def otlp_times(span: Span) -> tuple[int, int]:
+    """Return start and end of a span."""
+    start, end = span.start_ns, span.end_ns
+    return (start, end) if 0 <= start <= end <= _MAX_NS else (otlp_time(start), otlp_time(end))
+
+
 def otlp_time(at_ns: int) -> int:
     """Return a time that fits into 64 bits, whatever the transcript says."""
     return 0 if at_ns < 0 else min(at_ns, _MAX_NS)
-
-
-def storable(value: Value) -> Value:
-    """Return the value as OTLP can hold it: an integer of more than 63 bits becomes text."""
-    if type(value) is int and not -(2**63) <= value < 2**63:
-        # Python limits the length of decimal text, not of hexadecimal.
-        return str(value) if value.bit_length() < 10_000 else hex(value)
-    return value
 
 
 def scrub_text(text: str) -> str:

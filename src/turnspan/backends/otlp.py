@@ -2,8 +2,9 @@
 
 Settings: `endpoint` (a base URL; `/v1/traces` is added over HTTP), `protocol` ("http/protobuf" or "grpc"), `headers`,
 `certificate` (a CA file), `client_certificate`, `client_key`, `proxy`, `proxy_from_env`, `timeout_s`, `compression`
-("gzip" or "none"), and those of every destination: `attribute_max_bytes`, `max_request_bytes`, `user_id`,
-`environment`, `tags`. OTEL_* variables are ignored: a shell may have them set for another program.
+("gzip", "none", or "auto": gzip unless the server runs on this machine), and those of every destination:
+`attribute_max_bytes`, `max_request_bytes`, `user_id`, `environment`, `tags`. OTEL_* variables are ignored: a shell may
+have them set for another program.
 """
 
 from __future__ import annotations
@@ -122,8 +123,8 @@ def open_transport(
     """Return the transport for these settings, not connected yet. Raises ConfigError."""
     tls = Tls(read.file("certificate"), read.file("client_certificate"), read.file("client_key"))
     timeout_s = read.seconds("timeout_s")
-    is_gzip = read.choice("compression") == "gzip"
     proxy = read.proxy(endpoint)
+    is_gzip = read.is_gzip(endpoint, proxy)
     secrets = secrets_in(headers, proxy)
     if protocol == "grpc":
         # The core of grpc writes to stderr, which belongs to Claude Code or the terminal; the verdict has the reason.

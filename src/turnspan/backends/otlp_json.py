@@ -1,7 +1,8 @@
 """Encodes traces as lines of OTLP/JSON, the format of OpenTelemetry's file exporter, and decodes them.
 
 Written by hand: protobuf's `json_format` does not follow OTLP (it writes ids as base64), and building a dict for each
-attribute takes twice as long. Content under two names is escaped once.
+attribute takes several times as long. Names and fixed values are encoded once for many spans (see `attributes`), and
+content under two names is escaped once.
 
 Rules (opentelemetry-proto, "JSON Protobuf Encoding"):
 
@@ -13,10 +14,12 @@ Rules (opentelemetry-proto, "JSON Protobuf Encoding"):
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from turnspan.backends.attributes import Attributes, Gap, Layouts
 from turnspan.backends.naming import (
     FLAGS,
     SCOPE_NAME,
@@ -24,15 +27,15 @@ from turnspan.backends.naming import (
     STATUS_ERROR,
     link_flags,
     otlp_kind,
-    otlp_time,
+    otlp_times,
     scrubbed,
-    storable,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from turnspan.backends.naming import Attributes, Naming, Value
+    from turnspan.backends.attributes import Value
+    from turnspan.backends.naming import Naming
     from turnspan.trace.model import Link, Span, Trace
 
 _encode = msgspec.json.Encoder().encode
@@ -56,73 +59,104 @@ def encode_lines(traces: Sequence[Trace], naming: Naming) -> bytes:
 
 
 def _line(trace: Trace, naming: Naming, out: list[bytes]) -> None:
-    out.append(b'{"resourceSpans":[{"resource":{"attributes":[')
-    _attributes(naming.resource(trace), out, b"")
+    out += (b'{"resourceSpans":[{"resource":{"attributes":[', _texts(tuple(naming.resource(trace).items())))
     out += (b']},"scopeSpans":[{"scope":', _SCOPE, b',"spans":[')
-    shared: list[bytes] = []
-    _attributes(naming.of_trace(trace), shared, b"")
-    everywhere = b"".join(shared)
+    everywhere = b"".join(_attributes(naming.of_trace(trace)))
+    trace_id = trace.trace_id.hex()
     for number, span in enumerate(trace.spans):
         out.append(b"," if number else b"")
-        _span(trace, span, everywhere, naming.of_span(trace, span), out)
+        _span(trace_id, span, everywhere, naming.of_span(trace, span), out)
     out.append(b"]}]}]}\n")
 
 
-def _span(trace: Trace, span: Span, everywhere: bytes, attributes: Attributes, out: list[bytes]) -> None:
+def _span(trace_id: str, span: Span, everywhere: bytes, attributes: Attributes, out: list[bytes]) -> None:
     parent = "" if span.parent_id is None else f'"parentSpanId":"{span.parent_id.hex()}",'
-    ids = f'{{"traceId":"{trace.trace_id.hex()}","spanId":"{span.span_id.hex()}",{parent}"name":'
-    times = (
-        f',"kind":{otlp_kind(span)},"startTimeUnixNano":"{otlp_time(span.start_ns)}",'
-        f'"endTimeUnixNano":"{otlp_time(span.end_ns)}","attributes":['
-    )
+    ids = f'{{"traceId":"{trace_id}","spanId":"{span.span_id.hex()}",{parent}"name":'
+    start, end = otlp_times(span)
+    times = f',"kind":{otlp_kind(span)},"startTimeUnixNano":"{start}","endTimeUnixNano":"{end}","attributes":['
     out += (ids.encode(), _encode(span.name), times.encode(), everywhere)
-    _attributes(attributes, out, b"," if everywhere else b"")
+    if everywhere and attributes.groups:
+        out.append(b",")
+    out += _attributes(attributes)
     out.append(b"]")
     if span.links:
         out += (b',"links":[', b",".join(map(_link, span.links)), b"]")
-    out += (b',"status":', _encode(_status(span)), _FLAGS)
+    out += (b',"status":', _status(span), _FLAGS)
 
 
 def _link(link: Link) -> bytes:
-    out = [f'{{"traceId":"{link.trace_id.hex()}","spanId":"{link.span_id.hex()}","attributes":['.encode()]
-    _attributes({"turnspan.link.relation": link.relation}, out, b"")
-    return b"".join((*out, b'],"flags":%d}' % link_flags(link)))
+    ids = f'{{"traceId":"{link.trace_id.hex()}","spanId":"{link.span_id.hex()}","attributes":['.encode()
+    relation = _texts((("turnspan.link.relation", link.relation),))
+    return b'%b%b],"flags":%d}' % (ids, relation, link_flags(link))
 
 
-def _status(span: Span) -> dict[str, object]:
+@lru_cache(maxsize=100)  # all traces of a session have the same resource
+def _texts(pairs: tuple[tuple[str, str], ...]) -> bytes:
+    """Return attributes of a resource or a link."""
+    return b"".join(_attributes(Attributes.of(dict(pairs))))
+
+
+def _status(span: Span) -> bytes:
     if span.error is None:
-        return {}
-    return {"code": STATUS_ERROR, "message": span.error_message} if span.error_message else {"code": STATUS_ERROR}
+        return b"{}"
+    return _encode(
+        {"code": STATUS_ERROR, "message": span.error_message} if span.error_message else {"code": STATUS_ERROR}
+    )
 
 
-def _attributes(attributes: Attributes, out: list[bytes], comma: bytes) -> None:
-    """Append key-value objects to `out`, the first after `comma`."""
-    encoded: Value = ""
-    text = b'""'
-    for key, value in attributes.items():
-        name = _KEYS.get(key) or _key(key)
-        if type(value) is str:
-            if value is not encoded:  # content is often under two names in a row
-                encoded, text = value, _encode(value)
-            out += (comma, name, b'{"stringValue":', text, b"}}")
-        elif type(value) is int and _LEAST <= value <= _MOST:
-            out += (comma, name, b'{"intValue":"%d"}}' % value)
+def _attributes(attributes: Attributes) -> list[bytes]:
+    """Return key-value objects, separated by commas, in pieces."""
+    fixed, numbers = _LAYOUTS.of(attributes)
+    values = [_encode(value) if type(value) in _PLAIN else _gap(value) for value in attributes.values]
+    pieces = fixed.copy()
+    pieces[1::2] = [values[number] for number in numbers]
+    return pieces
+
+
+_PLAIN = frozenset({str, int, float})
+
+
+def _gap(value: Value | bytes) -> bytes:
+    if isinstance(value, bytes):
+        return _escaped(value)
+    return _encode([{"stringValue": item} for item in value] if isinstance(value, tuple) else value)
+
+
+def _escaped(json: bytes) -> bytes:
+    """Return JSON for use between quotes. It has no control characters but line breaks and tabs between its tokens."""
+    text = json.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+    if b"\t" in text or b"\n" in text or b"\r" in text:
+        text = text.replace(b"\t", b"\\t").replace(b"\n", b"\\n").replace(b"\r", b"\\r")
+    return text
+
+
+# What is before and after the value of a gap.
+_AROUND = {
+    str: (b'{"stringValue":', b"}"),
+    bytes: (b'{"stringValue":"', b'"}'),
+    int: (b'{"intValue":"', b'"}'),
+    float: (b'{"doubleValue":', b"}"),
+    tuple: (b'{"arrayValue":{"values":', b"}}"),
+}
+
+
+def _layout(fields: dict[str, Value | Gap]) -> tuple[list[bytes], list[int]]:
+    """Return some attributes in pieces, every second one the place of a gap; and the number of the value for each."""
+    pieces = [b""]
+    numbers = []
+    for place, (key, field) in enumerate(fields.items()):
+        pieces[-1] += b'%b{"key":%b,"value":' % (b"," if place else b"", _encode(key))
+        if isinstance(field, Gap):
+            before, after = _AROUND[field.type]
+            pieces[-1] += before
+            pieces += (b"", after + b"}")
+            numbers.append(field.number)
         else:
-            out += (comma, name, _encode(_any_value(storable(value))), b"}")
-        comma = b","
+            pieces[-1] += _encode(_any_value(field)) + b"}"
+    return pieces, numbers
 
 
-# Attribute names repeat on every span. Facts may have any name, so the cache is bounded.
-_KEYS: dict[str, bytes] = {}
-_LEAST, _MOST = -(2**63), 2**63 - 1
-_MAX_KEYS = 1_000
-
-
-def _key(key: str) -> bytes:
-    encoded = b'{"key":' + _encode(key) + b',"value":'
-    if len(_KEYS) < _MAX_KEYS:
-        _KEYS[key] = encoded
-    return encoded
+_LAYOUTS = Layouts(_layout)
 
 
 def _any_value(value: Value) -> dict[str, object]:

@@ -1,7 +1,8 @@
 """OTLP requests and responses as OpenTelemetry's generated protobuf messages.
 
 The messages are filled directly. The SDK's encoder (`encode_spans`) gives the same bytes, which a test compares, but
-takes four times as long (120 against 30 µs a span, benchmarks/encode.py), and needs `ReadableSpan`s.
+takes five times as long (benchmarks/encode.py), and needs `ReadableSpan`s. Names and fixed values are prepared once for
+many spans (see `attributes`).
 """
 
 from __future__ import annotations
@@ -13,28 +14,27 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
-from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Status
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as OtlpSpan
 
+from turnspan.backends.attributes import Attributes, Gap, Layouts
 from turnspan.backends.naming import (
     FLAGS,
     SCOPE_NAME,
     SCOPE_VERSION,
     link_flags,
     otlp_kind,
-    otlp_time,
+    otlp_times,
     scrubbed,
-    storable,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from opentelemetry.proto.common.v1.common_pb2 import AnyValue
-
-    from turnspan.backends.naming import Attributes, Naming, Value
+    from turnspan.backends.attributes import Value
+    from turnspan.backends.naming import Naming
     from turnspan.trace.model import Span, Trace
 
 _SCOPE = InstrumentationScope(name=SCOPE_NAME, version=SCOPE_VERSION)
@@ -47,7 +47,7 @@ class NotOtlpError(ValueError):
 def encode_request(traces: Sequence[Trace], naming: Naming) -> bytes:
     """Return all spans of these traces as one request body, grouped by resource."""
     request = ExportTraceServiceRequest()
-    groups: dict[bytes, ScopeSpans] = {}
+    groups: dict[tuple[tuple[str, str], ...], ScopeSpans] = {}
     for trace in traces:
         if not trace.spans:
             continue
@@ -94,67 +94,94 @@ def _fields(message: object) -> dict[int, object]:
 
 
 def _add_trace(
-    request: ExportTraceServiceRequest, groups: dict[bytes, ScopeSpans], trace: Trace, naming: Naming
+    request: ExportTraceServiceRequest,
+    groups: dict[tuple[tuple[str, str], ...], ScopeSpans],
+    trace: Trace,
+    naming: Naming,
 ) -> None:
     """Add a trace to the group of its resource. Adds no span if it raises ValueError."""
-    resource = Resource()
-    _fill(resource, naming.resource(trace))
-    key = resource.SerializeToString()
-    if key not in groups:
-        groups[key] = request.resource_spans.add(resource=resource).scope_spans.add(scope=_SCOPE)
+    pairs = tuple(naming.resource(trace).items())
+    if pairs not in groups:
+        resource = Resource(attributes=[KeyValue(key=key, value=AnyValue(string_value=text)) for key, text in pairs])
+        groups[pairs] = request.resource_spans.add(resource=resource).scope_spans.add(scope=_SCOPE)
     common = OtlpSpan(trace_id=trace.trace_id, flags=FLAGS)
     _fill(common, naming.of_trace(trace))
-    spans = groups[key].spans
+    spans = groups[pairs].spans
     before = len(spans)
     try:
         for span in trace.spans:
             message = spans.add()
-            message.MergeFrom(common)
-            _fill_span(message, span, naming.of_span(trace, span))
+            message.CopyFrom(common)
+            _fill_span(message, span)
+            _fill(message, naming.of_span(trace, span))
     except ValueError:
         del spans[before:]
         raise
 
 
-def _fill_span(message: OtlpSpan, span: Span, attributes: Attributes) -> None:
+def _fill_span(message: OtlpSpan, span: Span) -> None:
     message.span_id = span.span_id
     if span.parent_id is not None:
         message.parent_span_id = span.parent_id
     message.name = span.name
     message.kind = cast("OtlpSpan.SpanKind.ValueType", otlp_kind(span))
-    message.start_time_unix_nano = otlp_time(span.start_ns)
-    message.end_time_unix_nano = otlp_time(span.end_ns)
-    _fill(message, attributes)
+    message.start_time_unix_nano, message.end_time_unix_nano = otlp_times(span)
     for link in span.links:
         linked = message.links.add(trace_id=link.trace_id, span_id=link.span_id, flags=link_flags(link))
-        _fill(linked, {"turnspan.link.relation": link.relation})
+        linked.attributes.add(key="turnspan.link.relation", value=AnyValue(string_value=link.relation))
     message.status.SetInParent()  # written even when it is empty
     if span.error is not None:
         message.status.code = Status.STATUS_CODE_ERROR
         message.status.message = span.error_message
 
 
-def _fill(owner: Resource | OtlpSpan | OtlpSpan.Link, attributes: Attributes) -> None:
-    add = owner.attributes.add
-    for key, value in attributes.items():
-        message = add()
-        message.key = key
-        if type(value) is str:
-            message.value.string_value = value
+def _fill(span: OtlpSpan, attributes: Attributes) -> None:
+    """Append attributes to a span: as they were prepared, all at once, then the values of their gaps."""
+    prepared, gaps = _LAYOUTS.of(attributes)
+    span.MergeFromString(prepared)
+    pairs, values = span.attributes, attributes.values
+    for place, field, number in gaps:
+        message = pairs[place].value
+        # Not with setattr, which takes longer.
+        if field == "string_value":
+            message.string_value = cast("str", values[number])  # protobuf takes text in UTF-8, too
+        elif field == "int_value":
+            message.int_value = cast("int", values[number])
+        elif field == "double_value":
+            message.double_value = cast("float", values[number])
         else:
-            _fill_value(message.value, storable(value))
+            _fill_list(message, cast("tuple[str, ...]", values[number]))
 
 
-def _fill_value(message: AnyValue, value: Value) -> None:
-    if isinstance(value, bool):
-        message.bool_value = value
-    elif isinstance(value, int):
-        message.int_value = value
-    elif isinstance(value, float):
-        message.double_value = value
-    elif isinstance(value, str):
-        message.string_value = value
-    else:
-        message.array_value.SetInParent()  # an empty list is a value, too
-        for item in value:
-            message.array_value.values.add(string_value=item)
+_FIELDS = {str: "string_value", bytes: "string_value", int: "int_value", float: "double_value", tuple: "array_value"}
+
+
+def _prepared(fields: dict[str, Value | Gap]) -> tuple[bytes, list[tuple[int, str, int]]]:
+    """Return attributes without the values of gaps; and for each gap its place from the end, its field and number."""
+    span = OtlpSpan()
+    gaps = []
+    for place, (key, field) in enumerate(fields.items(), -len(fields)):
+        value = span.attributes.add(key=key).value
+        if isinstance(field, Gap):
+            gaps.append((place, _FIELDS[field.type], field.number))
+        elif isinstance(field, bool):
+            value.bool_value = field
+        elif isinstance(field, int):
+            value.int_value = field
+        elif isinstance(field, float):
+            value.double_value = field
+        elif isinstance(field, str):
+            value.string_value = field
+        else:
+            _fill_list(value, field)
+    prepared: bytes = span.SerializeToString()
+    return prepared, gaps
+
+
+_LAYOUTS = Layouts(_prepared)
+
+
+def _fill_list(message: AnyValue, items: tuple[str, ...]) -> None:
+    message.array_value.SetInParent()  # an empty list is a value, too
+    for item in items:
+        message.array_value.values.add(string_value=item)

@@ -205,6 +205,13 @@ class Settings:
             )
         return proxy
 
+    def is_gzip(self, target: Endpoint, proxy: Endpoint | None) -> bool:
+        """Whether requests are compressed; by default only if they may leave this machine, since it takes CPU time."""
+        compression = self.choice("compression")
+        if compression == "auto":
+            return proxy is not None or not is_loopback(target.host)
+        return compression == "gzip"
+
     def capture(self) -> Capture:
         """Return the settings about the spans themselves."""
         return Capture(

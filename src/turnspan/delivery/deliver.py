@@ -221,33 +221,32 @@ def _cut(text: str, characters: int) -> str:
 
 
 def _size(span: Span) -> int:
-    """Return about how many bytes a span will take."""
-    return (
-        600
-        + _content_size(span.input)
-        + _content_size(span.output)
-        + sum(len(value) if isinstance(value, str) else 16 for value in span.facts.values())
-    )
+    """Return about how many bytes a span will take; content twice, under the GenAI names and under OpenInference's."""
+    size = 600
+    if span.input is not None:
+        size += 2 * _content_size(span.input)
+    if span.output is not None:
+        size += 2 * _content_size(span.output)
+    for value in span.facts.values():
+        size += len(value) if isinstance(value, str) else 16
+    return size
 
 
-def _content_size(content: Content | None) -> int:
-    """Return the size of content, twice: a span has it under the GenAI names and under OpenInference's."""
-    if content is None:
-        return 0
+def _content_size(content: Content) -> int:
     if isinstance(content, str):
-        return 2 * len(content)
+        return len(content)
     if isinstance(content, Json):
-        return 2 * len(content.text)
-    total = 0
+        return len(content.text)
+    size = 0
     for message in content:
         for part in message.parts:
-            match part:
-                case Text(text) | Reasoning(text):
-                    total += len(text)
-                case ToolResult(_, result):
-                    total += len(result)
-                case ToolCall(_, _, arguments):
-                    total += len(arguments)
-                case Media():
-                    total += 64
-    return 2 * total
+            # Without pattern matching: a backfill measures every part, and this takes a third less time.
+            if isinstance(part, ToolResult):
+                size += len(part.result)
+            elif isinstance(part, ToolCall):
+                size += len(part.arguments)
+            elif isinstance(part, Media):
+                size += 64
+            else:
+                size += len(part.text)
+    return size

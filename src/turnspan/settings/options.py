@@ -25,7 +25,7 @@ CAPTURES: Final = ("metadata", "redacted", "full")  # from the least to the most
 TURN_NAMES: Final = ("prompt", "number")
 TRACEPARENTS: Final = ("off", "link", "parent")
 PROTOCOLS: Final = ("http/protobuf", "grpc")
-COMPRESSIONS: Final = ("gzip", "none")
+COMPRESSIONS: Final = ("auto", "gzip", "none")
 OFF: Final = frozenset({"0", "false", "no", "off"})
 ON: Final = frozenset({"1", "true", "yes", "on"})
 _KINDS: Final = {
@@ -120,7 +120,10 @@ TRANSPORT: Final = (
     Setting(
         "timeout_s", float, 10.0, "timeout of a complete exchange, in seconds", ("TURNSPAN_OTLP_TIMEOUT_S",), most=600
     ),
-    Setting("compression", str, "gzip", "`gzip` or `none`", ("TURNSPAN_OTLP_COMPRESSION",), COMPRESSIONS),
+    Setting(
+        "compression", str, "auto", "`gzip`, `none`, or `auto`: `gzip` unless the endpoint is on this machine",
+        ("TURNSPAN_OTLP_COMPRESSION",), COMPRESSIONS,
+    ),
 )  # fmt: skip
 _LANGFUSE_CLOUD: Final = "https://cloud.langfuse.com"
 LANGFUSE_REGIONS: Final = (  # https://langfuse.com/security/data-regions
