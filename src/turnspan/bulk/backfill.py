@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan import log, worker
+from turnspan import log
 from turnspan.backends import Answer
 from turnspan.bulk.group import Group, GroupTarget, Refused
 from turnspan.bulk.runner import PATIENCE_S, Outcome, Runner, Step, Waiting, bytes_read
@@ -224,6 +224,8 @@ def serve_waiting(home: Path, session_id: str) -> None:
     try:
         if not marks.has_marks(home, session_id):
             return
+        from turnspan import worker  # noqa: PLC0415  few sessions are open during a backfill
+
         events = marks.read_marks(home, session_id).events
         path = next((str(facts["path"]) for facts in events if facts.get("path")), "")
         # This event means nothing by itself; it makes the worker handle those that wait.
