@@ -138,7 +138,8 @@ class Home:
         outcomes = sender(Parent(inbox, outbox), Task(tuple(plan.jobs)))
         messages = []
         while heard.poll():
-            messages.append(heard.recv())
+            message = heard.recv()
+            messages += message if isinstance(message, list) else [message]
         return dict(zip([job.session.session_id for job in plan.jobs], outcomes, strict=False)), messages
 
     def stored(self, directory="traces"):

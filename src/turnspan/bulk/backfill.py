@@ -6,6 +6,7 @@ are sent *again* have no cursor for it; they run oldest first, so the start of t
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 from functools import partial
@@ -22,6 +23,7 @@ from turnspan.delivery.destinations import identity_of
 from turnspan.errors import StateError, TurnspanError
 from turnspan.hook_event import Event
 from turnspan.private_files import Busy
+from turnspan.processes import can_fork
 from turnspan.ship import Shipped, resend, ship
 from turnspan.source.progress import Ending
 
@@ -49,9 +51,17 @@ def run(
         if held is not None and held.answer != Answer.LATER:
             # The user may have fixed the cause. Only a server that asked for time gets it.
             backoff.clear(orders.config.home, identity_of(destination))
+    if min(processes, len(plan.jobs)) > 1 and can_fork():
+        _load()
     totals = Runner(plan, orders, Sender).run(processes, watch, should_stop)
     _log(orders.config, totals)
     return totals
+
+
+def _load() -> None:
+    """Import what each process needs to send its first session: forked ones then have it."""
+    for name in ("filelock", "turnspan.delivery.deliver", "turnspan.delivery.policy", "turnspan.source.reader"):
+        importlib.import_module(name)
 
 
 def _log(config: Config, totals: Totals) -> None:
@@ -86,6 +96,7 @@ class Sender:
         After a request to stop, sessions that were not begun have no outcome.
         """
         self._group.failed, self._group.refused = {}, {}
+        self._group.on_stored = parent.send
         outcomes: list[Outcome] = []
         while True:
             try:
@@ -159,7 +170,7 @@ class Sender:
             nonlocal turns, spans
             read_bytes = bytes_read(job, progress, index, len(self._targets))
             step = Step(shipped.turns - turns, shipped.spans - spans, read_bytes, place)
-            self._group.when_stored(job.session.session_id, target.identity, partial(parent.send, step))
+            self._group.when_stored(job.session.session_id, target.identity, step)
             self._spans += shipped.spans - spans
             turns, spans = shipped.turns, shipped.spans
             patience.renew()

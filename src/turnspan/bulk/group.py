@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from turnspan.backends import Backend
+    from turnspan.bulk.runner import Step
     from turnspan.errors import StateError
     from turnspan.settings.config import Config, Destination
     from turnspan.trace.model import Trace
@@ -62,7 +63,7 @@ class _Batch(NamedTuple):
 
     bodies: dict[str, list[bytes]]  # buffered requests, by destination
     checkpoints: dict[str, state.Checkpoint]  # by session
-    calls: list[tuple[str, str, Callable[[], None]]]  # when it is stored, by session and destination
+    steps: list[tuple[str, str, Step]]  # reported when it is stored, by session and destination
 
 
 class _Storing(Thread):
@@ -96,7 +97,8 @@ class _Storing(Thread):
 class Group:
     """The sessions whose progress is committed together. It is used again after each `flush`.
 
-    `on_release` is called with the id of each session whose lock was released.
+    `on_release` is called with the id of each session whose lock was released, `on_stored` with the steps that were
+    committed, all of a group at once: a message for each would take the parent longer than anything else it does.
     """
 
     def __init__(self, home: Path, on_release: Callable[[str], None]) -> None:
@@ -109,9 +111,10 @@ class Group:
         self._storing: _Storing | None = None
         self._locks: dict[str, ExitStack] = {}
         self._finished: set[str] = set()
-        self._when_stored: list[tuple[str, str, Callable[[], None]]] = []
+        self._steps: list[tuple[str, str, Step]] = []
         self._pieces = 0
         self._since_s = 0.0
+        self.on_stored: Callable[[list[Step]], None] = lambda _steps: None
         self.failed: dict[str, StateError] = {}  # session → why its checkpoint could not be written
         self.refused: dict[str, set[str]] = {}  # session → destinations that did not store its buffered requests
         self.is_immediate = False  # nothing is buffered or delayed
@@ -163,12 +166,12 @@ class Group:
         """Nothing more is sent of a session: its lock is released with its group."""
         self._finished.add(session_id)
 
-    def when_stored(self, session_id: str, destination: str, call: Callable[[], None]) -> None:
-        """Call a function when what was sent of a session to a destination is committed; not at all if it is not."""
+    def when_stored(self, session_id: str, destination: str, step: Step) -> None:
+        """Report a step when what was sent of a session to a destination is committed; not at all if it is not."""
         if self.is_immediate:
-            call()
+            self.on_stored([step])
         else:
-            self._when_stored.append((session_id, destination, call))
+            self._steps.append((session_id, destination, step))
 
     def buffered(self, destination: str, backend: Backend) -> Backend:
         """Return a backend whose requests are stored with the group, if it can store several together."""
@@ -195,8 +198,8 @@ class Group:
     def _taken(self) -> _Batch:
         """Return what is to be stored, and begin a new group."""
         bodies = {name: buffer.take() for name, buffer in self._buffers.items()}
-        batch = _Batch(bodies, self._unstored, self._when_stored)
-        self._unstored, self._when_stored, self._pieces = {}, [], 0
+        batch = _Batch(bodies, self._unstored, self._steps)
+        self._unstored, self._steps, self._pieces = {}, [], 0
         return batch
 
     def _store(self, batch: _Batch) -> set[str]:
@@ -231,9 +234,9 @@ class Group:
         """Note what was stored."""
         self.failed |= failed
         self._stored |= {name: found for name, found in batch.checkpoints.items() if name not in failed}
-        for session_id, destination, call in batch.calls:
-            if session_id not in failed and destination not in refusing:
-                call()
+        stored = [step for name, where, step in batch.steps if name not in failed and where not in refusing]
+        if stored:
+            self.on_stored(stored)
         if refusing:
             for session_id in batch.checkpoints:
                 self.refused.setdefault(session_id, set()).update(refusing)

@@ -62,7 +62,10 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What was acknowledged since the last step, and how many bytes of the session's files have been read."""
+    """What was acknowledged since the last step, and how many bytes of the session's files have been read.
+
+    A worker sends lists of them.
+    """
 
     turns: int
     spans: int
@@ -212,11 +215,12 @@ class Runner:
     def _take(self, task: Task, message: object) -> None:
         totals = self.totals
         match message:
-            case Step(turns, spans, read_bytes, place):
-                totals.turns += turns
-                totals.spans += spans
+            case list() as steps:
+                for step in steps:
+                    totals.turns += step.turns
+                    totals.spans += step.spans
+                    self._note_read(task.jobs[step.place], step.read_bytes)
                 totals.waiting = ""
-                self._note_read(task.jobs[place], read_bytes)
             case Waiting(reason, seconds):
                 totals.waiting = f"waiting {seconds:.0f} s: {reason}"
             case Done(list() as outcomes):
