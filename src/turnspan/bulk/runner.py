@@ -186,8 +186,11 @@ class Runner:
             watch(totals)
 
     def _next_jobs(self) -> tuple[Job, ...]:
-        """Take the next jobs from the queue: less than a process's share of what is left."""
-        shares = self._processes + 1
+        """Take the next jobs from the queue: less than a process's share of what is left, unless there is only one.
+
+        A process waits for the disk at the end of each task, so there should be few.
+        """
+        shares = self._processes + 1 if self._processes > 1 else 1
         left_bytes = sum(self._jobs[number].left_bytes for _, number in self._queue)
         most_bytes = min(_MOST_BYTES, max(_LEAST_BYTES, left_bytes // shares))
         most_jobs = min(_MOST_JOBS, -(-len(self._queue) // shares))
