@@ -36,7 +36,7 @@ _LOCK_POLL_S = 0.02
 _SHORTEST_POLL_S = 0.001  # most locks are held for a few milliseconds
 _PATIENCE_S = 2.5
 _SYNCED_AT_ONCE = 16
-_SLOW_SYNCS_S = 0.02
+_SLOW_SYNCS_S = 0.02  # if syncing some files takes longer, the rest is synced at once
 _IN_USE = {5, 32, 33}  # Windows error codes while a virus scanner or an indexer has the file open
 
 
@@ -202,11 +202,11 @@ class Replacements:
     def commit(self) -> dict[str, StateError]:
         """Replace the files, which were synced, and sync their directory, once; return those that failed."""
         for name, (temporary, descriptor) in self._written.items():
-            os.close(descriptor)
             if name in self.failed:
-                _remove(temporary)
+                _remove(temporary, descriptor)
                 continue
             try:
+                os.close(descriptor)
                 rename_patiently(temporary, self._directory / name)
             except OSError as error:
                 _remove(temporary)
@@ -222,8 +222,7 @@ class Replacements:
     def discard(self) -> None:
         """Remove the temporary files: nothing is replaced."""
         for temporary, descriptor in self._written.values():
-            os.close(descriptor)
-            _remove(temporary)
+            _remove(temporary, descriptor)
         self._written = {}
 
 
@@ -239,13 +238,16 @@ def _write_temporary(path: Path, content: bytes) -> tuple[Path, int]:
         while unwritten:
             unwritten = unwritten[os.write(descriptor, unwritten) :]
     except OSError as error:
-        os.close(descriptor)
-        _remove(temporary)
+        _remove(temporary, descriptor)
         raise disk_error(error, path) from error
     return temporary, descriptor
 
 
-def _remove(temporary: Path) -> None:
+def _remove(temporary: Path, descriptor: int | None = None) -> None:
+    """Remove a temporary file, and close it if it is open."""
+    if descriptor is not None:
+        with suppress(OSError):
+            os.close(descriptor)
     with suppress(OSError):
         temporary.unlink(missing_ok=True)
 
