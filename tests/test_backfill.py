@@ -938,12 +938,13 @@ def test_a_resend_that_was_stopped_says_how_to_continue(tmp_path):
         session = writer(number, began=datetime(2026, 3, number, 9, tzinfo=UTC))
         session.turn("hello", "hello")
         session.save(claude / "projects" / "-home-ada-loom")
-    patient = threading.Event()
+    patient, is_stopped = threading.Event(), threading.Event()
 
     def answer(connection, _request):
         if len(server.requests) == 5:
             patient.wait(DEADLINE_S)
-        connection.sendall(OK)
+        is_begun_anyway = len(server.requests) == 6 and not is_stopped.is_set()  # the stop arrives while it waits
+        connection.sendall(reply(503) if is_begun_anyway else OK)
 
     with HttpServer(answer) as server:
         assert backfill(claude, TURNSPAN_OTLP_ENDPOINT=server.url)[1]["resend_since"] is None
@@ -953,6 +954,7 @@ def test_a_resend_that_was_stopped_says_how_to_continue(tmp_path):
         os.killpg(process.pid, signal.SIGINT)
         patient.set()
         code, out, _ = finish(process)
+        is_stopped.set()
         assert code == 130
         _, _, since = out.partition("run the same command with --since ")
         since = since.split()[0]

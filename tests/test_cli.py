@@ -473,6 +473,7 @@ def test_little_is_loaded_to_say_the_version():
         "turnspan.commands",
         "turnspan.commands.declare",
         "turnspan.errors",
+        "turnspan.processes",
         "turnspan.cli",
     ]
 

@@ -19,7 +19,15 @@ from turnspan.delivery import marks, state
 from turnspan.delivery.prune import Pruned, prune
 from turnspan.delivery.state import Checkpoint, Cursor
 from turnspan.errors import StateError
-from turnspan.private_files import Busy, claude_home, disk_error, private_directory, rename_patiently, turnspan_home
+from turnspan.private_files import (
+    Busy,
+    Replacements,
+    claude_home,
+    disk_error,
+    private_directory,
+    rename_patiently,
+    turnspan_home,
+)
 from turnspan.source.progress import Position, Progress
 
 SESSION = "0f6c9a4e-1111-4222-8333-444455556666"
@@ -889,3 +897,60 @@ print(prune(Path(sys.argv[1]), time.time()))
         assert done.stdout == "Pruned(states=0, leftovers=0)\n", done.stderr
     assert state.state_path(home, "gone").exists()
     assert prune(home, time.time() + 2 * DAY_S) == Pruned(states=1)  # and without an error it goes
+
+
+# ---- several files together
+
+
+def contents_in(directory):
+    """Return the content of each file of a directory, leftovers included."""
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+@pytest.mark.parametrize("sync_s", [0.0, 0.002])
+def test_files_are_replaced_together_when_they_are_synced(tmp_path, monkeypatch, sync_s):
+    """Until then they keep their old content; on a slow disk, several are synced at the same time."""
+    synced, real = [], os.fsync
+    monkeypatch.setattr("turnspan.private_files._SLOW_SYNCS_S", 0.005)
+    monkeypatch.setattr(os, "fsync", lambda file: (time.sleep(sync_s), synced.append(file), real(file)))
+    (tmp_path / "1").write_bytes(b"old")
+    new = {str(number): f"new {number}".encode() for number in range(20)}
+    replacements = Replacements(tmp_path, new)
+    replacements.sync()
+    assert len(set(synced)) == len(synced) == len(new)
+    assert (tmp_path / "1").read_bytes() == b"old"
+    assert replacements.commit() == {}
+    assert contents_in(tmp_path) == new
+
+
+@pytest.mark.parametrize("call", ["fsync", "close", "replace"])
+def test_a_file_that_cannot_be_replaced_keeps_its_content(tmp_path, monkeypatch, call):
+    """The others are replaced, and nothing is left over."""
+    for name in "ab":
+        (tmp_path / name).write_bytes(b"old")
+    replacements = Replacements(tmp_path, {"a": b"new", "b": b"new"})
+    real, calls = getattr(os, call), []
+
+    def failing(*args):
+        calls.append(args)
+        if len(calls) == 1:
+            raise OSError(5, "Input/output error")
+        return real(*args)
+
+    if call == "replace":  # a default argument: it is known since the import
+        monkeypatch.setattr(rename_patiently, "__kwdefaults__", {**rename_patiently.__kwdefaults__, "rename": failing})
+    else:
+        monkeypatch.setattr(os, call, failing)
+    replacements.sync()
+    failed = replacements.commit()
+    monkeypatch.undo()
+    assert len(failed) == 1
+    assert all(isinstance(error, StateError) for error in failed.values())
+    assert contents_in(tmp_path) == {name: b"old" if name in failed else b"new" for name in "ab"}
+
+
+def test_replacements_can_be_discarded(tmp_path):
+    """Nothing is replaced, and nothing is left over."""
+    (tmp_path / "a").write_bytes(b"old")
+    Replacements(tmp_path, {"a": b"new", "b": b"new"}).discard()
+    assert contents_in(tmp_path) == {"a": b"old"}

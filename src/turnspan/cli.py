@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import os
@@ -22,6 +23,7 @@ import click
 from turnspan import __version__
 from turnspan.commands.declare import Command, write_help
 from turnspan.errors import TurnspanError
+from turnspan.processes import GC_THRESHOLD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -122,7 +124,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="replace")  # for characters that the locale cannot encode
     if not _is_debugging():
         sys.excepthook = _report_bug
-    sys.exit(_run(arguments))
+    gc.set_threshold(GC_THRESHOLD)
+    code = _run(arguments)
+    gc.freeze()  # what is left ends with the process: looking for garbage in it took a fifth of a short command
+    sys.exit(code)
 
 
 def _run(arguments: Sequence[str] | None) -> int:

@@ -36,6 +36,7 @@ _LOCK_POLL_S = 0.02
 _SHORTEST_POLL_S = 0.001  # most locks are held for a few milliseconds
 _PATIENCE_S = 2.5
 _SYNCED_AT_ONCE = 16
+_SLOW_SYNCS_S = 0.02  # if syncing some files takes longer, the rest is synced at once
 _IN_USE = {5, 32, 33}  # Windows error codes while a virus scanner or an indexer has the file open
 
 
@@ -157,69 +158,98 @@ def read_on(descriptor: int, limit: int) -> bytes:
 
 def replace_private(path: Path, content: bytes) -> None:
     """Replace the content of a file, durably. Raises StateError, which keeps the old content."""
-    temporary = _write_temporary(path, content)
-    try:
-        rename_patiently(temporary, path)
-        _sync_directory(path.parent)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise disk_error(error, path) from error
+    replacements = Replacements(path.parent, {path.name: content})
+    replacements.sync()
+    if failed := replacements.commit():
+        raise failed[path.name]
 
 
-def replace_all(directory: Path, contents: Mapping[str, bytes]) -> dict[str, StateError]:
-    """Replace several files of one directory, durably; return those that failed, which keep the old content.
+class Replacements:
+    """New contents of several files of one directory, in temporary files until they are committed.
 
-    Each new file is synced before it is renamed, but all of them at the same time: the disk can write them together.
-    The directory is synced once.
+    Each step can be done by another thread, because syncing a disk is slow: creating the object writes the new files,
+    `sync` makes them durable, `commit` renames them. A file that fails keeps its old content, and is in `failed`.
     """
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  an event replaces one file
 
-    def written(name: str) -> Path | StateError:
-        try:
-            return _write_temporary(directory / name, contents[name])
-        except StateError as error:
-            return error
+    def __init__(self, directory: Path, contents: Mapping[str, bytes]) -> None:
+        self.failed: dict[str, StateError] = {}
+        self._directory = directory
+        self._written: dict[str, tuple[Path, int]] = {}  # temporary files, and their descriptors
+        for name, content in contents.items():
+            try:
+                self._written[name] = _write_temporary(directory / name, content)
+            except StateError as error:
+                self.failed[name] = error
 
-    if len(contents) > 1:
-        with ThreadPoolExecutor(_SYNCED_AT_ONCE) as threads:
-            temporaries = list(threads.map(written, contents))
-    else:
-        temporaries = list(map(written, contents))
-    failed: dict[str, StateError] = {}
-    for name, temporary in zip(contents, temporaries, strict=True):
-        if isinstance(temporary, StateError):
-            failed[name] = temporary
-            continue
+    def sync(self) -> None:
+        """Sync the new files: one by one, but on a slow disk at the same time, so that it can write them together."""
+        names = list(self._written)
+        began_s = time.monotonic()
+        while names and time.monotonic() - began_s < _SLOW_SYNCS_S:
+            self._sync(names.pop())
+        if names:
+            from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  only for a slow disk
+
+            with ThreadPoolExecutor(_SYNCED_AT_ONCE) as threads:
+                list(threads.map(self._sync, names))
+
+    def _sync(self, name: str) -> None:
         try:
-            rename_patiently(temporary, directory / name)
+            os.fsync(self._written[name][1])
         except OSError as error:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            failed[name] = disk_error(error, directory / name)
-    try:
-        _sync_directory(directory)
-    except OSError as error:
-        return dict.fromkeys(contents, disk_error(error, directory))
-    return failed
+            self.failed[name] = disk_error(error, self._directory / name)
+
+    def commit(self) -> dict[str, StateError]:
+        """Replace the files, which were synced, and sync their directory, once; return those that failed."""
+        for name, (temporary, descriptor) in self._written.items():
+            if name in self.failed:
+                _remove(temporary, descriptor)
+                continue
+            try:
+                os.close(descriptor)
+                rename_patiently(temporary, self._directory / name)
+            except OSError as error:
+                _remove(temporary)
+                self.failed[name] = disk_error(error, self._directory / name)
+        try:
+            if self._written:
+                _sync_directory(self._directory)
+        except OSError as error:
+            self.failed |= dict.fromkeys(self._written, disk_error(error, self._directory))
+        self._written = {}
+        return self.failed
+
+    def discard(self) -> None:
+        """Remove the temporary files: nothing is replaced."""
+        for temporary, descriptor in self._written.values():
+            _remove(temporary, descriptor)
+        self._written = {}
 
 
-def _write_temporary(path: Path, content: bytes) -> Path:
+def _write_temporary(path: Path, content: bytes) -> tuple[Path, int]:
+    """Write a new file next to `path`; return it and its descriptor. It is not synced."""
     temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY | _BINARY, 0o600)
-        try:
-            unwritten = memoryview(content)
-            while unwritten:
-                unwritten = unwritten[os.write(descriptor, unwritten) :]
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise disk_error(error, path) from error
-    return temporary
+    try:
+        unwritten = memoryview(content)
+        while unwritten:
+            unwritten = unwritten[os.write(descriptor, unwritten) :]
+    except OSError as error:
+        _remove(temporary, descriptor)
+        raise disk_error(error, path) from error
+    return temporary, descriptor
+
+
+def _remove(temporary: Path, descriptor: int | None = None) -> None:
+    """Remove a temporary file, and close it if it is open."""
+    if descriptor is not None:
+        with suppress(OSError):
+            os.close(descriptor)
+    with suppress(OSError):
+        temporary.unlink(missing_ok=True)
 
 
 def rename_patiently(

@@ -326,7 +326,7 @@ def has_unsent(session: SessionFile, target: Target, now_ns: int, *, is_resend: 
 
 def without(trace: Trace, spans: set[bytes] | frozenset[bytes]) -> Trace | None:
     """Return a trace without some of its spans; None if none is left."""
-    if spans.isdisjoint(span.span_id for span in trace.spans):
+    if not spans or spans.isdisjoint(span.span_id for span in trace.spans):
         return trace if trace.spans else None
     left = tuple(span for span in trace.spans if span.span_id not in spans)
     return msgspec.structs.replace(trace, spans=left) if left else None

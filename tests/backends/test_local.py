@@ -18,6 +18,7 @@ from backends.samples import texts as clean_texts
 from turnspan.backends import Answer, Verdict
 from turnspan.backends.genai import GenAI
 from turnspan.backends.local import LocalBackend, open_backend, read_spans
+from turnspan.backends.local_files import write_all
 from turnspan.backends.otlp_json import decode_line, encode_lines
 from turnspan.backends.settings import Capture
 from turnspan.errors import ConfigError
@@ -360,3 +361,27 @@ def test_several_requests_are_stored_together(tmp_path):
     assert backend.send_all([]) == ACKNOWLEDGED
     found = raw_spans(tmp_path / "traces")
     assert len(found) == len(set(found)) == sum(len(small_trace(number).spans) for number in range(1, 4))
+
+
+@pytest.mark.skipif(not hasattr(os, "writev"), reason="the system has no writev")
+@pytest.mark.parametrize("accepted", [0, 1, 3, 4, 7, 9])
+def test_the_rest_of_a_partial_write_is_written(tmp_path, monkeypatch, accepted):
+    """A system may accept only some of the bytes: none is lost, and none is written twice."""
+    monkeypatch.setattr(os, "writev", lambda file, parts: os.write(file, b"".join(parts)[:accepted]))
+    file = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+    try:
+        write_all(file, b"", b"abcd", b"", b"efg", b"hi")
+    finally:
+        os.close(file)
+    assert (tmp_path / "file").read_bytes() == b"abcdefghi"
+
+
+def test_more_parts_than_one_call_takes(tmp_path):
+    """A group of any number of requests is written completely."""
+    parts = [f"{number}\n".encode() for number in range(3000)]
+    file = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+    try:
+        write_all(file, *parts)
+    finally:
+        os.close(file)
+    assert (tmp_path / "file").read_bytes() == b"".join(parts)

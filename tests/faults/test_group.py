@@ -54,7 +54,7 @@ DRIVER = """
 import os, signal, sys
 from multiprocessing import Pipe
 
-CALLS = ("open", "write", "fsync", "replace", "ftruncate", "close", "mkdir")
+CALLS = ("open", "write", "writev", "fsync", "replace", "ftruncate", "close", "mkdir")
 harm, wanted = sys.argv[1], int(sys.argv[2])
 count = 0
 
@@ -68,6 +68,8 @@ def wrapped(name, real):
             real(*args, **kwargs)
         elif harm == "half" and name == "write":
             real(args[0], bytes(args[1])[: len(args[1]) // 2])
+        elif harm == "half" and name == "writev":
+            os.write(args[0], b"".join(args[1])[: sum(map(len, args[1])) // 2])
         os.kill(os.getpid(), signal.SIGKILL)
     return call
 
@@ -136,7 +138,8 @@ class Home:
         outcomes = sender(Parent(inbox, outbox), Task(tuple(plan.jobs)))
         messages = []
         while heard.poll():
-            messages.append(heard.recv())
+            message = heard.recv()
+            messages += message if isinstance(message, list) else [message]
         return dict(zip([job.session.session_id for job in plan.jobs], outcomes, strict=False)), messages
 
     def stored(self, directory="traces"):
@@ -466,7 +469,9 @@ def test_what_was_sent_is_not_held_for_long(home, monkeypatch):
 def test_a_checkpoint_too_large_to_store(home):
     """A checkpoint of more than 8 MB is an error of its session; the others are saved."""
     big = state.Checkpoint(session_id="big", transcript="x" * state.MAX_STATE_BYTES)
-    failed = state.save_all(home.claude / "turnspan", [big, state.Checkpoint(session_id="small")])
+    saving = state.Saving(home.claude / "turnspan", [big, state.Checkpoint(session_id="small")])
+    saving.sync()
+    failed = saving.commit()
     assert isinstance(failed.pop("big"), StateError)
     assert not failed
     assert state.peek(home.claude / "turnspan", "small") is not None

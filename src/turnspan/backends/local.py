@@ -34,6 +34,7 @@ from turnspan.backends.local_files import (
     data_path,
     file_numbers,
     index_path,
+    lines_in,
     read_spans,
     sync_directory,
     write_all,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
+    from turnspan.backends.local_files import Lines
     from turnspan.backends.settings import Capture
     from turnspan.trace.model import Trace
 
@@ -95,7 +97,8 @@ class LocalBackend:
     def send_all(self, bodies: Sequence[bytes]) -> Verdict:
         """Append the lines of several requests that are not stored yet, with one sync for all of them."""
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self._directory.is_dir():
+                self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             with kernel_lock(self._directory / ".lock", self._lock_wait_s):
                 self._append(bodies)
         except Busy:
@@ -142,10 +145,11 @@ class LocalBackend:
         """Write the new lines, under the lock. Bodies are not split: a group of a backfill is large."""
         numbers = file_numbers(self._directory)
         self._index.catch_up(numbers)
-        new = [rest for body in bodies if (rest := self._index.without_known(body, numbers))]
+        requests = list(map(lines_in, bodies))
+        new = [rest for each in requests if (rest := self._index.without_known(each, numbers)).lines]
         number = numbers[-1] if numbers else 1
         is_full = bool(numbers) and data_path(self._directory, number).stat().st_size >= self._max_file_bytes
-        if numbers and (is_full or new != [*bodies]):
+        if numbers and (is_full or new != requests):
             # The writer of these lines may have been killed before it synced them.
             with data_path(self._directory, number).open("rb+") as file:
                 os.fsync(file)
@@ -160,18 +164,17 @@ class LocalBackend:
         if number not in numbers:
             self._prune([*numbers, number])
 
-    def _write(self, file: int, number: int, bodies: list[bytes]) -> None:
+    def _write(self, file: int, number: int, requests: list[Lines]) -> None:
         """Write all of these lines, or none."""
         size = os.lseek(file, 0, os.SEEK_END)
         # After half a line of a killed writer, ours begins on a new line.
         opening = b"\n" if size and not _ends_a_line(file, size) else b""
-        self._index.announce(number, bodies, size + len(opening))
+        self._index.announce(number, requests, size + len(opening))
         if size == 0:
             sync_directory(self._directory)
             sync_directory(self._directory.parent)
         try:
-            for body in (opening, *bodies):
-                write_all(file, body)
+            write_all(file, opening, *(request.body for request in requests))
             os.fsync(file)
         except OSError:
             os.ftruncate(file, size)

@@ -6,6 +6,7 @@ are sent *again* have no cursor for it; they run oldest first, so the start of t
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 from functools import partial
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan import log, worker
+from turnspan import log
 from turnspan.backends import Answer
 from turnspan.bulk.group import Group, GroupTarget, Refused
 from turnspan.bulk.runner import PATIENCE_S, Outcome, Runner, Step, Waiting, bytes_read
@@ -22,6 +23,7 @@ from turnspan.delivery.destinations import identity_of
 from turnspan.errors import StateError, TurnspanError
 from turnspan.hook_event import Event
 from turnspan.private_files import Busy
+from turnspan.processes import can_fork
 from turnspan.ship import Shipped, resend, ship
 from turnspan.source.progress import Ending
 
@@ -49,9 +51,17 @@ def run(
         if held is not None and held.answer != Answer.LATER:
             # The user may have fixed the cause. Only a server that asked for time gets it.
             backoff.clear(orders.config.home, identity_of(destination))
+    if min(processes, len(plan.jobs)) > 1 and can_fork():
+        _load()
     totals = Runner(plan, orders, Sender).run(processes, watch, should_stop)
     _log(orders.config, totals)
     return totals
+
+
+def _load() -> None:
+    """Import what each process needs to send its first session: forked ones then have it."""
+    for name in ("filelock", "turnspan.delivery.deliver", "turnspan.delivery.policy", "turnspan.source.reader"):
+        importlib.import_module(name)
 
 
 def _log(config: Config, totals: Totals) -> None:
@@ -86,6 +96,7 @@ class Sender:
         After a request to stop, sessions that were not begun have no outcome.
         """
         self._group.failed, self._group.refused = {}, {}
+        self._group.on_stored = parent.send
         outcomes: list[Outcome] = []
         while True:
             try:
@@ -159,7 +170,7 @@ class Sender:
             nonlocal turns, spans
             read_bytes = bytes_read(job, progress, index, len(self._targets))
             step = Step(shipped.turns - turns, shipped.spans - spans, read_bytes, place)
-            self._group.when_stored(job.session.session_id, target.identity, partial(parent.send, step))
+            self._group.when_stored(job.session.session_id, target.identity, step)
             self._spans += shipped.spans - spans
             turns, spans = shipped.turns, shipped.spans
             patience.renew()
@@ -224,6 +235,8 @@ def serve_waiting(home: Path, session_id: str) -> None:
     try:
         if not marks.has_marks(home, session_id):
             return
+        from turnspan import worker  # noqa: PLC0415  few sessions are open during a backfill
+
         events = marks.read_marks(home, session_id).events
         path = next((str(facts["path"]) for facts in events if facts.get("path")), "")
         # This event means nothing by itself; it makes the worker handle those that wait.

@@ -142,7 +142,7 @@ class Previewer:
             part = _share_of(traces, rest.mask or target.mask)
             share.add(part)
             read_bytes = bytes_read(job, progress, index, len(self._targets))
-            parent.send(Step(part.tally.turns, part.spans, read_bytes, place))
+            parent.send([Step(part.tally.turns, part.spans, read_bytes, place)])
             if parent.is_stopping:
                 shipped.is_interrupted = True
                 break

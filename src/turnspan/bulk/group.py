@@ -1,20 +1,22 @@
 """Group commit: the progress of several sessions is stored together, because syncing a disk is slow.
 
 A backfill of many small sessions would spend most of its time waiting for the disk: two syncs for the lines of a
-session, two for its checkpoint. A group needs two for all lines, one for each checkpoint, but all of these at the same
-time, and one for their directory. If all its requests are buffered, a thread waits for these syncs while the next group
-is read.
+session, two for its checkpoint. A group needs two for all lines, one for each checkpoint, and one for their directory.
+If all its requests are buffered, a thread waits for most of these syncs while the next group is read. It does little
+else: a thread waits for Python's global lock after every system call, and taking it from the other thread is slow.
 
-| step | what is on disk if the process is killed after it |
-|---|---|
-| requests are sent, or buffered if the backend can store them together (`Grouping`) | nothing new |
-| when it is full: the buffered requests are stored and synced | lines without a checkpoint: sent again, and found |
-| … the checkpoints are written, synced and renamed | some or all of the group |
-| … the directory is synced, the locks are released | the group |
+| step | by | what is on disk if the process is killed after it |
+|---|---|---|
+| requests are sent, or buffered if the backend can store them together (`Grouping`) | | nothing new |
+| when it is full: the checkpoints are written to temporary files | | nothing new, and leftovers |
+| … the buffered requests are stored and synced | the thread | lines without a checkpoint: sent again, and found |
+| … the temporary files are synced | the thread | the same |
+| when the next one is full: they are renamed | | some or all of the group |
+| … the directory is synced, the locks are released | | the group |
 
 Rules:
 
-- A checkpoint is written only after everything that it acknowledges was acknowledged. A buffered request counts only
+- A checkpoint is replaced only after everything that it acknowledges was acknowledged. A buffered request counts only
   when it is stored: if it cannot be, the checkpoints are written without it (`Refused`), and the caller sends the same
   sessions again, one by one. So are those of the next group, if it has begun: it may continue the same sessions.
 - Nothing of a group is stored or sent before the group before it is committed.
@@ -27,9 +29,8 @@ Rules:
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import cached_property
+from threading import Thread
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -39,11 +40,11 @@ from turnspan.delivery import state
 from turnspan.delivery.destinations import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from turnspan.backends import Backend
+    from turnspan.bulk.runner import Step
     from turnspan.errors import StateError
     from turnspan.settings.config import Config, Destination
     from turnspan.trace.model import Trace
@@ -62,21 +63,42 @@ class _Batch(NamedTuple):
 
     bodies: dict[str, list[bytes]]  # buffered requests, by destination
     checkpoints: dict[str, state.Checkpoint]  # by session
-    calls: list[tuple[str, str, Callable[[], None]]]  # when it is stored, by session and destination
+    steps: list[tuple[str, str, Step]]  # reported when it is stored, by session and destination
 
 
-class _Stored(NamedTuple):
-    """What became of a batch."""
+class _Storing(Thread):
+    """Stores the requests of a batch and syncs its checkpoints, in a thread (`start`) or in the caller's (`run`)."""
 
-    checkpoints: dict[str, state.Checkpoint]  # as they were to be written
-    failed: dict[str, StateError]  # session → why it was not
-    refusing: set[str]  # destinations that did not store their requests
+    def __init__(self, home: Path, batch: _Batch, store: Callable[[_Batch], set[str]]) -> None:
+        super().__init__()
+        self.batch = batch
+        self.saving = state.Saving(home, batch.checkpoints.values())
+        self.refusing: set[str] = set()  # destinations that did not store their requests
+        self._store = store
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Store and sync."""
+        try:
+            self.refusing = self._store(self.batch)
+            if not self.refusing:
+                self.saving.sync()
+        except BaseException as error:  # noqa: BLE001  raised by `finish`
+            self._error = error
+
+    def finish(self) -> None:
+        """Wait until it is stored. Raises what `run` raised."""
+        if self.is_alive():
+            self.join()
+        if self._error is not None:
+            raise self._error
 
 
 class Group:
     """The sessions whose progress is committed together. It is used again after each `flush`.
 
-    `on_release` is called with the id of each session whose lock was released.
+    `on_release` is called with the id of each session whose lock was released, `on_stored` with the steps that were
+    committed, all of a group at once: a message for each would take the parent longer than anything else it does.
     """
 
     def __init__(self, home: Path, on_release: Callable[[str], None]) -> None:
@@ -86,12 +108,13 @@ class Group:
         self._is_direct = False  # some requests are sent at once, not buffered
         self._stored: dict[str, state.Checkpoint] = {}  # of each session: as it is on disk
         self._unstored: dict[str, state.Checkpoint] = {}  # … as it will be
-        self._storing: tuple[_Batch, Future[_Stored]] | None = None
+        self._storing: _Storing | None = None
         self._locks: dict[str, ExitStack] = {}
         self._finished: set[str] = set()
-        self._when_stored: list[tuple[str, str, Callable[[], None]]] = []
+        self._steps: list[tuple[str, str, Step]] = []
         self._pieces = 0
         self._since_s = 0.0
+        self.on_stored: Callable[[list[Step]], None] = lambda _steps: None
         self.failed: dict[str, StateError] = {}  # session → why its checkpoint could not be written
         self.refused: dict[str, set[str]] = {}  # session → destinations that did not store its buffered requests
         self.is_immediate = False  # nothing is buffered or delayed
@@ -100,7 +123,7 @@ class Group:
 
     def load(self, session_id: str) -> state.Loaded:
         """Return the checkpoint of a session, as it will be. Raises StateError."""
-        for known in (self._unstored, self._storing[0].checkpoints if self._storing is not None else {}):
+        for known in (self._unstored, self._storing.batch.checkpoints if self._storing is not None else {}):
             if session_id in known:
                 return state.Loaded(known[session_id])
         loaded = state.load(self._home, session_id)
@@ -119,9 +142,10 @@ class Group:
         self._unstored[session_id] = checkpoint
         self._pieces += 1
         if self._is_full():
-            self._begin()
             if self._is_direct:
-                self._settle()
+                self.flush()
+            else:
+                self._begin()
             if session_id in self.failed:
                 raise self.failed[session_id]
 
@@ -142,12 +166,12 @@ class Group:
         """Nothing more is sent of a session: its lock is released with its group."""
         self._finished.add(session_id)
 
-    def when_stored(self, session_id: str, destination: str, call: Callable[[], None]) -> None:
-        """Call a function when what was sent of a session to a destination is committed; not at all if it is not."""
+    def when_stored(self, session_id: str, destination: str, step: Step) -> None:
+        """Report a step when what was sent of a session to a destination is committed; not at all if it is not."""
         if self.is_immediate:
-            call()
+            self.on_stored([step])
         else:
-            self._when_stored.append((session_id, destination, call))
+            self._steps.append((session_id, destination, step))
 
     def buffered(self, destination: str, backend: Backend) -> Backend:
         """Return a backend whose requests are stored with the group, if it can store several together."""
@@ -158,63 +182,65 @@ class Group:
 
     def flush(self) -> None:
         """Store everything that was sent. Raises Refused."""
-        self._begin()
+        self._settle()
+        self._storing = _Storing(self._home, self._taken(), self._store)
+        self._storing.run()  # here: there is nothing to read meanwhile
         self._settle()
 
     # ---- storing
 
-    @cached_property
-    def _thread(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(1)
-
     def _begin(self) -> None:
         """Begin to store the group, when the one before it is stored. Raises Refused."""
         self._settle()
-        batch = self._taken()
-        self._storing = batch, self._thread.submit(self._store, batch)
+        self._storing = _Storing(self._home, self._taken(), self._store)
+        self._storing.start()
 
-    def _taken(self, refusing: Collection[str] = ()) -> _Batch:
-        """Return what is to be stored, without the requests to some destinations, and begin a new group."""
+    def _taken(self) -> _Batch:
+        """Return what is to be stored, and begin a new group."""
         bodies = {name: buffer.take() for name, buffer in self._buffers.items()}
-        for name in refusing:
-            del bodies[name]
-        batch = _Batch(bodies, self._unstored, self._when_stored)
-        self._unstored, self._when_stored, self._pieces = {}, [], 0
+        batch = _Batch(bodies, self._unstored, self._steps)
+        self._unstored, self._steps, self._pieces = {}, [], 0
         return batch
 
-    def _store(self, batch: _Batch, refusing: Collection[str] = ()) -> _Stored:
-        """Store requests, then the checkpoints, without what destinations that refuse seemed to acknowledge."""
-        refused = {name for name, bodies in batch.bodies.items() if not self._buffers[name].store(bodies)}
-        refused.update(refusing)
-        checkpoints = {name: self._acknowledged(found, refused) for name, found in batch.checkpoints.items()}
-        return _Stored(checkpoints, state.save_all(self._home, checkpoints.values()), refused)
+    def _store(self, batch: _Batch) -> set[str]:
+        """Store the requests of a batch; return the destinations that did not."""
+        return {name for name, bodies in batch.bodies.items() if not self._buffers[name].store(bodies)}
 
     def _settle(self) -> None:
         """Wait for the group that is being stored, and release its sessions. Raises Refused."""
         if self._storing is None:
             return
-        (batch, storing), self._storing = self._storing, None
-        stored = storing.result()
-        self._account(batch, stored)
-        if stored.refusing:
-            # What was sent since then may continue the same sessions.
-            batch = self._taken(stored.refusing)
-            self._account(batch, self._store(batch, stored.refusing))
+        storing, self._storing = self._storing, None
+        storing.finish()
+        if storing.refusing:
+            storing.saving.discard()
+            self._save_without(storing.batch, storing.refusing)
+            later = self._taken()  # it may continue the same sessions
+            for name in storing.refusing:
+                del later.bodies[name]
+            self._save_without(later, storing.refusing | self._store(later))
             raise Refused
+        self._account(storing.batch, storing.saving.commit(), set())
         self._release()
 
-    def _account(self, batch: _Batch, stored: _Stored) -> None:
+    def _save_without(self, batch: _Batch, refusing: set[str]) -> None:
+        """Save the checkpoints of a batch without what destinations that refuse seemed to acknowledge."""
+        checkpoints = {name: self._acknowledged(found, refusing) for name, found in batch.checkpoints.items()}
+        saving = state.Saving(self._home, checkpoints.values())
+        saving.sync()
+        self._account(batch._replace(checkpoints=checkpoints), saving.commit(), refusing)
+
+    def _account(self, batch: _Batch, failed: dict[str, StateError], refusing: set[str]) -> None:
         """Note what was stored."""
-        failed, refusing = stored.failed, stored.refusing
         self.failed |= failed
-        self._stored |= {name: found for name, found in stored.checkpoints.items() if name not in failed}
-        for session_id, destination, call in batch.calls:
-            if session_id not in failed and destination not in refusing:
-                call()
+        self._stored |= {name: found for name, found in batch.checkpoints.items() if name not in failed}
+        stored = [step for name, where, step in batch.steps if name not in failed and where not in refusing]
+        if stored:
+            self.on_stored(stored)
         if refusing:
-            for session_id in stored.checkpoints:
+            for session_id in batch.checkpoints:
                 self.refused.setdefault(session_id, set()).update(refusing)
-            self._finished -= stored.checkpoints.keys()
+            self._finished -= batch.checkpoints.keys()
 
     def _release(self) -> None:
         """Release the locks of finished sessions whose checkpoints are written."""

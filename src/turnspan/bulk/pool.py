@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 import gc
+import select
 import signal
 import time
 from contextlib import contextmanager, suppress
@@ -52,7 +53,7 @@ class Parent:
     """The parent process, as a worker sees it: receives messages, may ask the worker to stop."""
 
     def __init__(self, inbox: Connection[Any, Any], outbox: Connection[Any, Any]) -> None:
-        self._inbox = inbox
+        self._has_message = _waiter(inbox)
         self._outbox = outbox
 
     def send(self, message: object) -> None:
@@ -61,12 +62,21 @@ class Parent:
 
     def pause(self, seconds: float) -> bool:
         """Wait; return False immediately on a stop request. Any message that arrives during a task is one."""
-        return not self._inbox.poll(max(0.0, seconds))
+        return not self._has_message(max(0.0, seconds))
 
     @property
     def is_stopping(self) -> bool:
         """Whether the parent asked the worker to stop."""
-        return self._inbox.poll()
+        return self._has_message(0.0)
+
+
+def _waiter(inbox: Connection[Any, Any]) -> Callable[[float], bool]:
+    """Return a function that waits for a message. A worker asks with every session; `Connection.poll` is slow."""
+    if not hasattr(select, "poll"):  # Windows
+        return inbox.poll
+    poller = select.poll()
+    poller.register(inbox, select.POLLIN)
+    return lambda seconds: bool(poller.poll(1000 * seconds))
 
 
 class _Worker:

@@ -62,7 +62,10 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What was acknowledged since the last step, and how many bytes of the session's files have been read."""
+    """What was acknowledged since the last step, and how many bytes of the session's files have been read.
+
+    A worker sends lists of them.
+    """
 
     turns: int
     spans: int
@@ -183,8 +186,11 @@ class Runner:
             watch(totals)
 
     def _next_jobs(self) -> tuple[Job, ...]:
-        """Take the next jobs from the queue: less than a process's share of what is left."""
-        shares = self._processes + 1
+        """Take the next jobs from the queue: less than a process's share of what is left, unless there is only one.
+
+        A process waits for the disk at the end of each task, so there should be few.
+        """
+        shares = self._processes + 1 if self._processes > 1 else 1
         left_bytes = sum(self._jobs[number].left_bytes for _, number in self._queue)
         most_bytes = min(_MOST_BYTES, max(_LEAST_BYTES, left_bytes // shares))
         most_jobs = min(_MOST_JOBS, -(-len(self._queue) // shares))
@@ -212,11 +218,12 @@ class Runner:
     def _take(self, task: Task, message: object) -> None:
         totals = self.totals
         match message:
-            case Step(turns, spans, read_bytes, place):
-                totals.turns += turns
-                totals.spans += spans
+            case list() as steps:
+                for step in steps:
+                    totals.turns += step.turns
+                    totals.spans += step.spans
+                    self._note_read(task.jobs[step.place], step.read_bytes)
                 totals.waiting = ""
-                self._note_read(task.jobs[place], read_bytes)
             case Waiting(reason, seconds):
                 totals.waiting = f"waiting {seconds:.0f} s: {reason}"
             case Done(list() as outcomes):

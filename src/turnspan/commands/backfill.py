@@ -79,10 +79,8 @@ def backfill(
     """
     from turnspan.bulk.backfill import run
     from turnspan.bulk.plan import age_warning, make_plan
-    from turnspan.bulk.report import backfill_lines
     from turnspan.bulk.runner import Orders
     from turnspan.commands.printing import destinations_named, print_lines, print_record, remark, settings_for_export
-    from turnspan.commands.records import backfill_record
     from turnspan.delivery.destinations import Target
     from turnspan.terminal import count
 
@@ -109,8 +107,12 @@ def backfill(
     totals = _watched(run, plan, orders, processes)
     seconds, names = time.monotonic() - began_s, [destination.name for destination in destinations]
     if is_json:
+        from turnspan.commands.records import backfill_record
+
         print_record(backfill_record(totals, names, seconds))
     else:
+        from turnspan.bulk.report import backfill_lines
+
         print_lines(backfill_lines(totals, names, seconds))
     ctx.exit(INTERRUPTED if totals.is_interrupted else 0 if totals.is_complete else 1)
 

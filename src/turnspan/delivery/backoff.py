@@ -4,6 +4,7 @@ The file keeps its old name, `.hold-DESTINATION`, so that an older turnspan hono
 """
 
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -45,6 +46,7 @@ def clear(home: Path, identity: str) -> None:
         _path(home, identity).unlink(missing_ok=True)
 
 
+@lru_cache(maxsize=64)  # a backfill asks for it with every piece
 def _path(home: Path, identity: str) -> Path:
     name = "".join(char if char.isascii() and (char.isalnum() or char in "_-") else "_" for char in identity)
     return home / "state" / f".hold-{name}"

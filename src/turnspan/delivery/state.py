@@ -24,11 +24,11 @@ import msgspec
 from turnspan.delivery.callers import Caller, noted, parsed
 from turnspan.errors import StateError
 from turnspan.private_files import (
+    Replacements,
     disk_error,
     kernel_lock,
     private_directory,
     read_private,
-    replace_all,
     replace_private,
 )
 from turnspan.settings.options import CAPTURES
@@ -239,21 +239,23 @@ def save(home: Path, checkpoint: Checkpoint) -> None:
     replace_private(path, raw)
 
 
-def save_all(home: Path, checkpoints: Iterable[Checkpoint]) -> dict[str, StateError]:
-    """Replace the checkpoints of several sessions, with one sync of the directory.
+class Saving(Replacements):
+    """The checkpoints of several sessions, which are replaced together, with one sync of the directory."""
 
-    Return the sessions that failed: their old checkpoints are still there.
-    """
-    contents: dict[str, bytes] = {}
-    failed: dict[str, StateError] = {}
-    for checkpoint in checkpoints:
-        try:
-            state_directory(home)
-            contents[state_path(home, checkpoint.session_id).name] = _encoded(checkpoint)
-        except StateError as error:
-            failed[checkpoint.session_id] = error
-    unsaved = replace_all(state_directory(home), contents) if contents else {}
-    return failed | {name.removesuffix(".json"): error for name, error in unsaved.items()}
+    def __init__(self, home: Path, checkpoints: Iterable[Checkpoint]) -> None:
+        contents: dict[str, bytes] = {}
+        failed: dict[str, StateError] = {}
+        for checkpoint in checkpoints:
+            try:
+                contents[state_path(home, checkpoint.session_id).name] = _encoded(checkpoint)
+            except StateError as error:
+                failed[checkpoint.session_id] = error
+        super().__init__(state_directory(home), contents)
+        self._failed = failed
+
+    def commit(self) -> dict[str, StateError]:
+        """Replace the checkpoints; return the sessions that failed: their old checkpoints are still there."""
+        return self._failed | {name.removesuffix(".json"): error for name, error in super().commit().items()}
 
 
 def _encoded(checkpoint: Checkpoint) -> bytes:
