@@ -189,7 +189,8 @@ PREFIX: Final = (
     lazy.pattern(f"(?P<prefix>{_by_first_character(prefix for prefix, left in _PLAIN if left != _LEFT)})".encode()),
     lazy.pattern(
         (
-            r"(?:\\[nrtbf]|%[0-9A-Fa-f]{2}|[\[;][0-9]{0,3}m|[^A-Za-z0-9])"
+            # Begins with a set of characters, which `re` searches faster than a choice.
+            r"[^A-Za-z0-9](?:[nrtbf](?<=\\.)|[0-9A-Fa-f][0-9A-Fa-f](?<=%..)|(?<=[\[;])[0-9]{0,3}m|)"
             f"(?P<prefix>{_by_first_character(prefix for prefix, left in _PLAIN if left == _LEFT)})"
         ).encode()
     ),

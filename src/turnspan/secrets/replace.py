@@ -143,7 +143,7 @@ def suspects(texts: Sequence[str], *, rules: RuleSet, meter: Meter) -> tuple[set
     data = _BETWEEN.join(encoded)
     found: set[str] = set()
     known: dict[bytes, str] = {}
-    if rules.has_builtin and b"\\u00" in data:
+    if rules.has_builtin and b"\\" in data and _ESCAPE.search(data):
         found.update(text for text in texts if "\\u00" in text)
     for _, pattern in rules.patterns:
         found.update(text for text in texts if any(_pieces(text, pattern, meter)))
