@@ -89,8 +89,6 @@ _BARE_CHARACTER: Final = rb"""(?:[^\s"'`\\,;&(){}\[\]<>|]|\\(?![nrtu"'\\]))"""
 _SHELL_CHARACTER: Final = rb"""(?:[^\s"'`\\<]|<(?!/[A-Za-z])|\\(?![nrtu"'\\]))"""
 _BARE: Final = lazy.pattern(_BARE_CHARACTER + rb"{3,512}+"), lazy.pattern(_BARE_CHARACTER + rb"*+")
 _SHELL: Final = lazy.pattern(_SHELL_CHARACTER + rb"{3,512}+"), lazy.pattern(_SHELL_CHARACTER + rb"*+")
-# Fewer than eight characters, and not the beginning of something longer that `_BEFORE_VALUE` skips.
-_SHORT_VALUE: Final = lazy.pattern(rb"[\w.:/-]{1,7}+(?:[)},;\r\n]|[ ](?!\|\||\?\?|or[ ]))")
 _LINE_END: Final = lazy.pattern(rb"[ \t]*(?:\Z|[\r\n]|\\[rn])")
 KEY_OWNERS: Final = (
     b"api", b"access", b"account", b"private", b"secret", b"shared", b"encryption", b"encrypt", b"signing", b"master",
@@ -185,7 +183,8 @@ def look_at_name(data: bytes, at: int, hits: list[Hit]) -> int:
         return at + 3
     after_word = named.end("word")
     before = data[max(0, at - 48) : at]
-    if _has_short_value(named, data) or (rule := _rule_of_word(named["word"], before)) is None:
+    rule = _rule_of_word(named["word"], before)
+    if rule is None:
         return after_word
     head = before.rstrip(NAME_CHARACTERS)
     name = before[len(head) :]
@@ -219,12 +218,6 @@ def look_at_name(data: bytes, at: int, hits: list[Hit]) -> int:
     end = tail.end() if tail is not None else bare.end()
     hits.append((start, end, rule))
     return end
-
-
-def _has_short_value(named: re.Match[bytes], data: bytes) -> bool:
-    """Return whether the value is too short for all but passwords, as in `token: str` and `token is None`."""
-    is_plain = named["operator"] == b":" or named["prose"] is not None  # neither quoted nor an assignment of a shell
-    return is_plain and named["word"][:1] not in b"pP" and _SHORT_VALUE.match(data, named.end()) is not None
 
 
 def _value_start(data: bytes, named: re.Match[bytes], rule: str) -> tuple[int, bool]:

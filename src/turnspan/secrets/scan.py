@@ -366,6 +366,12 @@ _AS_NAME: Final = (
     rb"""|[\s,]{1,24}+[\\"']{0,4}+value|[ ]-{1,2}(?:value|body|>)|%(?:22%)?3[ad]|[ ]\{\s{1,24}+(?:type|default|get;)"""
     rb"""|</key>|>|[ ]is[ :])"""
 )
+# After all words but those for passwords, a value of fewer than eight characters is not a secret: `token: str`, `token
+# is None`. It must be all of the value (`names._BEFORE_VALUE`), and not the type of the value (`token: str = "…"`).
+_SHORT_VALUE: Final = (
+    rb"(?:[ ]is[ ]|:[ ]?)[\w.:/-]{1,7}+(?:[)};\r\n]|[ ,](?!\|\||\?\?|or[ ]|[\w.\[\], |&'<>?]{0,40}+=))"
+)
+_AS_TOKEN: Final = rb"(?!" + _SHORT_VALUE + rb")" + _AS_NAME
 _PASSWORD: Final = rb"(?:wor[dt]|wd|phrase|code)?"  # the rest of the word, after `pass`
 
 
@@ -414,15 +420,15 @@ _PLACES: Final = (
     ),
     _place(
         b"c",  # secret, credentials
-        rb"re(?:t(?=" + _AS_NAME + rb"|(?<=[a-z_-]secret)[ \t][^ -])|d(?=(?:ential)?s?" + _AS_NAME + rb"))",
+        rb"re(?:t(?=" + _AS_TOKEN + rb"|(?<=[a-z_-]secret)[ \t][^ -])|d(?=(?:ential)?s?" + _AS_TOKEN + rb"))",
         _look_at_secret_or_credentials,
         heads=(b"cret", b"cred"),
     ),
     _place(
         b"k",  # key, token, cookie, hooks
-        rb"(?:e(?:y(?=[eoyk]{0,40}+(?:[eoyk]|n?" + _AS_NAME + rb"|(?<=[_-]key)[ \t][^ -]|ie|s[./\\]|b2/"
+        rb"(?:e(?:y(?=[eoyk]{0,40}+(?:[eoyk]|n?" + _AS_TOKEN + rb"|(?<=[_-]key)[ \t][^ -]|ie|s[./\\]|b2/"
         rb"|(?: block)?-----|-file-[0-9]))"
-        rb"|n(?<=token)(?=" + _AS_NAME + rb"|(?<=[_-]token)[ \t][^ -]))"
+        rb"|n(?<=token)(?=" + _AS_TOKEN + rb"|(?<=[_-]token)[ \t][^ -]))"
         rb"|ie(?<=cookie)|s[./\\](?<=hooks.)|b2/(?<=hookb2/))",
         _look_at_key_token_cookie_or_hook,
         heads=(b"key", b"token", b"cookie", b"hooks", b"hookb2/"),
