@@ -130,7 +130,7 @@ def test_names_are_found_as_before(data):
 def test_values_after_a_colon_and_in_prose_are_found_as_before(before, operator, after):
     """A value that is rejected because it is short is rejected by the other tests, too."""
     for word in ("token", "client_secret", "api_key", "CREDS"):
-        for value in (after, f"str = {after}", f"a.b or {after}", f"None{after}"):
+        for value in (after, f"str = {after}", f"a.b or {after}", f"None{after}", f" {after}", f"\\n{after}"):
             data = f"{before} {word}{operator}{value}".encode("utf-8", "surrogatepass")
             hits: list[names.Hit] = []
             scan._find_names(data, hits, Steps())

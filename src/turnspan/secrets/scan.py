@@ -356,22 +356,24 @@ def _look_at_webhook(data: bytes, at: int, hits: list[Hit]) -> int:
 
 # ---- candidates
 
-# What follows a word that is the end of a name: a suffix, a quote, then an operator, a comma, a bracket or a tag. The
-# first line rejects most words of prose and code: a suffix never begins with these letters (`passed`, `keyword`), and
-# a space is not followed by other letters than those of `is`, `value` and N'…' (`token of`).
-_AS_NAME: Final = (
-    rb"""(?![acefgijkqruwxyz)]|[ .,] ?[a-hj-mo-uw-z0-9])"""
+# What follows a word that is the end of a name: a suffix, a quote, then an operator, a comma, a bracket or a tag. Most
+# words of prose and code are rejected before that: no suffix begins with these letters (`passed`, `keyword`), and after
+# a space only `is`, `value` and N'…' can follow (not `token of`).
+_NO_NAME: Final = rb"""(?![acefgijkqruwxyz)]|[ .,] ?[a-hj-mo-uw-z0-9])"""
+_FOLLOWS_NAME: Final = (
     rb"""(?:[_-]?[a-z]{1,10}+[0-9]{0,2}+|[_-]?[0-9]{1,3}+)?+(?:\\{0,3}["'`])?+\]?+(?:\*\*)?+"""
     rb"""(?:[ \t]{0,40}+(?:[:=!|]|-{1,2}>?[ ]["'`]|[?+.]{1,2}=|\?:|n?["'`]|[,(][ \t]?[\\"'`])"""
     rb"""|[\s,]{1,24}+[\\"']{0,4}+value|[ ]-{1,2}(?:value|body|>)|%(?:22%)?3[ad]|[ ]\{\s{1,24}+(?:type|default|get;)"""
     rb"""|</key>|>|[ ]is[ :])"""
 )
+_AS_NAME: Final = _NO_NAME + _FOLLOWS_NAME
 # After all words but those for passwords, a value of fewer than eight characters is not a secret: `token: str`, `token
 # is None`. It must be all of the value (`names._BEFORE_VALUE`), and not the type of the value (`token: str = "…"`).
 _SHORT_VALUE: Final = (
-    rb"(?:[ ]is[ ]|:[ ]?)[\w.:/-]{1,7}+(?:[)};\r\n]|[ ,](?!\|\||\?\?|or[ ]|[\w.\[\], |&'<>?]{0,40}+=))"
+    rb"(?:[ ]is[ ]|:[ ]?+)[\w.:/-]{0,7}+"
+    rb"(?:[)};\r\n]|\\[nrtu]|(?<![ ])[ ,](?!\|\||\?\?|or[ ]|[\w.\[\], |&'<>?]{0,40}+=))"
 )
-_AS_TOKEN: Final = rb"(?!" + _SHORT_VALUE + rb")" + _AS_NAME
+_AS_TOKEN: Final = _NO_NAME + rb"(?!" + _SHORT_VALUE + rb")" + _FOLLOWS_NAME
 _PASSWORD: Final = rb"(?:wor[dt]|wd|phrase|code)?"  # the rest of the word, after `pass`
 
 
@@ -412,7 +414,7 @@ _PLACES: Final = (
     _place(
         b"p",  # password, pwd, PAT
         # Alternatives that begin with a literal are skipped fastest.
-        rb"(?:a(?:ss(?=" + _PASSWORD + _AS_NAME + rb"|(?<=[a-z _-]pass)" + _PASSWORD + rb" [^ -])"
+        rb"(?:a(?:ss(?![aefgijkqruxyz)])(?=" + _PASSWORD + _AS_NAME + rb"|(?<=[a-z _-]pass)" + _PASSWORD + rb" [^ -])"
         rb"""|t(?=s?(?:\\{0,3}["'`])?+\]?+[ ]?[:=]))"""
         rb"|w(?=d?" + _AS_NAME + rb"|(?<=[a-z_-]pw) [^ -]|d(?<=[a-z_-]pwd) [^ -])|sk(?=" + _AS_NAME + rb"))",
         names.look_at_name,
