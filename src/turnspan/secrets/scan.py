@@ -6,21 +6,16 @@ as much as encoding the text; `benchmarks/masking.py` measures both.
 **Token formats** (`formats`) have a prefix and many word characters. The text is reduced to "word character or not"
 (one `bytes.translate`), and prefixes are searched only in runs of at least `formats.RUN` word characters.
 
-**Names, headers and flags** (`names`) are searched by a few literals (`_PLACES`). `re` finds a pattern that begins with
-a literal as fast as `bytes.find`, but not if it ignores case, and not if it begins with a choice. So the text is folded
-first (`fold`): capitals become small letters, and `e`, `o` and `y` become `k`. Then the middles of four words are the
-same three letters, and one search finds all four:
+**Names, headers and flags** (`names`) are searched by a few literals (`_PLACES`), in the text in small letters. `re`
+finds a pattern that begins with a literal in a quarter of a nanosecond a byte, but not if it ignores case, and not if
+it begins with a choice. So words that have an infrequent letter in common are found by one search for that letter:
 
-    word            folded
-    [key]           kkk
-    t[oke]n         tkkkn
-    c[ook]ie        ckkkik
-    h[ook]s         hkkks
+    letter    words
+    p         password, pwd, psk, PAT
+    c         secret, credentials
+    k         key, token, cookie, hooks
 
-Other words fold, too (`secret` to `skcrkt`), but never two of them to the same letters. The patterns below are written
-in plain words and folded by the same function as the text. What a search finds is only a candidate: each `look_at_…`
-reads the original text at that position and decides. Letters that fold alike can precede the word (`privat[eKey]`), so
-the pattern takes the entire run of them.
+What a search finds is only a candidate: each `look_at_…` reads the original text at that position and decides.
 
 **URLs** are searched by their `@`, JSON web keys by their `"kty"`.
 
@@ -34,7 +29,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from itertools import accumulate
+from itertools import accumulate, compress
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from turnspan import lazy
@@ -88,10 +83,12 @@ def find(
     if len(data) >= formats.RUN:
         _find_formats(data, credentials, hits, meter, depth)
     _find_names(data, hits, meter)
-    at = data.find(b'"kty')
-    while at >= 0:
-        meter.spend(_ATTEMPT)
-        at = data.find(b'"kty', _look_at_jwk(data, at, hits))
+    if len(data) >= _SMALL or b'"kty' in data:  # in a long text, the pattern is found in half the time
+        done = 0
+        for found in _KTY.finditer(data):
+            if (at := found.start()) >= done:
+                meter.spend(_ATTEMPT)
+                done = _look_at_jwk(data, at, hits)
     at = data.find(b"@")
     while at >= 0:
         meter.spend(_ATTEMPT // 10)
@@ -100,13 +97,13 @@ def find(
 
 
 def _find_names(data: bytes, hits: list[Hit], meter: Meter) -> None:
-    folded = fold(data)
+    lower = data.lower()
     for literal, heads, pattern, look in _PLACES:
-        done = folded.find(literal)
+        done = lower.find(literal)
         # Every text has a `p`, and compiling its pattern takes a hundredth of an event.
-        if done < 0 or (len(folded) < _SMALL and not any(head in folded for head in heads)):
+        if done < 0 or (len(lower) < _SMALL and not any(head in lower for head in heads)):
             continue
-        for found in pattern.finditer(folded, done):
+        for found in pattern.finditer(lower, done):
             if (at := found.start()) >= done:
                 meter.spend(_ATTEMPT)
                 done = look(data, at, hits)
@@ -125,6 +122,21 @@ _BASE64: Final = lazy.pattern(
 _BASE64_BACKWARDS: Final = lazy.pattern(rb"[A-Za-z0-9+/]*+")
 
 
+class _Allowance:
+    """An amount of text that is searched for literals first; after that, compiling the patterns costs less."""
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+
+    def covers(self, size: int) -> bool:
+        """Use some of the amount; return whether the text is short, and within the amount."""
+        self._left -= size
+        return size < _SMALL and self._left >= 0
+
+
+_HEADS_FIRST: Final = _Allowance(8 * _SMALL)
+
+
 def _find_formats(data: bytes, credentials: Sequence[bytes], hits: list[Hit], meter: Meter, depth: int) -> None:
     shape = data.translate(_IS_WORD)
     runs: list[tuple[int, int]] = []
@@ -136,7 +148,8 @@ def _find_formats(data: bytes, credentials: Sequence[bytes], hits: list[Hit], me
         runs.append((at, end))
         at = shape.find(_RUN, end)
     # Only small letters: an identifier in code. Tokens have digits or capitals.
-    runs = [(start, end) for start, end in runs if data[start:end].translate(None, _IDENTIFIER_CHARACTERS)]
+    others = b"\n".join([data[start:end] for start, end in runs]).translate(None, _IDENTIFIER_CHARACTERS)
+    runs = list(compress(runs, others.split(b"\n")))
     _find_prefixes(data, runs, hits, meter)
     done = 0
     for start, end in runs:
@@ -149,7 +162,7 @@ def _find_prefixes(data: bytes, runs: list[tuple[int, int]], hits: list[Hit], me
     starts = [max(start - formats.LOOK_BEHIND, 0) for start, _ in runs]
     joined = b"\n" + b"\n".join([data[start:end] for start, (_, end) in zip(starts, runs, strict=True)])
     # Most turns have no prefix, and compiling the patterns takes a twentieth of an event.
-    has_prefix = len(joined) >= _SMALL or any(head in joined for head in formats.HEADS)
+    has_prefix = not _HEADS_FIRST.covers(len(joined)) or any(head in joined for head in formats.HEADS)
     offsets: list[int] = []
     for pattern in (*(formats.PREFIX if has_prefix else ()), formats.ODD_PREFIX):
         done = 0
@@ -225,6 +238,7 @@ _SQL: Final = lazy.pattern(
     \\{0,3}["'](?P<password>[^"'\\\r\n]{3,256})""",
     re.IGNORECASE | re.VERBOSE,
 )
+_KTY: Final = lazy.pattern(rb'"kty')
 _JWK_MEMBER: Final = lazy.pattern(
     rb"""\\{0,3}"(?:d|p|q|dp|dq|qi|k)\\{0,3}"\s{0,8}:\s{0,8}\\{0,3}"(?P<value>[\w-]{16,}+)"""
 )
@@ -342,36 +356,42 @@ def _look_at_webhook(data: bytes, at: int, hits: list[Hit]) -> int:
 
 # ---- candidates
 
-_FOLD: Final = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZeoy", b"abcdkfghijklmnkpqrstuvwxkzkkk")
-
-
-def fold(text: bytes) -> bytes:
-    """Return a text in the reduced alphabet of the search; also for patterns without capital escapes."""
-    return text.translate(_FOLD)
-
-
-# What follows a word that is the end of a name: a suffix, a quote, then an operator, a comma, a bracket or a tag.
-_AS_NAME: Final = (
+# What follows a word that is the end of a name: a suffix, a quote, then an operator, a comma, a bracket or a tag. Most
+# words of prose and code are rejected before that: no suffix begins with these letters (`passed`, `keyword`), and after
+# a space only `is`, `value` and N'…' can follow (not `token of`).
+_NO_NAME: Final = rb"""(?![acefgijkqruwxyz)]|[ .,] ?[a-hj-mo-uw-z0-9])"""
+_FOLLOWS_NAME: Final = (
     rb"""(?:[_-]?[a-z]{1,10}+[0-9]{0,2}+|[_-]?[0-9]{1,3}+)?+(?:\\{0,3}["'`])?+\]?+(?:\*\*)?+"""
     rb"""(?:[ \t]{0,40}+(?:[:=!|]|-{1,2}>?[ ]["'`]|[?+.]{1,2}=|\?:|n?["'`]|[,(][ \t]?[\\"'`])"""
     rb"""|[\s,]{1,24}+[\\"']{0,4}+value|[ ]-{1,2}(?:value|body|>)|%(?:22%)?3[ad]|[ ]\{\s{1,24}+(?:type|default|get;)"""
     rb"""|</key>|>|[ ]is[ :])"""
 )
+_AS_NAME: Final = _NO_NAME + _FOLLOWS_NAME
+# After all words but those for passwords, a value of fewer than eight characters is not a secret: `token: str`, `token
+# is None`. It must be all of the value (`names._BEFORE_VALUE`), and not the type of the value (`token: str = "…"`).
+_SHORT_VALUE: Final = (
+    rb"(?:[ ]is[ ]|:[ ]?+)[\w.:/-]{0,7}+"
+    rb"(?:[)};\r\n]|\\[nrtu]|(?<![ ])[ ,](?!\|\||\?\?|or[ ]|[\w.\[\], |&'<>?]{0,40}+=))"
+)
+_AS_TOKEN: Final = _NO_NAME + rb"(?!" + _SHORT_VALUE + rb")" + _FOLLOWS_NAME
+_PASSWORD: Final = rb"(?:wor[dt]|wd|phrase|code)?"  # the rest of the word, after `pass`
 
 
 def _look_at_key_token_cookie_or_hook(data: bytes, at: int, hits: list[Hit]) -> int:
-    word = data[max(0, at - 1) : at + 5].lower()
-    if word[:5] == b"token":
-        return names.look_at_name(data, at - 1, hits)
-    run = _FOLDED_RUN.match(data, at)  # privat[eKey], kub[eKey]: letters that fold alike may precede the word
-    if run is not None and (key := run[0].lower().rfind(b"key")) >= 0:
-        return _look_at_key(data, at + key, hits)
-    if word == b"cookie":
-        return names.look_at_cookie(data, at - 1, hits)
-    return _look_at_webhook(data, at - 1, hits) if word[:5] in {b"hooks", b"hookb"} else at + 1
+    if (run := _RUN_OF_KEY.match(data, at)) is not None:
+        return _look_at_key(data, at + run[0].lower().rfind(b"key"), hits)
+    if data[at + 1 : at + 2] in b"eE":
+        return names.look_at_name(data, at - 2, hits)
+    if data[at + 1 : at + 2] in b"iI":
+        # In `cookieKey`, the last letter of the one word and the letters of the other are one run: not a name.
+        rest = _LETTERS_OF_KEY.match(data, at + 2)
+        return max(names.look_at_cookie(data, at - 3, hits), rest.end() if rest is not None else 0)
+    return _look_at_webhook(data, at - 3, hits)
 
 
-_FOLDED_RUN: Final = lazy.pattern(rb"[eoykEOYK]++")
+# `key`, and more of its letters and `o`: of several `key` in such a run, the last one counts.
+_RUN_OF_KEY: Final = lazy.pattern(rb"key[eoyk]*+", re.IGNORECASE)
+_LETTERS_OF_KEY: Final = lazy.pattern(rb"[eoyk]++", re.IGNORECASE)
 
 
 def _look_at_secret_or_credentials(data: bytes, at: int, hits: list[Hit]) -> int:
@@ -379,45 +399,47 @@ def _look_at_secret_or_credentials(data: bytes, at: int, hits: list[Hit]) -> int
     return max(names.look_at_name(data, at - 2 if is_secret else at, hits), at + 3)
 
 
-def _place(literal: bytes, follows: bytes, look: Look, *, repeats: bytes = b"", heads: Sequence[bytes] = ()) -> _Place:
-    pattern = lazy.pattern(fold(literal + repeats + b"(?=" + follows + b")"))
-    return fold(literal), [fold(head) for head in heads or (literal,)], pattern, look
+def _look_at_auth(data: bytes, at: int, hits: list[Hit]) -> int:
+    return names.look_at_authorization(data, at - 1, hits)
 
 
-_Place: TypeAlias = "tuple[bytes, list[bytes], re.Pattern[bytes], Look]"
-# A literal, what must follow it (a lookbehind includes the literal itself), the function that decides, and the first
-# letters of all alternatives if the literal is a single one.
+def _place(literal: bytes, follows: bytes, look: Look, *, heads: Sequence[bytes] = ()) -> _Place:
+    return literal, heads or (literal,), lazy.pattern(literal + follows), look
+
+
+_Place: TypeAlias = "tuple[bytes, Sequence[bytes], re.Pattern[bytes], Look]"
+# A literal, what follows it, the function that decides, and the beginnings of the words if the literal is a single
+# letter. Only letters that are not the literal are consumed, so that no candidate hides the next one.
 _PLACES: Final = (
     _place(
-        b"p",  # password, pwd, PAT; one letter is searched faster than two or three
-        rb"ass(?:wor[dt]|wd|phrase|code)?" + _AS_NAME + rb"|ass(?<=[a-z _-]pass)(?:wor[dt]|wd|phrase|code)? [^ -]"
+        b"p",  # password, pwd, PAT
         # Alternatives that begin with a literal are skipped fastest.
-        rb"|w(?:d?"
-        + _AS_NAME
-        + rb"|(?<=[a-z_-]pw) [^ -]|d(?<=[a-z_-]pwd) [^ -])|sk"
-        + _AS_NAME
-        + rb"""|ats?(?:\\{0,3}["'`])?+\]?+[ ]?[:=]""",
+        rb"(?:a(?:ss(?![aefgijkqruxyz)])(?=" + _PASSWORD + _AS_NAME + rb"|(?<=[a-z _-]pass)" + _PASSWORD + rb" [^ -])"
+        rb"""|t(?=s?(?:\\{0,3}["'`])?+\]?+[ ]?[:=]))"""
+        rb"|w(?=d?" + _AS_NAME + rb"|(?<=[a-z_-]pw) [^ -]|d(?<=[a-z_-]pwd) [^ -])|sk(?=" + _AS_NAME + rb"))",
         names.look_at_name,
         heads=(b"pass", b"pw", b"psk", b"pat"),
     ),
     _place(
         b"c",  # secret, credentials
-        rb"ret" + _AS_NAME + rb"|ret(?<=[a-z_-]secret)[ \t][^ -]|red(?:ential)?s?" + _AS_NAME,
+        rb"re(?:t(?=" + _AS_TOKEN + rb"|(?<=[a-z_-]secret)[ \t][^ -])|d(?=(?:ential)?s?" + _AS_TOKEN + rb"))",
         _look_at_secret_or_credentials,
         heads=(b"cret", b"cred"),
     ),
     _place(
-        b"key",  # also the middle of token, cookie and hooks
-        rb"n?" + _AS_NAME + rb"|(?<=[_-]key)[ \t][^ -]|(?<=[_-]toke)n[ \t][^ -]"
-        rb"|ie|s[./\\]|b2/|(?: block)?-----|-file-[0-9]",
+        b"k",  # key, token, cookie, hooks
+        rb"(?:e(?:y(?=[eoyk]{0,40}+(?:[eoyk]|n?" + _AS_TOKEN + rb"|(?<=[_-]key)[ \t][^ -]|ie|s[./\\]|b2/"
+        rb"|(?: block)?-----|-file-[0-9]))"
+        rb"|n(?<=token)(?=" + _AS_TOKEN + rb"|(?<=[_-]token)[ \t][^ -]))"
+        rb"|ie(?<=cookie)|s[./\\](?<=hooks.)|b2/(?<=hookb2/))",
         _look_at_key_token_cookie_or_hook,
-        repeats=b"k*+",
+        heads=(b"key", b"token", b"cookie", b"hooks", b"hookb2/"),
     ),
-    _place(b"identified", rb" (?:with|by)", _look_at_sql),
-    _place(b"auth", rb"ori|" + _AS_NAME, names.look_at_authorization),
+    _place(b"identified", rb"(?= (?:with|by))", _look_at_sql),
+    _place(b"u", rb"th(?<=auth)(?=ori|" + _AS_NAME + rb")", _look_at_auth, heads=(b"auth",)),
     _place(
         b"-",
-        rb"(?<= -)(?:u [^ ]{0,64}:|-user[ =]|p[^-]|a [^-]|-?[a-z_-]{2,40}+(?<=[nyd]) [^ -])",
+        rb"(?<= -)(?=u [^ ]{0,64}:|-user[ =]|p[^-]|a [^-]|-?[a-z_-]{2,40}+(?<=[nyd]) [^ -])",
         _look_at_option,
         heads=(b" -",),
     ),

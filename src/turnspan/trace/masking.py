@@ -4,7 +4,8 @@ Rules:
 
 - A first look at the trace collects its strings and builds nothing. Only if one of them may hold a secret, a walk
   (`strings`) replaces them. Both visit the same strings.
-- The distinct strings are scanned in long batches; only strings with a hit are masked one by one.
+- The distinct strings are scanned in long batches; only strings with a hit are masked one by one. Ids of the API that
+  no rule can match (`formats.HARMLESS_ID`) are not scanned.
 - A secret that is split over two blocks of the transcript (`Trace.blocks`) is searched where the blocks meet, joined.
 - A secret is masked in all strings of its trace, unless it is an id of the trace: sessions and calls are found by it.
 - Several traces are scanned together first (`clean_traces`): most hold no secret. The others are masked one by one,
@@ -17,7 +18,7 @@ Rules:
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import islice
+from itertools import filterfalse, islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
@@ -26,8 +27,8 @@ from turnspan.secrets import replace
 from turnspan.secrets.names import rule_of_name
 from turnspan.secrets.replace import Masked
 from turnspan.secrets.scan import OverBudget
-from turnspan.trace.model import Json, Reasoning, Text, ToolCall, ToolResult
-from turnspan.trace.strings import neighbouring, walk
+from turnspan.trace.model import Json, ToolCall, ToolResult
+from turnspan.trace.strings import TEXTS, neighbouring, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -67,40 +68,28 @@ def clean_traces(traces: Sequence[Trace], rules: RuleSet, meter: Meter) -> set[i
 
     If the scan of all takes no more than `meter` allows, neither does that of one of them.
     """
-    collectors = [_Collector(trace) for trace in traces]
-    together = _Collector()
-    for collector in collectors:
-        together.add(collector)
-    suspects, over_budget, _ = together.scan(rules, meter)
+    suspects, over_budget, _ = _Collector(*traces).scan(rules, meter)
     if over_budget:
         return set()
-    return {place for place, collector in enumerate(collectors) if collector.is_clean(suspects)}
+    return {place for place, trace in enumerate(traces) if not suspects or _Collector(trace).is_clean(suspects)}
 
 
 class _Collector:
-    """Collects the distinct strings of a trace and finds those that may hold a secret.
+    """Collects the distinct strings of traces and finds those that may hold a secret.
 
     It visits the strings that `walk` visits, by a loop of its own: most traces are only looked at, and the walk, which
     can also replace, takes three times as long.
     """
 
-    def __init__(self, trace: Trace | None = None) -> None:
+    def __init__(self, *traces: Trace) -> None:
         self._texts: dict[str, None] = {}
         self._documents: dict[str, None] = {}
         self._suspects: set[str] = set()
         self._ids: set[str] = set()  # of the session, of calls, of responses
         self._blocks: dict[str, tuple[str, ...]] = {}  # neighbouring blocks, or what is near their ends, by their text
-        if trace is not None:
+        for trace in traces:
             self._visit(trace)
-            self._blocks = {"".join(near): near for blocks in trace.blocks for near in _near_ends(blocks)}
-
-    def add(self, other: _Collector) -> None:
-        """Add what another one collected."""
-        self._texts |= other._texts
-        self._documents |= other._documents
-        self._suspects |= other._suspects
-        self._ids |= other._ids
-        self._blocks |= other._blocks
+            self._blocks |= {"".join(near): near for blocks in trace.blocks for near in _near_ends(blocks)}
 
     def is_clean(self, suspects: set[str]) -> bool:
         """Return whether none of the strings is among the suspects."""
@@ -120,9 +109,12 @@ class _Collector:
         self._visit_facts(trace.facts)
         for span in trace.spans:
             texts[span.name] = None
-            for text in (span.model, span.error, span.error_message):
-                if text:
-                    texts[text] = None
+            if span.model:
+                texts[span.model] = None
+            if span.error:
+                texts[span.error] = None
+            if span.error_message:
+                texts[span.error_message] = None
             self._visit_facts(span.facts)
             for content in (span.input, span.output):
                 if isinstance(content, str):
@@ -130,8 +122,7 @@ class _Collector:
                 elif isinstance(content, Json):
                     self._visit_document(content.text)
                 elif content is not None:
-                    for message in content:
-                        self._visit_message(message)
+                    self._visit_messages(content)
 
     def _visit_document(self, text: str) -> None:
         self._texts[text] = None
@@ -153,26 +144,27 @@ class _Collector:
                 if _names_secret(name):
                     self._suspects.update(value)
 
-    def _visit_message(self, message: Message) -> None:
+    def _visit_messages(self, messages: Iterable[Message]) -> None:
         texts = self._texts
-        texts[message.role] = None
-        if message.finish_reason:
-            texts[message.finish_reason] = None
-        for part in message.parts:
-            if isinstance(part, Text | Reasoning):
-                texts[part.text] = None
-            elif isinstance(part, ToolResult):
-                texts[part.id] = texts[part.result] = None
-                self._ids.add(part.id)
-            elif isinstance(part, ToolCall):
-                texts[part.id] = texts[part.name] = None
-                self._ids.add(part.id)
-                self._visit_document(part.arguments)
-            else:
-                texts[part.mime] = None
-        if len(message.parts) > 1:
-            for neighbours in neighbouring(message.parts):
-                texts["".join(neighbours)] = None
+        for message in messages:
+            texts[message.role] = None
+            if message.finish_reason:
+                texts[message.finish_reason] = None
+            for part in message.parts:
+                if isinstance(part, TEXTS):
+                    texts[part.text] = None
+                elif isinstance(part, ToolResult):
+                    texts[part.id] = texts[part.result] = None
+                    self._ids.add(part.id)
+                elif isinstance(part, ToolCall):
+                    texts[part.id] = texts[part.name] = None
+                    self._ids.add(part.id)
+                    self._visit_document(part.arguments)
+                else:
+                    texts[part.mime] = None
+            if len(message.parts) > 1:
+                for neighbours in neighbouring(message.parts):
+                    texts["".join(neighbours)] = None
 
     def scan(self, rules: RuleSet, meter: Meter) -> tuple[set[str], set[str], dict[bytes, str]]:
         """Return the strings that may hold a secret, those that exceeded the budget, and secrets that may recur."""
@@ -183,7 +175,8 @@ class _Collector:
         suspects, over_budget = self._suspects, set[str]()
         texts = {**self._texts, **dict.fromkeys(holders), **dict.fromkeys(self._blocks)}
         known: dict[bytes, str] = {}
-        for batch in _batches(texts):
+        harmless = replace.harmless_ids(self._ids, rules=rules)
+        for batch in _batches(filterfalse(harmless.__contains__, texts)):
             try:
                 found, secrets = replace.suspects(batch, rules=rules, meter=meter)
                 suspects.update(found)
@@ -192,8 +185,9 @@ class _Collector:
                 over_budget.update(batch)
         known = self._recurring(known, sum(map(len, texts))) if known else known
         known = self._split(rules, meter, suspects, over_budget) | known
-        repeated = [value.decode("utf-8", "surrogatepass") for value in known]
-        suspects.update(text for text in texts if any(value in text for value in repeated))
+        for value in known:
+            repeated = value.decode("utf-8", "surrogatepass")
+            suspects.update(text for text in texts if repeated in text)
         for leaf, documents in holders.items():
             if leaf in over_budget:
                 over_budget.update(documents)

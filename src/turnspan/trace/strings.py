@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from turnspan.trace.model import Content, Facts, Part, Span
 
 T = TypeVar("T")
+TEXTS: Final = (Text, Reasoning)  # `Text | Reasoning` would be built again with each test
 
 
 class Strings(Protocol):
@@ -107,7 +108,7 @@ def _walk_message(strings: Strings, message: Message) -> Message:
 
 def map_text(part: Part, text: Callable[[str], str], document: Callable[[str], str]) -> Part:
     """Return a part with every string replaced: JSON by `document`, ids, names and all other text by `text`."""
-    if isinstance(part, Text | Reasoning):
+    if isinstance(part, TEXTS):
         changed = text(part.text)
         return part if changed is part.text else type(part)(changed)
     if isinstance(part, ToolResult):
@@ -128,14 +129,14 @@ def neighbouring(parts: tuple[Part, ...]) -> Iterable[list[str]]:
     while at < len(parts):
         end = _end_of_neighbours(parts, at)
         if end - at > 1:
-            yield [part.text for part in parts[at:end] if isinstance(part, Text | Reasoning)]
+            yield [part.text for part in parts[at:end] if isinstance(part, TEXTS)]
         at = end
 
 
 def _end_of_neighbours(parts: tuple[Part, ...], at: int) -> int:
     """Return where the texts of one kind that begin at a place end."""
     end = at + 1
-    if isinstance(parts[at], Text | Reasoning):
+    if isinstance(parts[at], TEXTS):
         while end < len(parts) and type(parts[end]) is type(parts[at]):
             end += 1
     return end
@@ -147,7 +148,7 @@ def _walk_neighbours(parts: tuple[Part, ...], strings: Strings) -> Iterable[Part
     while at < len(parts):
         first, end = parts[at], _end_of_neighbours(parts, at)
         if end - at > 1:
-            merged = strings.joined([part.text for part in parts[at:end] if isinstance(part, Text | Reasoning)])
+            merged = strings.joined([part.text for part in parts[at:end] if isinstance(part, TEXTS)])
             if merged is not None:
                 yield Text(merged) if isinstance(first, Text) else Reasoning(merged)
                 at = end
