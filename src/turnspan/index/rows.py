@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -27,7 +28,7 @@ from turnspan.trace.tally import tally_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from turnspan.trace.model import Content, Span, Trace, Usage
+    from turnspan.trace.model import Content, Message, Span, Trace, Usage
 
 Row = tuple[object, ...]
 
@@ -56,16 +57,38 @@ def rows_of(trace: Trace, project: str) -> TraceRows:
     """Return the rows of a masked trace; `project` is its working directory."""
     top = trace.spans[0]
     agents = _agents(trace)
-    kinds: dict[Kind, list[Span]] = {kind: [] for kind in Kind}
+    responses: list[Row] = []
+    tools: list[Row] = []
+    subagents: list[Span] = []
+    events: list[Row] = []
+    texts: list[Row] = []
     for span in trace.spans:
-        kinds[span.kind].append(span)
+        span_id, kind = span.span_id.hex(), span.kind
+        if kind is Kind.GENERATION:
+            responses.append(_response(span, span_id, agents.get(span.span_id, "")))
+            if isinstance(span.output, tuple):
+                _add_text(texts, span_id, "answer", _joined(span.output, Text))
+                _add_text(texts, span_id, "thinking", _joined(span.output, Reasoning))
+        elif kind is Kind.TOOL:
+            tools.append(_tool(span, span_id, agents.get(span.span_id, "")))
+            if isinstance(span.input, Json):
+                _add_text(texts, span_id, "tool_input", values_in(span.input.text), LONGEST_TOOL_TEXT)
+            _add_output(texts, span_id, span.output)
+        elif kind is Kind.AGENT:  # it has no texts: its prompt is the input of a call, its answer a response
+            subagents.append(span)
+        else:
+            if isinstance(span.input, tuple):
+                _add_text(texts, span_id, "prompt", _joined(span.input, Text))
+            if kind is Kind.EVENT:
+                events.append(_event(span, span_id))
+                _add_output(texts, span_id, span.output)
     return TraceRows(
         _turn(trace, top if top.kind is Kind.TURN else None, clean(project)),
-        [_response(span, agents) for span in kinds[Kind.GENERATION]],
-        [_tool(span, agents) for span in kinds[Kind.TOOL]],
-        list(_subagents(trace, kinds[Kind.AGENT])),
-        [_event(span) for span in kinds[Kind.EVENT]],
-        _texts(trace),
+        responses,
+        tools,
+        list(_subagents(trace, subagents)),
+        events,
+        texts,
         len(trace.spans),
     )
 
@@ -82,8 +105,8 @@ def _turn(trace: Trace, root: Span | None, project: str) -> Row:
     prompt = label(headline(words_of(root))) if root is not None else ""
     return (
         trace.trace_id.hex(), _number(trace, facts), int(root is None), str(facts.get("origin") or ""),
-        label(trace.name), prompt, label(str(trace.facts.get("title") or "")), project,
-        label(str(trace.facts.get("git_branch") or "")), clean(trace.client_version),
+        label(trace.name), prompt, _known_label(str(trace.facts.get("title") or "")), project,
+        _known_label(str(trace.facts.get("git_branch") or "")), clean(trace.client_version),
         min(span.start_ns for span in trace.spans), max(span.end_ns for span in trace.spans), active_ns(trace.spans),
         total.generations, total.tools, total.agents, total.errors, int(is_interrupted), events.count("compaction"),
         *_usage(total.usage), total.cost_usd, total.cut_off, total.incomplete, ", ".join(sorted(total.unpriced)),
@@ -115,23 +138,23 @@ def _is_work(span: Span) -> bool:
     return span.kind is Kind.GENERATION
 
 
-def _response(span: Span, agents: Mapping[bytes, str]) -> Row:
+def _response(span: Span, span_id: str, agent: str) -> Row:
     usage = span.usage
     return (
-        span.span_id.hex(), agents[span.span_id], clean(span.model or span.name), span.start_ns, span.end_ns,
+        span_id, agent, clean(span.model or span.name), span.start_ns, span.end_ns,
         span.first_token_ns, *(_usage(usage) if usage is not None else _NO_USAGE), span.cost_usd, _error(span),
         int(usage is not None and usage.is_incomplete), int("aborted" in span.facts),
         int("time.inferred" in span.facts),
     )  # fmt: skip
 
 
-def _tool(span: Span, agents: Mapping[bytes, str]) -> Row:
+def _tool(span: Span, span_id: str, agent: str) -> Row:
     status = "unknown" if span.facts.get("incomplete") else "ok"
     if span.error is not None:
         status = _STATUS.get(span.error, "error")
     return (
-        span.span_id.hex(), agents[span.span_id], clean(span.name), clean(str(span.facts.get(HINT) or "")),
-        span.start_ns, span.end_ns, status, _error(span),
+        span_id, agent, clean(span.name), clean(str(span.facts.get(HINT) or "")), span.start_ns, span.end_ns, status,
+        _error(span),
     )  # fmt: skip
 
 
@@ -156,9 +179,9 @@ def _agent_hint(span: Span) -> str:
     return label(str(span.facts.get("agent_description") or "") or headline(words_of(span)))
 
 
-def _event(span: Span) -> Row:
+def _event(span: Span, span_id: str) -> Row:
     name = str(span.facts.get("event") or span.name)
-    return span.span_id.hex(), clean(name), span.start_ns, span.end_ns, label(gist_of(span, is_parent=False))
+    return span_id, clean(name), span.start_ns, span.end_ns, label(gist_of(span, is_parent=False))
 
 
 def _usage(usage: Usage) -> Row:
@@ -187,50 +210,40 @@ def _owners(trace: Trace) -> dict[bytes, bytes]:
 
 
 def _agents(trace: Trace) -> dict[bytes, str]:
-    """Return the type of the agent that each span belongs to; empty for the session's own."""
+    """Return the type of the agent that each span belongs to; the session's own spans are not in it."""
     names = {span.span_id: clean(span.name) for span in trace.spans if span.kind is Kind.AGENT}
     owners = _owners(trace) if names else {}
     top = trace.spans[0]
     root = top.span_id if top.kind is Kind.TURN else root_of(trace.trace_id)
     found: dict[bytes, str] = {}
     for span in trace.spans:
+        parent = span.parent_id
         if span.span_id in owners:
             found[span.span_id] = names[owners[span.span_id]]
-        elif span.kind is Kind.GENERATION and span.parent_id not in {None, root}:
+        elif parent is None or parent == root:
+            continue
+        elif span.kind is Kind.GENERATION:
             found[span.span_id] = "agent"  # a later part of an agent, whose own span is in an earlier trace
-        else:
-            found[span.span_id] = found.get(span.parent_id or b"", "")
+        elif parent in found:
+            found[span.span_id] = found[parent]
     return found
 
 
-# ---- texts
+# ---- texts for the search
 
 
-def _texts(trace: Trace) -> list[Row]:
-    """Return the texts for the search. An agent has none: its prompt is the input of a call, its answer a response."""
-    found: list[Row] = []
-
-    def add(span: Span, kind: str, body: str, longest: int = LONGEST_TEXT) -> None:
-        if body and not body.isspace():
-            found.append((span.span_id.hex(), kind, body if len(body) <= longest else body[:longest]))
-
-    for span in trace.spans:
-        kind = span.kind
-        if kind is Kind.GENERATION:
-            add(span, "answer", _joined(span.output, Text))
-            add(span, "thinking", _joined(span.output, Reasoning))
-        elif kind is Kind.TOOL and isinstance(span.input, Json):
-            add(span, "tool_input", values_in(span.input.text), LONGEST_TOOL_TEXT)
-        elif kind in {Kind.TURN, Kind.EVENT}:
-            add(span, "prompt", _joined(span.input, Text))
-        if kind in {Kind.TOOL, Kind.EVENT} and isinstance(span.output, str):
-            add(span, "tool_output", span.output, LONGEST_TOOL_TEXT)
-    return found
+def _add_output(texts: list[Row], span_id: str, output: Content | None) -> None:
+    if isinstance(output, str):
+        _add_text(texts, span_id, "tool_output", output, LONGEST_TOOL_TEXT)
 
 
-def _joined(content: Content | None, kind: type[Text | Reasoning]) -> str:
-    if not isinstance(content, tuple):
-        return ""
+def _add_text(texts: list[Row], span_id: str, kind: str, body: str, longest: int = LONGEST_TEXT) -> None:
+    """Add the row of a text, unless there is nothing to find in it."""
+    if body and not body.isspace():
+        texts.append((span_id, kind, body if len(body) <= longest else body[:longest]))
+
+
+def _joined(content: tuple[Message, ...], kind: type[Text | Reasoning]) -> str:
     texts = [part.text for message in content for part in message.parts if isinstance(part, kind)]
     return texts[0] if len(texts) == 1 else "\n".join(texts)
 
@@ -260,6 +273,9 @@ def values_in(document: str) -> str:
 def label(text: str) -> str:
     """Return the beginning of a text as one line that SQLite can store."""
     return clean(one_line(text[:_LABEL_SOURCE])[:_LONGEST_LABEL]) if text else ""
+
+
+_known_label: Final = lru_cache(maxsize=64)(label)  # titles and branches: the same in all turns of a session
 
 
 def clean(text: str) -> str:

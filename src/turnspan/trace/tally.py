@@ -8,7 +8,6 @@ Rules:
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -62,10 +61,22 @@ class Tally(msgspec.Struct, frozen=True):
 
 def tally_of(trace: Trace) -> Tally:
     """Return the totals of one trace."""
-    kinds = Counter(span.kind for span in trace.spans)
+    turns = generations = tools = agents = errors = inferred = 0
     usage, cost_usd, cut_off, incomplete = Usage(), 0.0, 0, 0
     unpriced = set()
     for span in trace.spans:
+        kind = span.kind
+        if kind is Kind.GENERATION:
+            generations += 1
+            errors += span.error is not None
+        elif kind is Kind.TOOL:
+            tools += 1
+            errors += span.error is not None
+        elif kind is Kind.TURN:  # a turn or an agent fails because of one of its responses, which is counted
+            turns += 1
+        elif kind is Kind.AGENT:
+            agents += 1
+        inferred += span.facts.get("time.inferred") == "start"
         if span.usage is None:
             continue
         usage += span.usage
@@ -77,18 +88,7 @@ def tally_of(trace: Trace) -> Tally:
         elif has_tokens(span.usage):
             unpriced.add(span.model or span.name)
     return Tally(
-        turns=kinds[Kind.TURN],
-        generations=kinds[Kind.GENERATION],
-        tools=kinds[Kind.TOOL],
-        agents=kinds[Kind.AGENT],
-        # A turn or an agent fails because of one of its responses, which is counted.
-        errors=sum(span.error is not None for span in trace.spans if span.kind in {Kind.GENERATION, Kind.TOOL}),
-        usage=usage,
-        cost_usd=cost_usd,
-        cut_off=cut_off,
-        unpriced=frozenset(unpriced),
-        inferred=sum(span.facts.get("time.inferred") == "start" for span in trace.spans),
-        incomplete=incomplete,
+        turns, generations, tools, agents, errors, usage, cost_usd, cut_off, frozenset(unpriced), inferred, incomplete
     )
 
 
