@@ -63,7 +63,7 @@ MAY_IMPORT = {
         "backends", "bulk", "claude", "delivery", "demo", "errors", "health", "hook", "index", "private_files", "settings",
         "source", "terminal", "trace", "view",
     },
-    "cli": {"commands", "errors"},
+    "cli": {"commands", "errors", "processes"},
     # For scripts, notebooks and third-party backends.
     "api": {"backends", "delivery", "errors", "secrets", "settings", "source", "trace"},
     "__main__": {"cli", "hook"},
