@@ -44,11 +44,14 @@ MAY_IMPORT = {
         "ship", "source", "transcript", "unsent",
     },
     # What people look at.
-    "index": {"delivery", "errors", "lazy", "private_files", "processes", "secrets", "settings", "source", "terminal", "trace"},
+    "index": {
+        "delivery", "errors", "lazy", "private_files", "processes", "secrets", "settings", "source", "terminal", "trace",
+        "unsent",
+    },
     # Commands.
     "bulk": {
-        "backends", "claude", "delivery", "errors", "hook_event", "log", "private_files", "processes", "settings", "ship",
-        "source", "terminal", "trace", "unsent", "worker",
+        "backends", "claude", "delivery", "errors", "hook_event", "index", "log", "private_files", "processes", "settings",
+        "ship", "source", "terminal", "trace", "unsent", "worker",
     },
     "view": {"delivery", "errors", "index", "private_files", "settings", "source", "terminal", "trace", "unsent"},
     "demo": set(),

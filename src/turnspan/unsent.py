@@ -1,9 +1,10 @@
 """What a destination does not have yet of a session: the one answer for everything that sends, counts or compares.
 
-There are two ways to ask:
+There are three ways to ask:
 
 - `may_have_more` compares the checkpoint with the sizes of the files: cheap. A yes may turn out to be nothing, because
   some rows are never exported; a no is wrong only for a file that was rewritten at exactly the same size.
+- `is_all_unsent` says whether the totals of a session, which were counted before, are what a destination does not have.
 - `Rest`, `read_unsent` and `has_unsent` read the transcript from the checkpoint on: exact.
 
 Rules, the same for the worker, backfill, the dry run, verify, status and retention:
@@ -159,6 +160,19 @@ def may_have_more(session: SessionFile, checkpoint: state.Checkpoint | None, ide
     if checkpoint.is_off or (cursor is not None and is_unchanged(session, cursor)):
         return False
     return not is_outdated_copy(session, checkpoint, identity)
+
+
+def is_all_unsent(session: SessionFile, target: Target, cwds: Iterable[str], last_ns: int, now_ns: int) -> bool:
+    """Return whether all of a session that was read before is unsent, so that it need not be read again to count it.
+
+    `cwds` are all its working directories, `last_ns` is the latest time in it. The destination has nothing of it, all
+    its turns have ended because it is idle, and none of them is switched off. A False only means that it must be read.
+    """
+    checkpoint = state.known(target.home, session.session_id)
+    if checkpoint.is_off or target.identity in checkpoint.destinations:
+        return False
+    is_idle = Ending(now_ns=now_ns).is_idle(last_ns, IDLE_WHILE_PENDING_NS)
+    return is_idle and not any(target.mask.is_off(cwd) for cwd in cwds)
 
 
 def is_unchanged(session: SessionFile, cursor: state.Cursor) -> bool:

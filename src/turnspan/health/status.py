@@ -3,6 +3,7 @@
 Rules:
 
 - Nothing is written, and no network request is made unless `is_asking`.
+- What is pending is counted by `unsent`: from the index for a session of which nothing was sent, else by reading.
 - A figure is counted, never estimated: if there was no time to count everything, it says "at least".
 - An error that is over is not shown: a later line of the log says that the same destination received something.
 - Pending is what could be sent now. Sessions last written before a destination was first used are history: they wait
@@ -14,6 +15,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +28,7 @@ from turnspan.delivery.destinations import Target, first_uses
 from turnspan.errors import StateError, TurnspanError
 from turnspan.health.hook_times import HookTimes, hook_times
 from turnspan.health.log_lines import Line, counts_in, read_log
+from turnspan.index.totals import KnownTotals
 from turnspan.settings.options import OPTIONS
 from turnspan.source import sessions
 from turnspan.source.scan import modified_ns
@@ -136,10 +139,13 @@ def take_status(
     deadline = time.monotonic() + _COUNTING_S
     targets = [Target(destination, config) for destination in config.destinations]
     destinations = []
-    for target in targets:
-        since_s = since.get(target.identity)
-        pending = count_pending(files, known, target, since_s=since_s, now_s=now_s, deadline=deadline)
-        destinations.append(_destination_status(target, checkpoints, config, pending, now_s, is_asking=is_asking))
+    with closing(KnownTotals(config)) as totals:
+        for target in targets:
+            since_s = since.get(target.identity)
+            pending = count_pending(
+                files, known, target, since_s=since_s, now_s=now_s, deadline=deadline, totals=totals
+            )
+            destinations.append(_destination_status(target, checkpoints, config, pending, now_s, is_asking=is_asking))
     ours = {target.identity for target in targets}
     masked, masked_since, last_error = _from_log(read_log(config.home))
     return Status(
@@ -203,8 +209,10 @@ def count_pending(
     since_s: float | None,
     now_s: float,
     deadline: float,
+    totals: KnownTotals,
 ) -> Pending:
     """Count what one destination does not have. `deadline` is a time of the monotonic clock."""
+    now_ns = int(now_s * 1e9)
     pending = turns = is_open = history = 0
     is_more = False
     for session in files:
@@ -216,10 +224,14 @@ def count_pending(
             if is_new and (since_s is None or modified_ns(session.path) < since_s * 1e9):
                 history += 1
                 continue
+            if is_new and (all_of_it := totals.if_unsent(session, target, now_ns)) is not None:
+                pending += all_of_it.has_spans
+                turns += all_of_it.tally.turns
+                continue
             if time.monotonic() > deadline:
                 is_more = True
                 continue
-            found = read_unsent(session, target, int(now_s * 1e9))
+            found = read_unsent(session, target, now_ns)
         except TurnspanError:  # it cannot be read, so it cannot be sent
             continue
         pending += bool(found.spans)

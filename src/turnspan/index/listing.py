@@ -21,6 +21,7 @@ from turnspan.trace.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from sqlite3 import Connection
 
     from turnspan.index.store import Index
 
@@ -99,6 +100,12 @@ def list_sessions(
     query = f"SELECT {_COLUMNS} {where} ORDER BY {column} {direction}, session_id LIMIT ? OFFSET ?"
     rows = index.connection.execute(query, (*values, limit, offset)).fetchall()
     return [_session(row, _sent(index, row[0])) for row in rows]
+
+
+def session_row(connection: Connection, path: str) -> SessionRow | None:
+    """Return the session of a transcript, without what was sent of it; None if it is not there, or cannot be read."""
+    row = connection.execute(f"SELECT {_COLUMNS} {_FROM} WHERE path = ? AND file.problem = ''", (path,)).fetchone()
+    return _session(row, {}) if row is not None else None
 
 
 def _where(wanted: Filter) -> tuple[str, list[object]]:
