@@ -1,7 +1,8 @@
 """Killed at any system call while the index is written: the next command has the right rows.
 
-A process brings an index up to date: one session has grown, one is new, one was deleted. strace kills it at one of its
-calls on the files of the index. By default one call of each kind is tried; with `TURNSPAN_FAULTS=all`, every call.
+A process brings an index up to date: one session has grown, one is new, one was deleted; or there is none, and it is
+built. strace kills it at one of its calls on the files of the index. By default one call of each kind is tried; with
+`TURNSPAN_FAULTS=all`, every call.
 """
 
 import os
@@ -60,9 +61,12 @@ def run(prefix=()):
     return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode
 
 
-def test_a_killed_update_makes_no_wrong_rows(world, tmp_path):
+@pytest.mark.parametrize("is_new", [False, True], ids=["update", "first build"])
+def test_a_killed_update_makes_no_wrong_rows(world, tmp_path, is_new):
     """Whatever call a process is killed at, the file is intact, and the next command completes it."""
     home, kept = world / "turnspan", tmp_path / "kept"
+    if is_new:
+        (home / NAME).unlink()
     shutil.copytree(home, kept)
 
     def restore():

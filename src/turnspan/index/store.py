@@ -41,6 +41,10 @@ _LOCK: Final = "index.lock"
 _BUSY_S: Final = 5.0
 _DAMAGE: Final = (sqlite3.DatabaseError, UnicodeDecodeError, msgspec.MsgspecError)  # what damaged rows raise
 _WAIT_S: Final = 30.0  # for another command that brings the index up to date
+_LOG: Final = "PRAGMA journal_mode = WAL"
+# With a write-ahead log, everything is written twice. A new file needs none as long as there is nothing to read in it,
+# and what is not committed fits into memory.
+_WRITTEN_ONCE_BYTES: Final = 64 << 20
 _PRICES_BYTES: Final = 64 << 20
 _POLICY: Final = ("capture", "thinking", "tool_inputs", "tool_outputs", "images", "turn_names")
 
@@ -67,14 +71,12 @@ class _Work(msgspec.Struct, frozen=True):
     def path(self) -> Path:
         return self.config.home / NAME
 
-    def update(self, connection: sqlite3.Connection, *, is_in_memory: bool) -> Changes:
+    def apply(self, connection: sqlite3.Connection, changes: Changes) -> None:
         """Bring an index up to date."""
         from turnspan.index.update import Updater  # noqa: PLC0415 - most commands find the index up to date
 
-        changes = self.changes(connection, is_in_memory=is_in_memory)
         if not changes.is_empty:
             Updater(connection, self.config, self.destination, self.show).apply(changes)
-        return changes
 
     def changes(self, connection: sqlite3.Connection, *, is_in_memory: bool = False) -> Changes:
         """Return what is to be updated."""
@@ -247,12 +249,24 @@ def _check(connection: sqlite3.Connection, path: Path) -> bool:
 
 def _write(connection: sqlite3.Connection, work: _Work) -> Changes:
     """Bring the file up to date. The caller holds the lock."""
-    connection.execute(f"PRAGMA page_size = {schema.PAGE_BYTES}")  # of a file that is empty
-    connection.execute("PRAGMA journal_mode = WAL")
+    is_new = not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    if is_new:
+        connection.execute(f"PRAGMA page_size = {schema.PAGE_BYTES}")
+    else:
+        connection.execute(_LOG)
     connection.execute("PRAGMA synchronous = NORMAL")
     if not _is_current(connection, work):
         _empty(connection, work)
-    return work.update(connection, is_in_memory=False)
+    changes = work.changes(connection)
+    if is_new and sum(change.transcript.size for change in changes.read) > _WRITTEN_ONCE_BYTES:
+        connection.execute(_LOG)
+    elif is_new:
+        connection.execute("PRAGMA cache_spill = OFF")  # so that others can read until a transaction is committed
+    work.apply(connection, changes)
+    if is_new:
+        with suppress(sqlite3.OperationalError):  # another command is reading: the next one that writes does it
+            connection.execute(_LOG)
+    return changes
 
 
 def _empty(connection: sqlite3.Connection, work: _Work) -> None:
@@ -283,7 +297,7 @@ def _is_damage(error: Exception) -> bool:
 
 
 def _delete(path: Path) -> None:
-    for suffix in ("", "-wal", "-shm"):
+    for suffix in ("", "-journal", "-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
@@ -326,7 +340,9 @@ def _open_in_memory(work: _Work) -> Index:
     connection.execute("BEGIN")
     schema.create(connection)
     connection.execute("COMMIT")
-    _note_unreadable(index, work.update(connection, is_in_memory=True))
+    changes = work.changes(connection, is_in_memory=True)
+    work.apply(connection, changes)
+    _note_unreadable(index, changes)
     return index
 
 
