@@ -261,8 +261,7 @@ class Updater:
         if finish.problem:
             place = Place()
             self._writer.cut(session, place)
-        self._writer.settle(session, place)
-        self._writer.finish(session, change.transcript, finish, change.restriction)
+        self._writer.finish(session, place, change.transcript, finish, change.restriction)
         self._title(session, change.transcript)
 
     # ---- titles, checkpoints, subagents next to their session

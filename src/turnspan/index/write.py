@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 PIECE_SPANS: Final = 400  # `show --turn` reads at most about this many spans before the one it wants
 _TOTALS: Final = ("active_ns", *COUNTED, *USAGE, "cost_usd", "cut_off", "incomplete")
 _LATE_POSITION: Final = 1 << 40  # until `order`
+_OF_LAST_TURN: Final = ("project", "branch", "client")
 _CHILDREN: Final = ("response", "tool_call", "subagent", "event")
 # Words of deleted texts stay in the full-text index until its segments are merged.
 PURGE: Final = "INSERT INTO text(text) VALUES ('optimize')"
@@ -180,17 +181,6 @@ class Writer:
         row = execute("SELECT progress FROM piece WHERE session = ? AND piece = ?", (session, piece)).fetchone()
         return Place(progress, decode(row[0]), first[0], piece)
 
-    def settle(self, session: int, place: Place) -> None:
-        """Store where the settled rows end: the next update begins there."""
-        self._connection.execute(
-            "UPDATE file SET progress = ?, since_piece = ?, position = ?, piece = ?, in_piece = ?, spans = ? "
-            "WHERE session = ?",
-            (
-                encode(place.progress), encode(place.since_piece), place.position, place.piece, place.in_piece,
-                place.spans, session,
-            ),
-        )  # fmt: skip
-
     def late_groups(self, session: int) -> dict[int, Progress]:
         """Return the late groups of a session."""
         rows = self._connection.execute("SELECT piece, progress FROM late WHERE session = ? AND piece < 0", (session,))
@@ -199,6 +189,8 @@ class Writer:
     def order(self, session: int) -> None:
         """Number the late rows: behind all turns, in the order in which they began."""
         execute = self._connection.execute
+        if execute("SELECT 1 FROM late WHERE session = ? AND piece < 0", (session,)).fetchone() is None:
+            return
         first = execute("SELECT count(*) FROM turn WHERE session = ? AND piece >= 0", (session,)).fetchone()[0]
         late = execute(
             "SELECT id, position FROM turn WHERE session = ? AND piece < 0 ORDER BY start_ns, end_ns, trace_id, id",
@@ -209,8 +201,8 @@ class Writer:
 
     # ---- finishing
 
-    def finish(self, session: int, transcript: Transcript, finish: Finish, restriction: str) -> None:
-        """Store what the rows depend on, and sum them up."""
+    def finish(self, session: int, place: Place, transcript: Transcript, finish: Finish, restriction: str) -> None:
+        """Store what the rows depend on, and where the settled ones end: the next update begins there. Sum them up."""
         execute, many = self._connection.execute, self._connection.executemany
         neighbours = finish.neighbours
         if not finish.is_from_start:
@@ -218,10 +210,12 @@ class Writer:
             neighbours = decode_neighbours(stored).and_later(neighbours)
         execute(
             "UPDATE file SET size = ?, modified_ns = ?, agent_digest = ?, first_row_ns = ?, last_row_ns = ?, cwd = ?, "
-            "restriction = ?, problem = ?, neighbours = ? WHERE session = ?",
+            "restriction = ?, problem = ?, neighbours = ?, "
+            "progress = ?, since_piece = ?, position = ?, piece = ?, in_piece = ?, spans = ? WHERE session = ?",
             (
                 *transcript.stamp, transcript.digest, finish.first_row_ns, finish.last_row_ns, as_text(finish.cwd),
-                restriction, finish.problem, encode(neighbours), session,
+                restriction, finish.problem, encode(neighbours), encode(place.progress), encode(place.since_piece),
+                place.position, place.piece, place.in_piece, place.spans, session,
             ),
         )  # fmt: skip
         execute("DELETE FROM agent_file WHERE session = ?", (session,))
@@ -236,29 +230,35 @@ class Writer:
         execute = self._connection.execute
         sums = ", ".join(f"sum({name})" for name in _TOTALS)
         found = execute(
-            f"SELECT min(start_ns), max(end_ns), count(*) FILTER (WHERE NOT is_later), {sums} "  # noqa: S608
+            f"SELECT min(start_ns), max(end_ns), count(*) FILTER (WHERE NOT is_later), max(unpriced), {sums} "  # noqa: S608
             "FROM turn WHERE session = ?",
             (session,),
         ).fetchone()
-        unpriced = execute("SELECT DISTINCT unpriced FROM turn WHERE session = ? AND unpriced <> ''", (session,))
-        models = sorted({model for (models,) in unpriced for model in models.split(", ")})
-        last = {
-            name: execute(
-                f"SELECT {name} FROM turn WHERE session = ? AND {name} <> '' ORDER BY position DESC LIMIT 1",  # noqa: S608
-                (session,),
-            ).fetchone()
-            for name in ("project", "branch", "client")
-        }
+        models: list[str] = []
+        if found[3]:
+            unpriced = execute("SELECT DISTINCT unpriced FROM turn WHERE session = ? AND unpriced <> ''", (session,))
+            models = sorted({model for (models,) in unpriced for model in models.split(", ")})
         values = {
             "first_ns": found[0], "last_ns": found[1] or transcript.stamp[1], "turns": found[2],
-            **{name: value or 0 for name, value in zip(_TOTALS, found[3:], strict=True)},
+            **{name: value or 0 for name, value in zip(_TOTALS, found[4:], strict=True)},
             "unpriced": ", ".join(models),
-            **{name: value[0] if value is not None else "" for name, value in last.items()},
+            **self._last(session),
             "is_off": int(finish.is_off), "capture": finish.capture,
         }  # fmt: skip
         values["project"] = values["project"] or as_text(transcript.directory)
         assignments = ", ".join(f"{name} = ?" for name in values)
         execute(f"UPDATE session SET {assignments} WHERE id = ?", (*values.values(), session))  # noqa: S608
+
+    def _last(self, session: int) -> dict[str, str]:
+        """Return the last project, branch and client of a session: those of its last turn, if that has them."""
+        execute = self._connection.execute
+        query = "SELECT {0} FROM turn WHERE session = ? AND {1} ORDER BY position DESC LIMIT 1"
+        row = execute(query.format(", ".join(_OF_LAST_TURN), 1), (session,)).fetchone()
+        found = dict(zip(_OF_LAST_TURN, row or ("",) * len(_OF_LAST_TURN), strict=True))
+        for name in [name for name, value in found.items() if row is not None and not value]:
+            earlier = execute(query.format(name, f"{name} <> ''"), (session,)).fetchone()
+            found[name] = earlier[0] if earlier is not None else ""
+        return found
 
     def title(self, session: int, indexed: str) -> None:
         """Set the title of a session: its own, else the one in the client's index, else its first prompt."""
@@ -273,7 +273,9 @@ class Writer:
         execute(
             "UPDATE session SET title = ? WHERE id = ?", (title or (first[1] if first is not None else ""), session)
         )
-        text = execute("SELECT title_text FROM file WHERE session = ?", (session,)).fetchone()[0]
+        (text,) = execute("SELECT title_text FROM file WHERE session = ?", (session,)).fetchone()
+        if text is None and not title:
+            return
         if text is not None:
             execute("DELETE FROM text WHERE rowid = ?", (text,))
         text = None
