@@ -320,7 +320,9 @@ def _rebuilt(work: _Work, error: Exception) -> Index:
 
 
 def _unusable(path: Path, error: Exception) -> StateError:
-    return StateError(f"cannot open {str(path)!r}: {error}", hint="it can be deleted, and is rebuilt then")
+    is_locked = "locked" in str(error)
+    hint = "another program has it open: close it there" if is_locked else "it can be deleted, and is rebuilt then"
+    return StateError(f"cannot open {str(path)!r}: {error}", hint=hint)
 
 
 def _note_unreadable(index: Index, changes: Changes) -> None:
