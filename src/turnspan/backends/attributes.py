@@ -51,18 +51,18 @@ class Group:
 
 
 class TextGroup:
-    """One text under several names (those with None), next to fixed attributes: as str, as JSON in bytes, or cut."""
+    """One text under several names (those with None), next to fixed attributes; and the same for a cut text."""
 
-    __slots__ = ("as_bytes", "as_str", "cut")
+    __slots__ = ("complete", "cut")
 
     def __init__(self, fields: Mapping[str, Value | None]) -> None:
-        self.as_str = Group({name: Gap(str) if value is None else value for name, value in fields.items()})
-        self.as_bytes = Group({name: Gap(bytes) if value is None else value for name, value in fields.items()})
+        complete: dict[str, Value | Gap] = {}
         cut: dict[str, Value | Gap] = {}
         for name, value in fields.items():
-            cut[name] = Gap(str) if value is None else value
+            complete[name] = cut[name] = Gap(str) if value is None else value
             if value is None:
                 cut[f"turnspan.truncated.{name}"] = Gap(int, 1)
+        self.complete = Group(complete)
         self.cut = Group(cut)
 
 
@@ -98,7 +98,7 @@ class Attributes:
 
     def __init__(self, limit: int = _NO_LIMIT) -> None:
         self.groups: list[Group] = []
-        self.values: list[Value | bytes] = []  # for the gaps of the groups; bytes are text in UTF-8
+        self.values: list[Value | bytes] = []  # for the gaps of the groups; bytes are text, encoded as UTF-8
         self._limit = limit
         self._short = limit // 4  # characters, which are at most four bytes each
 
@@ -130,7 +130,7 @@ class Attributes:
             if one.is_repeated and len(value) <= _LONGEST_FIXED:
                 self.groups.append(_fixed(one.name, value))
             elif len(value) <= self._short:
-                self.groups.append(one.text.as_str)
+                self.groups.append(one.text.complete)
                 self.values.append(value)
             else:
                 self.text(one.text, value, is_json=False)
@@ -171,7 +171,7 @@ class Attributes:
                 self.groups.append(group.cut)
                 self.values += (content.fit(text, self._limit, is_json=is_json), size)
                 return
-        self.groups.append(group.as_bytes if isinstance(text, bytes) else group.as_str)
+        self.groups.append(group.complete)
         self.values.append(text)
 
 
