@@ -16,8 +16,8 @@ Rules:
 from __future__ import annotations
 
 import math
-from functools import lru_cache
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from turnspan.backends import content
 
@@ -33,51 +33,74 @@ _MAX_GROUPS = 1_000  # facts may have any name
 _MAX_LAYOUTS = 1_000
 
 
-class Gap(NamedTuple):
+class Gap:
     """The place of a value: its type (str, int, float or tuple), and its number among the values."""
 
-    type: type
-    number: int = 0
+    __slots__ = ("number", "type")
+
+    def __init__(self, of: type, number: int = 0) -> None:
+        self.type = of
+        self.number = number
+
+
+_TEXT, _SIZE = Gap(str), Gap(int, 1)
 
 
 class Group:
-    """Attributes that are set together, each with a fixed value or a gap."""
+    """Attributes that are set together, each with a fixed value or a gap, for `size` values."""
 
     __slots__ = ("fields", "size")
 
-    def __init__(self, fields: dict[str, Value | Gap]) -> None:
+    def __init__(self, fields: dict[str, Value | Gap], size: int = 0) -> None:
         self.fields = fields
-        self.size = 1 + max((field.number for field in fields.values() if isinstance(field, Gap)), default=-1)
+        self.size = size
 
 
 class TextGroup:
-    """One text under several names (those with None), next to fixed attributes: as str, as JSON in bytes, or cut."""
-
-    __slots__ = ("as_bytes", "as_str", "cut")
+    """One text under several names (those with None), next to fixed attributes; and the same for a cut text."""
 
     def __init__(self, fields: Mapping[str, Value | None]) -> None:
-        self.as_str = Group({name: Gap(str) if value is None else value for name, value in fields.items()})
-        self.as_bytes = Group({name: Gap(bytes) if value is None else value for name, value in fields.items()})
-        cut: dict[str, Value | Gap] = {}
-        for name, value in fields.items():
-            cut[name] = Gap(str) if value is None else value
+        self._fields = fields
+        self.complete = Group({name: _TEXT if value is None else value for name, value in fields.items()}, 1)
+
+    @cached_property
+    def cut(self) -> Group:
+        """The group of a text that was cut, with its original size."""
+        fields: dict[str, Value | Gap] = {}
+        for name, value in self._fields.items():
             if value is None:
-                cut[f"turnspan.truncated.{name}"] = Gap(int, 1)
-        self.cut = Group(cut)
+                fields |= {name: _TEXT, f"turnspan.truncated.{name}": _SIZE}
+            else:
+                fields[name] = value
+        return Group(fields, 2)
 
 
 class Slot:
     """The groups of one attribute with a value of any type; `is_repeated`: its value is the same on many spans."""
 
-    __slots__ = ("integer", "is_repeated", "name", "number", "text", "texts")
-
     def __init__(self, name: str, *, is_repeated: bool = False) -> None:
         self.name = name
         self.is_repeated = is_repeated
-        self.text = TextGroup({name: None})
-        self.integer = Group({name: Gap(int)})
-        self.number = Group({name: Gap(float)})
-        self.texts = Group({name: Gap(tuple)})
+
+    @cached_property
+    def text(self) -> TextGroup:
+        """The groups of a text."""
+        return TextGroup({self.name: None})
+
+    @cached_property
+    def integer(self) -> Group:
+        """The group of an integer of at most 64 bits."""
+        return Group({self.name: Gap(int)}, 1)
+
+    @cached_property
+    def number(self) -> Group:
+        """The group of a finite number."""
+        return Group({self.name: Gap(float)}, 1)
+
+    @cached_property
+    def texts(self) -> Group:
+        """The group of a list."""
+        return Group({self.name: Gap(tuple)}, 1)
 
 
 @lru_cache(maxsize=_MAX_GROUPS)
@@ -88,7 +111,7 @@ def slot(name: str) -> Slot:
 
 def integers(*names: str) -> Group:
     """Return a group of integers."""
-    return Group({name: Gap(int, number) for number, name in enumerate(names)})
+    return Group({name: Gap(int, number) for number, name in enumerate(names)}, len(names))
 
 
 class Attributes:
@@ -98,7 +121,7 @@ class Attributes:
 
     def __init__(self, limit: int = _NO_LIMIT) -> None:
         self.groups: list[Group] = []
-        self.values: list[Value | bytes] = []  # for the gaps of the groups; bytes are text in UTF-8
+        self.values: list[Value | bytes] = []  # for the gaps of the groups; bytes are text, encoded as UTF-8
         self._limit = limit
         self._short = limit // 4  # characters, which are at most four bytes each
 
@@ -130,7 +153,7 @@ class Attributes:
             if one.is_repeated and len(value) <= _LONGEST_FIXED:
                 self.groups.append(_fixed(one.name, value))
             elif len(value) <= self._short:
-                self.groups.append(one.text.as_str)
+                self.groups.append(one.text.complete)
                 self.values.append(value)
             else:
                 self.text(one.text, value, is_json=False)
@@ -171,7 +194,7 @@ class Attributes:
                 self.groups.append(group.cut)
                 self.values += (content.fit(text, self._limit, is_json=is_json), size)
                 return
-        self.groups.append(group.as_bytes if isinstance(text, bytes) else group.as_str)
+        self.groups.append(group.complete)
         self.values.append(text)
 
 

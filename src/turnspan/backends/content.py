@@ -146,7 +146,7 @@ def _genai_message(message: Message, direction: str) -> _GenAIMessage:
         # The schema requires it, and Phoenix shows no output without it; most transcripts do not record one.
         calls = any(isinstance(part, ToolCall) for part in message.parts)
         reason = "tool_call" if calls else "stop"
-    return _GenAIMessage(message.role, [_genai_part(part) for part in message.parts], reason)
+    return _GenAIMessage(message.role, list(map(_genai_part, message.parts)), reason)
 
 
 def _genai_part(part: Part) -> _GenAIPart:

@@ -107,33 +107,21 @@ def _status(span: Span) -> bytes:
 def _attributes(attributes: Attributes) -> list[bytes]:
     """Return key-value objects, separated by commas, in pieces."""
     fixed, numbers = _LAYOUTS.of(attributes)
-    values = [_encode(value) if type(value) in _PLAIN else _gap(value) for value in attributes.values]
+    values = [_encode(value) if type(value) is str else _gap(value) for value in attributes.values]
     pieces = fixed.copy()
     pieces[1::2] = [values[number] for number in numbers]
     return pieces
 
 
-_PLAIN = frozenset({str, int, float})
-
-
 def _gap(value: Value | bytes) -> bytes:
     if isinstance(value, bytes):
-        return _escaped(value)
+        return _encode(value.decode())
     return _encode([{"stringValue": item} for item in value] if isinstance(value, tuple) else value)
-
-
-def _escaped(json: bytes) -> bytes:
-    """Return JSON for use between quotes. It has no control characters but line breaks and tabs between its tokens."""
-    text = json.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
-    if b"\t" in text or b"\n" in text or b"\r" in text:
-        text = text.replace(b"\t", b"\\t").replace(b"\n", b"\\n").replace(b"\r", b"\\r")
-    return text
 
 
 # What is before and after the value of a gap.
 _AROUND = {
     str: (b'{"stringValue":', b"}"),
-    bytes: (b'{"stringValue":"', b'"}'),
     int: (b'{"intValue":"', b'"}'),
     float: (b'{"doubleValue":', b"}"),
     tuple: (b'{"arrayValue":{"values":', b"}}"),

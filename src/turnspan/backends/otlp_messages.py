@@ -153,7 +153,7 @@ def _fill(span: OtlpSpan, attributes: Attributes) -> None:
             _fill_list(message, cast("tuple[str, ...]", values[number]))
 
 
-_FIELDS = {str: "string_value", bytes: "string_value", int: "int_value", float: "double_value", tuple: "array_value"}
+_FIELDS = {str: "string_value", int: "int_value", float: "double_value", tuple: "array_value"}
 
 
 def _prepared(fields: dict[str, Value | Gap]) -> tuple[bytes, list[tuple[int, str, int]]]:
