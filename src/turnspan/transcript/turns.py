@@ -6,15 +6,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from turnspan.transcript import entries as e  # noqa: TC001  msgspec resolves field types when a struct is made
 from turnspan.transcript.resume import TurnRef, words_digest
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 AGENT_TOOLS: Final = frozenset({"Agent", "Task"})  # `Task` up to 2.1.47
 
@@ -214,17 +211,6 @@ class Turn(msgspec.Struct):
             if text := "\n".join(response.texts):
                 return text
         return ""
-
-    @property
-    def blocks(self) -> list[tuple[str, ...]]:
-        """The texts of several blocks that are one text elsewhere in the turn."""
-        found: list[Sequence[str]] = list(self.prompt.blocks) if self.prompt is not None else []
-        for response in self.responses:
-            found.append(response.texts)
-            found += [part.blocks for part in response.parts if type(part) is Said and part.blocks]
-            found += [call.result.blocks for call in response.calls if call.result is not None]
-        found += [happening.blocks for happening in self.happenings]
-        return [tuple(texts) for texts in found if len(texts) > 1]
 
     @property
     def last_words(self) -> tuple[str, ...]:
