@@ -21,47 +21,42 @@ MAY_IMPORT = {
     "errors": set(),
     "lazy": set(),
     "processes": set(),
-    "terminal": set(),
-    "private_files": {"errors"},
+    "text": set(),
+    "files": {"errors"},
     # Pure: values in, values out.
     "transcript": {"lazy"},
     "secrets": {"errors", "lazy"},
-    "trace": {"transcript", "secrets", "errors", "lazy", "terminal"},
+    "trace": {"transcript", "secrets", "errors", "lazy", "text"},
     # Reading, settings, sending.
     "source": {"trace", "transcript", "errors", "lazy"},
-    "claude": {"errors", "hook", "private_files", "transcript"},
-    "settings": {"claude", "errors", "lazy", "private_files", "terminal"},
-    "backends": {"trace", "settings", "errors", "lazy", "private_files"},
-    "delivery": {"backends", "settings", "source", "trace", "secrets", "errors", "private_files"},
-    "unsent": {"claude", "delivery", "errors", "source", "trace"},
-    "ship": {"backends", "delivery", "errors", "source", "trace", "unsent"},
+    "claude": {"errors", "files", "hook", "lazy", "transcript"},
+    "settings": {"claude", "errors", "lazy", "files", "text"},
+    "backends": {"trace", "settings", "errors", "lazy", "files"},
+    "delivery": {"backends", "claude", "settings", "source", "trace", "secrets", "errors", "files"},
     # One event.
-    "log": {"backends", "errors", "private_files", "settings", "ship", "source"},
+    "log": {"backends", "delivery", "errors", "files", "settings", "source"},
     "hook": set(),
-    "hook_event": {"errors", "lazy"},
     "worker": {
-        "backends", "delivery", "errors", "hook", "hook_event", "log", "private_files", "settings",
-        "ship", "source", "transcript", "unsent",
+        "backends", "claude", "delivery", "errors", "hook", "log", "files", "settings",
+        "source", "transcript",
     },
     # What people look at.
     "index": {
-        "delivery", "errors", "lazy", "private_files", "processes", "secrets", "settings", "source", "terminal", "trace",
-        "unsent",
+        "delivery", "errors", "lazy", "files", "processes", "secrets", "settings", "source", "text", "trace",
     },
     # Commands.
     "bulk": {
-        "backends", "claude", "delivery", "errors", "hook_event", "index", "log", "private_files", "processes", "settings",
-        "ship", "source", "terminal", "trace", "unsent", "worker",
+        "backends", "claude", "delivery", "errors", "index", "log", "files", "processes", "settings",
+        "source", "text", "trace", "worker",
     },
-    "view": {"delivery", "errors", "index", "private_files", "settings", "source", "terminal", "trace", "unsent"},
-    "demo": set(),
+    "page": {"delivery", "errors", "index", "files", "settings", "source", "text", "trace"},
     "health": {
-        "backends", "bulk", "claude", "delivery", "errors", "hook", "index", "log", "private_files", "settings",
-        "source", "terminal", "trace", "transcript", "unsent",
+        "backends", "bulk", "claude", "delivery", "errors", "hook", "index", "log", "files", "settings",
+        "source", "text", "trace", "transcript",
     },
     "commands": {
-        "backends", "bulk", "claude", "delivery", "demo", "errors", "health", "hook", "index", "private_files", "settings",
-        "source", "terminal", "trace", "view",
+        "backends", "bulk", "claude", "delivery", "errors", "health", "hook", "index", "files", "settings",
+        "source", "text", "trace", "page",
     },
     "cli": {"commands", "errors", "processes"},
     # For scripts, notebooks and third-party backends.
@@ -70,14 +65,14 @@ MAY_IMPORT = {
 }  # fmt: skip
 # Libraries that only these modules may import.
 ONLY_IN = {
-    "filelock": ("private_files",),
+    "filelock": ("files",),
     "fcntl": (),
     "opentelemetry": ("backends",),
     "grpc": ("backends",),
     "langfuse": ("backends", "langfuse"),
     "genai_prices": (),
-    "markdown_it": ("view.content",),
-    "pygments": ("view.content",),
+    "markdown_it": ("page.content",),
+    "pygments": ("page.content",),
 }
 # Slow to import: a worker that handles one event does not load them.
 HEAVY = {
@@ -204,7 +199,7 @@ def test_an_event_loads_nothing_heavy():
     seen = loaded_with("worker", "source.reader", "delivery.deliver")
     for module in seen:
         assert not {name.split(".")[0] for name in loaded(module)[1]} & HEAVY, module
-    assert {"ship", "transcript.grouping", "trace.build"} <= seen
+    assert {"transcript.grouping", "trace.build"} <= seen
 
 
 def test_a_worker_loads_nothing_heavy_through_a_library():
@@ -219,7 +214,7 @@ def test_an_event_with_nothing_new_loads_nothing_that_reads_or_builds():
     seen = loaded_with("worker")
     assert not {module for module in seen if module.startswith(("trace.", "secrets."))}
     assert {module for module in seen if module.startswith("transcript.")} == {"transcript.resume", "transcript.times"}
-    assert {"ship", "delivery.state", "source.sessions"} <= seen
+    assert {"delivery.state", "source.sessions"} <= seen
     assert not {"source.reader", "delivery.deliver"} & seen
 
 

@@ -23,14 +23,14 @@ from faults.recording import (
 from rows import Writer, agent_writer, save_agent
 
 from turnspan.backends import Answer, Verdict
+from turnspan.claude.event import Event, parse_event
 from turnspan.delivery import marks, state
+from turnspan.delivery.unsent import has_nothing_left, read_unsent
 from turnspan.errors import BackendError, TurnspanError
 from turnspan.health.log_lines import read_log
-from turnspan.hook_event import Event, parse_event
 from turnspan.log import LOG_NAME
 from turnspan.settings.config import load_config
 from turnspan.source.sessions import SessionFile
-from turnspan.unsent import has_nothing_left, read_unsent
 from turnspan.worker import serve
 
 MINUTE_S = 60.0

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from turnspan.backends import Answer
 from turnspan.errors import StateError
-from turnspan.private_files import Busy, kernel_lock, open_private, private_directory
+from turnspan.files import Busy, kernel_lock, open_private, private_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Literal
 
+    from turnspan.delivery.ship import Shipped
     from turnspan.settings.config import Config
-    from turnspan.ship import Shipped
     from turnspan.source.sessions import SessionFile
 
     Level = Literal["DEBUG", "INFO", "WARN", "ERROR"]

@@ -23,18 +23,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from turnspan import log, unsent
-from turnspan.delivery import marks, state
+from turnspan import log
+from turnspan.claude.event import parse_event
+from turnspan.delivery import marks, state, unsent
 from turnspan.delivery.callers import parsed
 from turnspan.delivery.destinations import since, targets_of
 from turnspan.delivery.prune import prune
+from turnspan.delivery.ship import ship
 from turnspan.errors import BackendError, ConfigError, TurnspanError
+from turnspan.files import Busy, home_of_transcript, turnspan_home
 from turnspan.hook import take_over
-from turnspan.hook_event import parse_event
 from turnspan.log import report
-from turnspan.private_files import Busy, home_of_transcript, turnspan_home
 from turnspan.settings.config import load_config
-from turnspan.ship import ship
 from turnspan.source import sessions
 from turnspan.source.progress import Ending
 from turnspan.source.scan import modified_ns
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from turnspan.backends import Verdict
+    from turnspan.claude.event import Event
     from turnspan.delivery.destinations import Target
-    from turnspan.hook_event import Event
+    from turnspan.delivery.ship import Shipped
     from turnspan.settings.config import Config
-    from turnspan.ship import Shipped
     from turnspan.source.sessions import SessionFile
 
 EVENTS: Final = frozenset({"Stop", "SubagentStop", "StopFailure", "SessionStart", "SessionEnd"})

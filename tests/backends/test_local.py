@@ -22,7 +22,7 @@ from turnspan.backends.local_files import write_all
 from turnspan.backends.otlp_json import decode_line, encode_lines
 from turnspan.backends.settings import Capture
 from turnspan.errors import ConfigError
-from turnspan.private_files import kernel_lock
+from turnspan.files import kernel_lock
 
 SPELLING = GenAI(Capture(tags=("a",)))
 ACKNOWLEDGED = Verdict(Answer.ACKNOWLEDGED)

@@ -13,7 +13,7 @@ import uuid
 from datetime import UTC, datetime, timedelta
 
 VERSION = "2.1.325"
-# The time of the last row of the newest session; `turnspan.demo` moves all times.
+# The time of the last row of the newest session; `turnspan.page.demo` moves all times.
 NEWEST = datetime(2026, 1, 15, 16, 40, tzinfo=UTC)
 SYSTEM_TOKENS = 19_400  # the client's own prompt and tools
 REFUSED = (

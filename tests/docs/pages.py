@@ -33,7 +33,7 @@ ELSEWHERE = {
     "pytest": "runs the tests themselves",
     "python -m pytest": "runs the tests themselves",
     "TURNSPAN_FAULTS=": "runs the tests themselves",
-    "turnspan install --to langfuse": "asks for keys on a terminal; tests/test_install.py answers",
+    "turnspan install --to langfuse": "asks for keys on a terminal; tests/claude/test_install.py answers",
     "turnspan doctor --send-test": "needs the server of the page",
 }
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)

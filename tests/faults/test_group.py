@@ -35,7 +35,7 @@ from turnspan.bulk.pool import Parent
 from turnspan.bulk.runner import Orders, Runner, Step, Task
 from turnspan.delivery import state
 from turnspan.errors import StateError
-from turnspan.private_files import Busy
+from turnspan.files import Busy
 from turnspan.settings.config import load_config
 
 SESSIONS = 4
@@ -482,7 +482,7 @@ def test_a_checkpoint_too_large_to_store(home):
 POISON = """
 import os
 from turnspan.bulk.runner import Outcome
-from turnspan.ship import Shipped
+from turnspan.delivery.ship import Shipped
 
 def prepare(orders):
     def do(parent, task):

@@ -35,9 +35,9 @@ from faults.recording import (
     target_for,
 )
 from faults.story import Recorder
+from turnspan.claude.event import Event
 from turnspan.delivery import state
 from turnspan.errors import TurnspanError
-from turnspan.hook_event import Event
 from turnspan.settings.config import load_config
 from turnspan.source import tail
 from turnspan.source.progress import Ending, Progress

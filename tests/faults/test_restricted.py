@@ -14,10 +14,10 @@ from faults.world import BY_SHELL, HOOK, PATIENCE_S
 from turnspan.delivery import state
 from turnspan.delivery.destinations import targets_of
 from turnspan.delivery.policy import ExportPolicy
+from turnspan.delivery.unsent import Rest
+from turnspan.page.preview import Preview
 from turnspan.settings.config import load_config
 from turnspan.source.sessions import SessionFile
-from turnspan.unsent import Rest
-from turnspan.view.preview import Preview
 
 PRIVATE = "zebra-stripes"
 PUBLIC = "quagga-stripes"

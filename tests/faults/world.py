@@ -16,11 +16,11 @@ from e2e.processes import processes_with
 
 from faults.sink import spans_in
 from faults.story import loom
+from turnspan.claude.event import parse_event
 from turnspan.delivery import state
 from turnspan.delivery.destinations import Target
 from turnspan.errors import TurnspanError
 from turnspan.hook import HOOK_CODE, HOOK_OPTIONS, PACKAGE_ROOT, WORKER_CODE, WORKER_OPTIONS
-from turnspan.hook_event import parse_event
 from turnspan.log import LOG_NAME
 from turnspan.settings.config import load_config
 from turnspan.source.reader import all_traces

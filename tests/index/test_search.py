@@ -12,7 +12,7 @@ from turnspan.index import opened
 from turnspan.index.search import parsed, search
 from turnspan.index.stats import Slice
 from turnspan.settings.config import load_config
-from turnspan.terminal import cells
+from turnspan.text import cells
 
 SESSION = "5e55104a-0000-4000-8000-000000000001"
 SECRET = "sk-ant-api03-" + "Zx9" * 31 + "AA"

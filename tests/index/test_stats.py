@@ -11,7 +11,7 @@ import pytest
 from rows import MODEL, Writer, agent_writer, save_agent, tool_id
 from test_count import counted as independent_count
 
-from turnspan.terminal import cells
+from turnspan.text import cells
 
 FIXTURES = sorted(path.parent for path in (Path(__file__).resolve().parents[2] / "fixtures").glob("*/projects"))
 GROUPINGS = ("day", "week", "month", "project", "model", "tool", "agent", "branch", "session")

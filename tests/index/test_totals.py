@@ -10,12 +10,12 @@ from rows import Writer, agent_writer, save_agent
 
 from turnspan.bulk.retention import expiring
 from turnspan.delivery.destinations import Target
+from turnspan.delivery.ship import ship
 from turnspan.health import status as status_room
 from turnspan.health.status import take_status
 from turnspan.index import opened
 from turnspan.index.totals import KnownTotals
 from turnspan.settings.config import load_config
-from turnspan.ship import ship
 from turnspan.source.progress import Ending
 from turnspan.source.sessions import all_sessions, session_at
 

@@ -14,7 +14,7 @@ import msgspec
 
 from turnspan import lazy
 from turnspan.errors import StateError
-from turnspan.private_files import private_directory, read_private, replace_private
+from turnspan.files import private_directory, read_private, replace_private
 
 if TYPE_CHECKING:
     from pathlib import Path

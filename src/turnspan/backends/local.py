@@ -42,7 +42,7 @@ from turnspan.backends.local_files import (
 from turnspan.backends.otlp_json import encode_lines
 from turnspan.backends.settings import COMMON, Settings
 from turnspan.errors import StateError
-from turnspan.private_files import Busy, can_write, kernel_lock, nearest_existing
+from turnspan.files import Busy, can_write, kernel_lock, nearest_existing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

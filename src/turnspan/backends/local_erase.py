@@ -25,7 +25,7 @@ from turnspan.backends.local_files import (
     write_all,
 )
 from turnspan.errors import StateError
-from turnspan.private_files import Busy, disk_error, kernel_lock
+from turnspan.files import Busy, disk_error, kernel_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

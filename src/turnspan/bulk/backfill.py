@@ -18,13 +18,13 @@ from turnspan import log
 from turnspan.backends import Answer
 from turnspan.bulk.group import Group, GroupTarget, Refused
 from turnspan.bulk.runner import PATIENCE_S, Outcome, Runner, Step, Waiting, bytes_read
+from turnspan.claude.event import Event
 from turnspan.delivery import backoff, marks
 from turnspan.delivery.destinations import identity_of
+from turnspan.delivery.ship import Shipped, resend, ship
 from turnspan.errors import StateError, TurnspanError
-from turnspan.hook_event import Event
-from turnspan.private_files import Busy
+from turnspan.files import Busy
 from turnspan.processes import can_fork
-from turnspan.ship import Shipped, resend, ship
 from turnspan.source.progress import Ending
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ import msgspec
 
 from turnspan.bulk.runner import Outcome, Runner, Step, Totals, add_counts, bytes_read
 from turnspan.delivery.destinations import Target
+from turnspan.delivery.ship import Shipped
+from turnspan.delivery.unsent import Rest
 from turnspan.errors import TurnspanError
-from turnspan.ship import Shipped
 from turnspan.trace.tally import Tally, tally_of
-from turnspan.unsent import Rest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -21,10 +21,10 @@ import msgspec
 from turnspan.backends.settings import parse_url
 from turnspan.delivery import state
 from turnspan.delivery.destinations import Target
+from turnspan.delivery.unsent import file_sizes, has_nothing_left, has_unsent, unread_bytes
 from turnspan.errors import StateError, TranscriptError
 from turnspan.source import sessions, tail
 from turnspan.source.scan import first_time_ns, last_time_ns, modified_ns
-from turnspan.unsent import file_sizes, has_nothing_left, has_unsent, unread_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 from turnspan.bulk.backfill import serve_waiting
 from turnspan.bulk.verify import check, compared
 from turnspan.delivery import backoff, state
+from turnspan.delivery.ship import send_again, send_unsent
 from turnspan.errors import TurnspanError
-from turnspan.private_files import Busy
-from turnspan.ship import send_again, send_unsent
+from turnspan.files import Busy
 from turnspan.source.progress import Ending
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from turnspan.bulk.backfill import Patience
     from turnspan.bulk.verify import Checked
     from turnspan.delivery.destinations import Target
+    from turnspan.delivery.ship import Shipped
     from turnspan.settings.config import Config
-    from turnspan.ship import Shipped
     from turnspan.source.sessions import SessionFile
 
 _BUSY_PATIENCE_S: Final = 10.0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.terminal import count, drawn, duration, last_part, one_line, tokens, usd
+from turnspan.text import count, drawn, duration, last_part, one_line, tokens, usd
 from turnspan.trace.tally import Tally
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ import msgspec
 from turnspan.claude.cleanup import Period, shortest_period
 from turnspan.delivery import state
 from turnspan.delivery.destinations import Target
+from turnspan.delivery.unsent import may_have_more, read_unsent
 from turnspan.errors import StateError, TranscriptError
 from turnspan.index.totals import KnownTotals
 from turnspan.source import sessions
 from turnspan.source.scan import modified_ns
-from turnspan.unsent import may_have_more, read_unsent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from turnspan.bulk.plan import Job, Plan
     from turnspan.bulk.pool import Parent
+    from turnspan.delivery.ship import Shipped
     from turnspan.settings.config import Config, Destination
-    from turnspan.ship import Shipped
     from turnspan.source.progress import Progress
 
 PATIENCE_S: Final = 300.0  # longest wait for a destination that answers "later", or is in backoff

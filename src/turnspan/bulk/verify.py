@@ -26,10 +26,10 @@ import msgspec
 from turnspan.bulk.recount import Recount, recount
 from turnspan.delivery import state
 from turnspan.delivery.callers import called
+from turnspan.delivery.unsent import Rest
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
 from turnspan.trace.tally import Tally, tally_of
-from turnspan.unsent import Rest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

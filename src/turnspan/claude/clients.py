@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.private_files import read_regular
+from turnspan.files import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

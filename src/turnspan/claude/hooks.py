@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from turnspan.claude.settings_json import command_of, hooks_by_event, mentions_us
 from turnspan.claude.settings_reader import as_table, read_settings
-from turnspan.private_files import claude_home
+from turnspan.files import claude_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

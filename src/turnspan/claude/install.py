@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from turnspan import private_files
+from turnspan import files
 from turnspan.claude.hooks import read_sources, sentences
 from turnspan.claude.settings_file import (
     Record,
@@ -174,7 +174,7 @@ def settings_path(scope: Scope, env: Mapping[str, str], project: Path) -> Path:
     """The settings file of a scope."""
     match scope:
         case Scope.USER:
-            return private_files.claude_home(env) / "settings.json"
+            return files.claude_home(env) / "settings.json"
         case Scope.PROJECT:
             return project / ".claude" / "settings.json"
         case Scope.LOCAL:
@@ -185,7 +185,7 @@ def plan_install(
     scope: Scope, *, env: Mapping[str, str], project: Path, runtime: Runtime, client: tuple[int, ...] | None = None
 ) -> Plan:
     """Plan the registration of our hooks. Raises ConfigError for a file that cannot be edited."""
-    file = look_at(settings_path(scope, env, project), private_files.turnspan_home(env))
+    file = look_at(settings_path(scope, env, project), files.turnspan_home(env))
     wanted = dict.fromkeys(known_events(client), hook_of(runtime))
     after = _encoded(file.path, _edited(file.path, _text(file), lambda text: with_hooks(text, wanted)))
     notices = (*sentences(read_sources(env, project), file.path), *_remarks(scope, file.path, runtime, client))
@@ -199,12 +199,12 @@ def plan_uninstall(scope: Scope, *, env: Mapping[str, str], project: Path) -> Pl
 
 def plan_recorded(env: Mapping[str, str]) -> Iterator[Plan]:
     """Plan the removal from every file in which `install` was run, in any project."""
-    for path in recorded_files(private_files.turnspan_home(env)):
+    for path in recorded_files(files.turnspan_home(env)):
         yield _plan_removal(Scope.LOCAL if path.name == "settings.local.json" else Scope.PROJECT, path, env)
 
 
 def _plan_removal(scope: Scope, path: Path, env: Mapping[str, str]) -> Plan:
-    file = look_at(path, private_files.turnspan_home(env))
+    file = look_at(path, files.turnspan_home(env))
     record = read_record(file)
     after = file.content
     if file.content is not None and record is not None and digest(file.content) == record.written_sha256:
@@ -287,8 +287,8 @@ def _lines(content: bytes | None) -> list[str]:
 
 def remember_runtime(env: Mapping[str, str], runtime: Runtime) -> None:
     """Record which turnspan the plugin starts, whatever `PATH` Claude Code has (`hooks/find-turnspan` reads it)."""
-    directory = private_files.private_directory(private_files.turnspan_home(env))
-    private_files.replace_private(
+    directory = files.private_directory(files.turnspan_home(env))
+    files.replace_private(
         directory / "runtime", f"{runtime.python}\n{runtime.root}\n".encode(errors="surrogateescape")
     )
 
@@ -296,7 +296,7 @@ def remember_runtime(env: Mapping[str, str], runtime: Runtime) -> None:
 def client_version(env: Mapping[str, str]) -> tuple[int, ...] | None:
     """The version of the user's Claude Code, or of the last one that ran here; None if there is no trace of one."""
     places = (
-        private_files.claude_home(env) / "local" / "claude",
+        files.claude_home(env) / "local" / "claude",
         Path(env.get("HOME", "")) / ".local" / "bin" / "claude",
     )
     program = shutil.which("claude", path=env.get("PATH")) or next(
@@ -315,7 +315,7 @@ def client_version(env: Mapping[str, str]) -> tuple[int, ...] | None:
 
 def _noted_version(env: Mapping[str, str]) -> tuple[int, ...] | None:
     """The version in .claude.json: a client inside an editor or a desktop app is not on the PATH."""
-    beside = private_files.claude_home(env) if env.get("CLAUDE_CONFIG_DIR") else private_files.claude_home(env).parent
+    beside = files.claude_home(env) if env.get("CLAUDE_CONFIG_DIR") else files.claude_home(env).parent
     noted = read_settings(beside / ".claude.json", _STATE_LIMIT).values
     found = [_version(str(noted.get(key, ""))) for key in ("lastReleaseNotesSeen", "lastOnboardingVersion")]
     return max((version for version in found if version is not None), default=None)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from turnspan import private_files
+from turnspan import files
 from turnspan.claude.settings_reader import MAX_BYTES
 from turnspan.errors import ConfigError, StateError
 
@@ -72,7 +72,7 @@ def change(file: SettingsFile, content: bytes | None, record: Record | None) -> 
 
 def read_record(file: SettingsFile) -> Record | None:
     """The record of an installation; None if there is none, or it is damaged."""
-    raw = private_files.read_private(file.kept_in / "record.json", 8 * MAX_BYTES)
+    raw = files.read_private(file.kept_in / "record.json", 8 * MAX_BYTES)
     try:
         return None if raw is None else msgspec.json.decode(raw, type=Record)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -84,7 +84,7 @@ def recorded_files(our_home: Path) -> tuple[Path, ...]:
     found = []
     for path in sorted(our_home.glob("installed/*/record.json")):
         with suppress(StateError, ValueError):  # every error of msgspec's is a ValueError
-            raw = private_files.read_private(path, 8 * MAX_BYTES)
+            raw = files.read_private(path, 8 * MAX_BYTES)
             found += [] if raw is None else [Path(msgspec.json.decode(raw, type=Record).settings)]
     return tuple(found)
 
@@ -96,7 +96,7 @@ def digest(content: bytes) -> str:
 
 def _read(path: Path, target: Path) -> bytes | None:
     try:
-        return private_files.read_regular(target, MAX_BYTES)
+        return files.read_regular(target, MAX_BYTES)
     except OSError as error:
         if error.errno in {None, errno.ELOOP}:  # a directory, too large, or a link to itself
             raise ConfigError(f"{path} is not a settings file", hint="move it away") from error
@@ -105,10 +105,10 @@ def _read(path: Path, target: Path) -> bytes | None:
 
 def _keep(file: SettingsFile, content: bytes | None, record: Record) -> None:
     for directory in (file.kept_in.parent.parent, file.kept_in.parent, file.kept_in):
-        private_files.private_directory(directory)
+        files.private_directory(directory)
     if file.content is not None and file.content != content:
-        private_files.replace_private(file.backup, file.content)
-    private_files.replace_private(file.kept_in / "record.json", msgspec.json.encode(record))
+        files.replace_private(file.backup, file.content)
+    files.replace_private(file.kept_in / "record.json", msgspec.json.encode(record))
 
 
 def _replace(target: Path, content: bytes | None) -> None:
@@ -117,17 +117,17 @@ def _replace(target: Path, content: bytes | None) -> None:
         if content is None:
             return target.unlink()
         target.parent.mkdir(exist_ok=True)
-        private_files.replace_private(staged, content)
+        files.replace_private(staged, content)
         if target.exists():
             found = target.stat()
             if sys.platform != "win32" and os.geteuid() == 0:  # with sudo, in another user's home
                 os.chown(staged, found.st_uid, found.st_gid)
             staged.chmod(stat.S_IMODE(found.st_mode))
-        private_files.rename_patiently(staged, target)
+        files.rename_patiently(staged, target)
     except OSError as error:
         with suppress(OSError):
             staged.unlink(missing_ok=True)
-        raise private_files.disk_error(error, target) from error
+        raise files.disk_error(error, target) from error
 
 
 def _forget(file: SettingsFile, content: bytes | None) -> None:

@@ -82,7 +82,7 @@ def backfill(
     from turnspan.bulk.runner import Orders
     from turnspan.commands.printing import destinations_named, print_lines, print_record, remark, settings_for_export
     from turnspan.delivery.destinations import Target
-    from turnspan.terminal import count
+    from turnspan.text import count
 
     config = settings_for_export()
     destinations = destinations_named(config, to)

@@ -42,9 +42,9 @@ def demo(*, port: int, is_quiet: bool) -> None:
       turnspan demo --no-browser --port 8100
     """
     from turnspan.commands.printing import print_line, remark, width
-    from turnspan.demo.sessions import write_sessions
+    from turnspan.page.demo.sessions import write_sessions
+    from turnspan.page.server import Viewer
     from turnspan.settings.config import load_config
-    from turnspan.view.server import Viewer
 
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
@@ -73,9 +73,9 @@ def demo(*, port: int, is_quiet: bool) -> None:
 
 def _tree(path: Path, config: Config, width: int) -> list[str]:
     """Return one turn of the main session as a tree."""
+    from turnspan.page.preview import Preview
+    from turnspan.page.tree import Layout, session_lines
     from turnspan.source.sessions import session_of
-    from turnspan.view.preview import Preview
-    from turnspan.view.tree import Layout, session_lines
 
     preview = Preview(session_of(path), config, config.destinations[0])
     return list(session_lines(preview.traces(_TURN), str(path), Layout(width)))

@@ -15,7 +15,7 @@ from turnspan.commands.declare import command, preview_option, session_argument
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from turnspan.view.preview import PreviewedTrace
+    from turnspan.page.preview import PreviewedTrace
 
 _FORMATS = {".html": "html", ".htm": "html", ".md": "md", ".markdown": "md", ".json": "json"}
 
@@ -50,11 +50,11 @@ def export(
     from turnspan.commands.printing import remark, settings_in_force, working_directory
     from turnspan.delivery.destinations import destination_named
     from turnspan.errors import TranscriptError
+    from turnspan.page.preview import Preview
     from turnspan.source.find import find_session
     from turnspan.source.sessions import projects_dir
     from turnspan.source.validate import require_transcript
-    from turnspan.terminal import count
-    from turnspan.view.preview import Preview
+    from turnspan.text import count
 
     form = form or _format_of(output)
     config = settings_in_force()
@@ -114,8 +114,8 @@ def _again(first: PreviewedTrace, rest: Iterator[PreviewedTrace]) -> Iterator[Pr
 def _pieces(form: str, traces: Iterable[PreviewedTrace], path: str) -> Iterator[str]:
     if form == "json":
         return _json(traces)
-    from turnspan.view.export import html, markdown
-    from turnspan.view.tree import Layout
+    from turnspan.page.export import html, markdown
+    from turnspan.page.tree import Layout
 
     made = html.pieces if form == "html" else markdown.pieces
     return made(traces, path, Layout(width=100))

@@ -35,7 +35,7 @@ def forget(ctx: click.Context, *, session: str, is_sure: bool) -> None:
     from turnspan.delivery.state import state_path
     from turnspan.health.forget import find_subject
     from turnspan.health.forget import forget as forget_session
-    from turnspan.terminal import one_line
+    from turnspan.text import one_line
 
     settings = settings_in_force()
     subject = find_subject(settings, session)

@@ -134,7 +134,7 @@ def _show(plan: Plan, *, is_summary: bool) -> None:
 def show_diff(plan: Plan) -> None:
     """Print the change of the settings file as a diff."""
     from turnspan.commands.printing import print_line
-    from turnspan.terminal import plain
+    from turnspan.text import plain
 
     for line in plain(plan.diff).splitlines():
         print_line(click.style(line, fg={"+": "green", "-": "red", "@": "cyan"}.get(line[:1])))
@@ -143,7 +143,7 @@ def show_diff(plan: Plan) -> None:
 def _confirm(plan: Plan, chosen: Destination | None, env: Mapping[str, str]) -> None:
     """Ask whether to apply the change; `d` shows it first. Declining ends the command with exit code 1."""
     from turnspan.commands.printing import print_line
-    from turnspan.private_files import turnspan_home
+    from turnspan.files import turnspan_home
     from turnspan.settings.config import CONFIG_NAME
 
     if chosen is not None:

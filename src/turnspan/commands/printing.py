@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 import click
 
 from turnspan.errors import ConfigError
-from turnspan.terminal import in_ascii, one_line
+from turnspan.text import in_ascii, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

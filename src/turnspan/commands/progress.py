@@ -72,7 +72,7 @@ def _bar(sessions: int, size: int) -> Iterator[Watch]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    from turnspan.terminal import one_line
+    from turnspan.text import one_line
 
     columns = (
         BarColumn(),
@@ -98,7 +98,7 @@ def _bar(sessions: int, size: int) -> Iterator[Watch]:
 
 def _lines(sessions: int, size: int) -> Watch:
     from turnspan.commands.printing import remark
-    from turnspan.terminal import duration
+    from turnspan.text import duration
 
     began_s = last_s = time.monotonic()
 

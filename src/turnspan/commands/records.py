@@ -17,7 +17,7 @@ import msgspec
 from turnspan.health.checks import Mark
 from turnspan.settings.in_force import shown_options, shown_settings
 from turnspan.settings.options import POLICY
-from turnspan.terminal import iso_time
+from turnspan.text import iso_time
 from turnspan.trace.model import Json, ToolCall
 from turnspan.trace.tally import Tally
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from turnspan.health.status import DestinationStatus, Status
     from turnspan.index.search import Hit
     from turnspan.index.stats import Figures
+    from turnspan.page.sessions_table import Summary
     from turnspan.settings.config import Config
     from turnspan.settings.project import Narrowing
     from turnspan.trace.model import Content, Part, Span, Trace
-    from turnspan.view.sessions_table import Summary
 
 
 Record = dict[str, object]

@@ -57,8 +57,8 @@ def search(
     from turnspan.index.search import parsed, short_id
     from turnspan.index.search import search as find
     from turnspan.index.stats import Slice, projects_named
-    from turnspan.terminal import count
-    from turnspan.view.hits import hit_lines
+    from turnspan.page.hits import hit_lines
+    from turnspan.text import count
 
     for word in words:
         if word.startswith("--") and len(word) > 2:

@@ -39,8 +39,8 @@ def sessions(ctx: click.Context, *, project: str | None, limit: int, is_json: bo
     from turnspan.commands.printing import print_line, print_record, remark, settings_in_force, width
     from turnspan.commands.progress import progress
     from turnspan.commands.records import summary_record
-    from turnspan.view.overview import overview
-    from turnspan.view.sessions_table import table_head, table_row
+    from turnspan.page.overview import overview
+    from turnspan.page.sessions_table import table_head, table_row
 
     config = settings_in_force()
     now_ns, columns = time.time_ns(), width()

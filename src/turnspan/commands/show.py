@@ -63,11 +63,11 @@ def show(*, session: str | None, turn: int | None, is_full: bool, is_json: bool,
     from turnspan.commands.progress import progress
     from turnspan.commands.records import trace_record
     from turnspan.delivery.destinations import destination_named
+    from turnspan.page.preview import Preview, TurnPreview
+    from turnspan.page.tree import Layout, session_lines
     from turnspan.source.find import find_session
     from turnspan.source.sessions import projects_dir
     from turnspan.source.validate import require_transcript
-    from turnspan.view.preview import Preview, TurnPreview
-    from turnspan.view.tree import Layout, session_lines
 
     config = settings_in_force()
     unreadable: dict[str, str] = {}

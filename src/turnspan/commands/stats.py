@@ -62,7 +62,7 @@ def stats(
     from turnspan.commands.records import stats_record
     from turnspan.index import opened
     from turnspan.index.stats import Slice, counted, projects_named
-    from turnspan.view.stats_table import note_lines, stats_lines
+    from turnspan.page.stats_table import note_lines, stats_lines
 
     config = settings_in_force()
     with opened(config, show=progress) as index:

@@ -137,7 +137,7 @@ def _to_purge(env: Mapping[str, str]) -> tuple[Config, list[Written]]:
     from turnspan.commands.printing import print_line
     from turnspan.health.purge import written
     from turnspan.settings.config import load_config
-    from turnspan.terminal import one_line
+    from turnspan.text import one_line
 
     config = load_config(env)
     parts = list(written(config))

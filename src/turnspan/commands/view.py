@@ -58,11 +58,11 @@ def view(
     """
     from turnspan.commands.printing import print_line, remark, settings_in_force, working_directory
     from turnspan.delivery.destinations import destination_named
+    from turnspan.page.address import Address, keep_address, new_key, stable_address
+    from turnspan.page.server import Viewer
     from turnspan.source.find import find_session
     from turnspan.source.sessions import projects_dir
     from turnspan.source.validate import require_transcript
-    from turnspan.view.address import Address, keep_address, new_key, stable_address
-    from turnspan.view.server import Viewer
 
     config = settings_in_force()
     destination = destination_named(config, to)

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from turnspan.delivery.state import state_directory
-from turnspan.private_files import read_private, replace_private
+from turnspan.files import read_private, replace_private
 
 _MAX_BYTES: Final = 64 * 1024
 

@@ -18,7 +18,7 @@ import msgspec
 
 from turnspan.delivery.state import OnDisk
 from turnspan.errors import ConfigError, TurnspanError
-from turnspan.private_files import private_directory, read_private, replace_private
+from turnspan.files import private_directory, read_private, replace_private
 from turnspan.settings.options import SETTING
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import msgspec
 
 from turnspan.delivery.state import lock, state_directory, state_path
 from turnspan.errors import StateError
-from turnspan.private_files import Busy, disk_error, kernel_lock, read_on
+from turnspan.files import Busy, disk_error, kernel_lock, read_on
 
 MAX_MARKS_BYTES: Final = 256 * 1024  # beyond that a mark has no facts; that there is one is enough
 _TIMEOUT_S: Final = 2.0  # the file is locked for microseconds at a time

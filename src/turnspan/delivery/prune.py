@@ -10,7 +10,7 @@ import msgspec
 
 from turnspan.delivery.state import MAX_STATE_BYTES, lock, state_directory, state_path
 from turnspan.errors import StateError
-from turnspan.private_files import Busy, disk_error, open_private, read_private
+from turnspan.files import Busy, disk_error, open_private, read_private
 
 _STALE_TEMP_S: Final = 3600.0
 _STALE_STATE_S: Final = 90 * 86400.0

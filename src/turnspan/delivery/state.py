@@ -23,7 +23,7 @@ import msgspec
 
 from turnspan.delivery.callers import Caller, noted, parsed
 from turnspan.errors import StateError
-from turnspan.private_files import (
+from turnspan.files import (
     Replacements,
     disk_error,
     kernel_lock,

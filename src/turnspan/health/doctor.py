@@ -19,7 +19,7 @@ from turnspan.health.checks.hooks import hook_checks
 from turnspan.health.checks.package import package_checks
 from turnspan.health.checks.transcripts import transcript_checks
 from turnspan.settings.config import load_config
-from turnspan.terminal import count, one_line, paint
+from turnspan.text import count, one_line, paint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -20,12 +20,12 @@ from turnspan.backends import Erasable
 from turnspan.delivery import state
 from turnspan.delivery.destinations import Target, identity_of
 from turnspan.errors import StateError, TranscriptError, TurnspanError
+from turnspan.files import Busy
 from turnspan.health.status import where_of
-from turnspan.private_files import Busy
 from turnspan.source import sessions
 from turnspan.source.find import find_session
 from turnspan.source.reader import all_traces
-from turnspan.terminal import count
+from turnspan.text import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.errors import StateError
+from turnspan.files import read_private
 from turnspan.log import KEPT_FILES, LOG_NAME, MAX_LOG_BYTES
-from turnspan.private_files import read_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

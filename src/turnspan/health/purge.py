@@ -22,7 +22,7 @@ import msgspec
 
 from turnspan.backends.local_files import data_path, file_numbers, index_path
 from turnspan.errors import StateError
-from turnspan.private_files import disk_error, private_directory
+from turnspan.files import disk_error, private_directory
 from turnspan.settings.config import CONFIG_NAME
 
 if TYPE_CHECKING:

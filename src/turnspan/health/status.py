@@ -25,6 +25,7 @@ from turnspan.backends import Outcome, probe
 from turnspan.claude.hooks import US, read_sources, registrations
 from turnspan.delivery import backoff, state
 from turnspan.delivery.destinations import Target, first_uses
+from turnspan.delivery.unsent import may_have_more, read_unsent
 from turnspan.errors import StateError, TurnspanError
 from turnspan.health.hook_times import HookTimes, hook_times
 from turnspan.health.log_lines import Line, counts_in, read_log
@@ -33,7 +34,6 @@ from turnspan.settings.options import OPTIONS
 from turnspan.source import sessions
 from turnspan.source.scan import modified_ns
 from turnspan.trace import ids
-from turnspan.unsent import may_have_more, read_unsent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from turnspan.terminal import age, count, one_line, paint
+from turnspan.text import age, count, one_line, paint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from turnspan.index.schema import USAGE
-from turnspan.terminal import one_line
+from turnspan.text import one_line
 from turnspan.trace.build import root_of
 from turnspan.trace.labels import HINT, headline, words_of
 from turnspan.trace.model import Json, Kind, Reasoning, Text

@@ -22,7 +22,7 @@ import msgspec
 
 from turnspan.errors import ConfigError
 from turnspan.index.stats import conditions
-from turnspan.terminal import plain
+from turnspan.text import plain
 
 if TYPE_CHECKING:
     import sqlite3

@@ -24,10 +24,10 @@ import msgspec
 
 import turnspan
 from turnspan.errors import StateError
+from turnspan.files import Busy, kernel_lock, open_private, private_directory, read_regular
 from turnspan.index import schema
 from turnspan.index.changes import Scope, find_changes
-from turnspan.private_files import Busy, kernel_lock, open_private, private_directory, read_regular
-from turnspan.terminal import count
+from turnspan.text import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

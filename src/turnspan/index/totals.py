@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from turnspan.delivery.unsent import is_all_unsent
 from turnspan.errors import TurnspanError
 from turnspan.index.changes import find_changes
 from turnspan.index.disk import as_text
 from turnspan.index.listing import session_row
 from turnspan.index.places import decode_neighbours
 from turnspan.index.store import stored_as_it_is
-from turnspan.unsent import is_all_unsent
 
 if TYPE_CHECKING:
     from turnspan.delivery.destinations import Target

@@ -28,7 +28,7 @@ import msgspec
 
 from turnspan.claude.settings_reader import read_settings
 from turnspan.errors import ConfigError
-from turnspan.private_files import claude_home, home_of_transcript, recorded_home
+from turnspan.files import claude_home, home_of_transcript, recorded_home
 from turnspan.settings.options import (
     CAPTURES,
     OFF,

@@ -16,7 +16,7 @@ import tomllib
 from typing import TYPE_CHECKING, Final
 
 from turnspan.errors import ConfigError
-from turnspan.private_files import private_directory, read_private, replace_private, turnspan_home
+from turnspan.files import private_directory, read_private, replace_private, turnspan_home
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from turnspan.settings.options import OPTIONS, SETTINGS
-from turnspan.terminal import one_line, paint
+from turnspan.text import one_line, paint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

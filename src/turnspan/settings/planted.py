@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.claude.settings_reader import as_table, read_settings
-from turnspan.private_files import private_directory, read_private, replace_private
+from turnspan.files import private_directory, read_private, replace_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

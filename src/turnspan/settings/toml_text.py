@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from turnspan import lazy
-from turnspan.private_files import read_regular
+from turnspan.files import read_regular
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.terminal import count, duration, one_line, tokens
+from turnspan.text import count, duration, one_line, tokens
 from turnspan.trace.labels import headline, words_of
 from turnspan.trace.model import Json, Kind, Media, Reasoning, Text, ToolCall, ToolResult
 

@@ -13,7 +13,7 @@ from turnspan.delivery.destinations import Target, identity_of
 from turnspan.errors import StateError, TurnspanError
 from turnspan.health.checks import Group, Mark
 from turnspan.health.status import where_of
-from turnspan.terminal import count
+from turnspan.text import count
 from turnspan.trace.model import Kind, Message, Span, Text, Trace
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from turnspan.delivery import state
 from turnspan.delivery.destinations import prices_of
 from turnspan.delivery.policy import rules_of
 from turnspan.errors import TurnspanError
+from turnspan.files import can_write
+from turnspan.files import nearest_existing as nearest
 from turnspan.health.checks import Group
 from turnspan.health.log_lines import read_log
-from turnspan.private_files import can_write
-from turnspan.private_files import nearest_existing as nearest
 from turnspan.settings.config import CONFIG_NAME
 from turnspan.settings.planted import LOCATING, OURS, planted_in
-from turnspan.terminal import count
+from turnspan.text import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

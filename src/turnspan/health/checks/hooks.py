@@ -19,10 +19,10 @@ from turnspan.claude.install import EVENTS, Scope, client_version, known_events,
 from turnspan.claude.settings_json import words_of
 from turnspan.delivery import state
 from turnspan.errors import TurnspanError
+from turnspan.files import claude_home, turnspan_home
 from turnspan.health.checks import Group
 from turnspan.health.log_lines import read_log
 from turnspan.hook import PACKAGE_ROOT
-from turnspan.private_files import claude_home, turnspan_home
 from turnspan.source.scan import modified_ns
 from turnspan.source.sessions import newest_sessions, projects_dir
 

@@ -15,7 +15,7 @@ from turnspan.errors import TranscriptError
 from turnspan.health.checks import Group
 from turnspan.source import sessions, tail
 from turnspan.source.sessions import newest_sessions
-from turnspan.terminal import count
+from turnspan.text import count
 from turnspan.transcript import lines
 from turnspan.transcript.turns import version_of
 
