@@ -1,4 +1,4 @@
-"""`python -m tests.view.pictures DIRECTORY`: the pictures of the README, made from the demo with Chromium."""
+"""`python -m tests.page.pictures DIRECTORY`: the pictures of the README, made from the demo with Chromium."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from tests.view.browser import Browser
+from tests.page.browser import Browser
 
 from turnspan.page.demo.sessions import write_sessions
 from turnspan.page.preview import Preview
