@@ -95,7 +95,7 @@ def test_verify_marks_a_total_that_lacks_something(projects):
     tally = summary_of(path).tally
     session = SessionFile(path.stem, path)
     checked = Checked(session=session, project="", spans=2, expected=tally, acknowledged=tally, stored=None)
-    (sentence,) = verify_lines([Verified("local", checked)], {"local": False}, {})
+    (sentence,) = verify_lines([Verified("local", checked)], {"local": False}, {"local": 0}, {})
     assert "≥370 tokens, ≥$" in sentence
 
 

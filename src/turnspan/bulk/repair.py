@@ -1,4 +1,7 @@
-"""Send what a check found to be missing: exactly that, through `ship`."""
+"""Send what a check found to be missing: exactly that, through `ship`.
+
+A session that no event and no backfill has begun is never sent from here: that is the user's decision.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,8 @@ def repair_problem(
     """Repair a session; return why it is not complete, or "" if it is."""
     if why_not := _why_not_repairable(checked, is_asked=holdings is not None):
         return why_not
+    if not _is_begun(checked, target):
+        return "no event and no backfill has begun it; `turnspan backfill` sends it"
     try:
         done = repair(checked.session, target, config, holdings, patience)
         serve_waiting(config.home, checked.session.session_id)
@@ -51,6 +56,12 @@ def repair_problem(
         if shipped.refused:
             return f"{shipped.refused} spans were refused"
     return _not_shown_yet(checked, target, config, holdings)
+
+
+def _is_begun(checked: Checked, target: Target) -> bool:
+    """Return whether a destination has, or had, something of a session: by its cursor or by what it stores."""
+    checkpoint = state.known(target.home, checked.session.session_id)
+    return target.identity in checkpoint.destinations or len(checked.unsent) < checked.spans
 
 
 def _not_shown_yet(checked: Checked, target: Target, config: Config, holdings: Holdings | None) -> str:

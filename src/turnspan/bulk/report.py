@@ -131,15 +131,27 @@ def _cells(share: Share) -> tuple[str, ...]:
 # ---- verify
 
 
-def verify_lines(found: Sequence[Verified], names: Mapping[str, bool], failed: Mapping[str, str]) -> Iterator[str]:
-    """A table of differences, then a sentence for each destination; `names` says which ones can be queried."""
+def verify_lines(
+    found: Sequence[Verified], names: Mapping[str, bool], history: Mapping[str, int], failed: Mapping[str, str]
+) -> Iterator[str]:
+    """A table of differences, then a sentence for each destination.
+
+    `names` says which ones can be queried, `history` how many sessions of each wait for `turnspan backfill`.
+    """
     rows = [_difference(one) for one in found if not one.checked.is_complete]
     if rows:
         yield from _table(("SESSION", "PROJECT", "TO", *_FIGURES, "MISSING"), rows, left=3)
     for name, is_asked in names.items():
         yield _verdict(name, [one for one in found if one.destination == name], is_asked=is_asked)
+        if history[name]:
+            older = count(history[name], "older session")
+            yield f"  {older} not exported, as intended; run `turnspan backfill` to export {_them(history[name])}"
     yield from _named("not repaired", {one.checked.session.session_id: one.problem for one in found if one.problem})
     yield from _named("cannot be read", failed)
+
+
+def _them(number: int) -> str:
+    return "it" if number == 1 else "them"
 
 
 def _difference(one: Verified) -> tuple[str, ...]:
@@ -182,6 +194,8 @@ def _overlooked(found: Sequence[Checked]) -> str:
 
 
 def _verdict(name: str, found: Sequence[Verified], *, is_asked: bool) -> str:
+    if not found:
+        return f"{name}: no session was exported yet"
     expected = sum((one.checked.expected for one in found), start=Tally())
     used, cost = _tokens_and_cost(expected)
     figures = (

@@ -13,18 +13,21 @@ Rules:
   and the session is not complete.
 - A backend that does not answer is not an empty one: the session is unknown, and not repaired.
 - What a backend with a lag acknowledged in the last minutes is in flight, not lost. Sent again, it would be doubled.
+- History is not missing: a session that no event and no backfill has begun, and that is older than the destination's
+  first use, is counted apart, unless the backend has something of it (the state was lost).
 - Responses and tool calls are also counted in the files, independently of how spans are built (`recount`). One that no
   span has is overlooked: the session is not complete, and no repair helps.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from turnspan.bulk.recount import Recount, recount
-from turnspan.delivery import state
+from turnspan.delivery import state, unsent
 from turnspan.delivery.callers import called
 from turnspan.delivery.unsent import Rest
 from turnspan.source.progress import Ending, Progress
@@ -32,7 +35,7 @@ from turnspan.source.reader import Reading
 from turnspan.trace.tally import Tally, tally_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from turnspan.backends import Holdings
     from turnspan.delivery.destinations import Target
@@ -71,6 +74,14 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     def is_complete(self) -> bool:
         """Whether every expected span arrived, and every response in the files is expected."""
         return not (self.missing or self.doubtful or self.is_unknown or self.overlooked.total)
+
+
+def is_history(session: SessionFile, target: Target, holdings: Holdings | None, uses: Mapping[str, float]) -> bool:
+    """Return whether a session waits for `backfill`, and the backend has nothing of it, as far as it can be asked."""
+    if not unsent.is_history(session, state.known(target.home, session.session_id), target, uses):
+        return False
+    first = next(Rest(session, target, time.time_ns()).traces(), None)
+    return first is None or holdings is None or not holdings.stored(first[0].trace_id)
 
 
 def check(session: SessionFile, target: Target, config: Config, holdings: Holdings | None, now_ns: int) -> Checked:

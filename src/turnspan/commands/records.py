@@ -272,12 +272,17 @@ def _share_record(share: Share) -> Record:
     return {**_fields(share, without=("tally", "cwd")), **_tally_record(share.tally)}
 
 
-def verify_record(found: Sequence[Verified], names: Mapping[str, bool], failed: Mapping[str, str]) -> Record:
-    """The differences of a check; `names` says which destinations can be queried."""
+def verify_record(
+    found: Sequence[Verified], names: Mapping[str, bool], history: Mapping[str, int], failed: Mapping[str, str]
+) -> Record:
+    """The differences of a check; `names` says which destinations can be queried, `history` what was not compared."""
     return {
         "is_complete": not failed and all(one.is_complete for one in found),
         "destinations": {
-            name: _verified_record([one for one in found if one.destination == name], is_asked=is_asked)
+            name: {
+                **_verified_record([one for one in found if one.destination == name], is_asked=is_asked),
+                "history": history[name],
+            }
             for name, is_asked in names.items()
         },
         "differences": [_difference_record(one) for one in found if not one.checked.is_complete],

@@ -43,7 +43,8 @@ def verify(
     Turns, responses, tool calls, tokens and cost of every session, compared with what
     each destination acknowledged, and with what it has, if it can be queried: local
     files, Langfuse, and Jaeger if `query_url` is set. A table shows the sessions that
-    differ, as found / expected.
+    differ, as found / expected. Sessions from before turnspan was installed are not
+    missing: they are exported only by `turnspan backfill`, and counted apart.
 
       turnspan verify                        all sessions, all destinations
       turnspan verify --since 7d --to langfuse
@@ -58,7 +59,7 @@ def verify(
     --json, one object:
       is_complete
       destinations{name: sessions expected acknowledged stored missing_spans
-        doubled_spans off}
+        doubled_spans off history}
       differences[session_id path project destination expected acknowledged stored
         unsent lost in_flight refused forgotten doubtful is_unknown silence overlooked
         is_repaired problem]
@@ -66,8 +67,9 @@ def verify(
     `unsent`, `lost`, `in_flight`, `refused` and `doubtful` (some of these were refused,
     but the destination did not say which) are span ids; `forgotten` is the number of
     refused spans beyond the 200 whose ids are kept; `stored` is null if the destination
-    cannot be queried; `overlooked` are ids of responses and tool calls that are in the
-    files and in no span: a bug of turnspan, please report it.
+    cannot be queried; `history` is the number of sessions that only `turnspan backfill`
+    exports; `overlooked` are ids of responses and tool calls that are in the files and in
+    no span: a bug of turnspan, please report it.
     """
     from turnspan.backends.reading import reader_of
     from turnspan.bulk.plan import make_plan
@@ -85,6 +87,7 @@ def verify(
     targets = [Target(destination, config) for destination in destinations]
     found: list[Verified] = []
     names: dict[str, bool] = {}
+    history: dict[str, int] = {}
     failed = dict(plan.unread)
     with (
         stop_requests() as should_stop,
@@ -93,21 +96,25 @@ def verify(
         try:
             for target in targets:
                 holdings = reader_of(target.backend)
-                names[target.destination.name] = holdings is not None
+                name = target.destination.name
+                names[name], history[name] = holdings is not None, 0
                 for done, one in _verified(
                     plan.jobs, target, config, holdings, failed, is_repair=is_repair, should_stop=should_stop
                 ):
-                    found.append(one)
-                    show(len(found), None, plan.left_bytes * (len(names) - 1) + done, "")
+                    if one is None:
+                        history[name] += 1
+                    else:
+                        found.append(one)
+                    show(len(found) + sum(history.values()), None, plan.left_bytes * (len(names) - 1) + done, "")
                     if should_stop():
                         ctx.exit(INTERRUPTED)
         finally:
             for target in targets:
                 target.backend.close()
     if is_json:
-        print_record(verify_record(found, names, failed))
+        print_record(verify_record(found, names, history, failed))
     else:
-        print_lines(verify_lines(found, names, failed))
+        print_lines(verify_lines(found, names, history, failed))
     ctx.exit(0 if not failed and all(one.is_complete for one in found) else 1)
 
 
@@ -120,17 +127,25 @@ def _verified(
     *,
     is_repair: bool,
     should_stop: Callable[[], bool],
-) -> Iterator[tuple[int, Verified]]:
-    """Compare every session at one destination; yield each with the bytes read so far, and add errors to `failed`."""
+) -> Iterator[tuple[int, Verified | None]]:
+    """Compare every session at one destination; yield each with the bytes read so far, and add errors to `failed`.
+
+    A session that only `turnspan backfill` exports is not compared: None.
+    """
     from turnspan.bulk.repair import repair_problem
     from turnspan.bulk.report import Verified
-    from turnspan.bulk.verify import check
+    from turnspan.bulk.verify import check, is_history
+    from turnspan.delivery.destinations import first_uses
     from turnspan.errors import StateError, TranscriptError
 
     read_bytes = 0
+    uses = first_uses(config.home)
     for job in jobs:
         read_bytes += job.bytes
         try:
+            if is_history(job.session, target, holdings, uses):
+                yield read_bytes, None
+                continue
             checked = check(job.session, target, config, holdings, time.time_ns())
         except (TranscriptError, StateError) as error:
             failed[job.session.session_id] = str(error)

@@ -37,7 +37,7 @@ from turnspan.source.progress import IDLE_WHILE_PENDING_NS, Ending, Position
 from turnspan.source.scan import last_time_ns, modified_ns, size_of, stamp_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from turnspan.claude.clients import Client
     from turnspan.delivery.destinations import Target
@@ -160,6 +160,19 @@ def may_have_more(session: SessionFile, checkpoint: state.Checkpoint | None, ide
     if checkpoint.is_off or (cursor is not None and is_unchanged(session, cursor)):
         return False
     return not is_outdated_copy(session, checkpoint, identity)
+
+
+def is_history(
+    session: SessionFile, checkpoint: state.Checkpoint | None, target: Target, uses: Mapping[str, float]
+) -> bool:
+    """Return whether a session waits for `backfill`: it is older than a destination's first use, and was not begun.
+
+    `uses` says when each destination was first used. What an event or a backfill has begun is not history.
+    """
+    if checkpoint is not None and target.identity in checkpoint.destinations:
+        return False
+    since_s = uses.get(target.identity)
+    return since_s is None or modified_ns(session.path) < since_s * 1e9
 
 
 def is_all_unsent(session: SessionFile, target: Target, cwds: Iterable[str], last_ns: int, now_ns: int) -> bool:

@@ -25,14 +25,13 @@ from turnspan.backends import Outcome, probe
 from turnspan.claude.hooks import US, read_sources, registrations
 from turnspan.delivery import backoff, state
 from turnspan.delivery.destinations import Target, first_uses
-from turnspan.delivery.unsent import may_have_more, read_unsent
+from turnspan.delivery.unsent import is_history, may_have_more, read_unsent
 from turnspan.errors import StateError, TurnspanError
 from turnspan.health.hook_times import HookTimes, hook_times
 from turnspan.health.log_lines import Line, counts_in, read_log
 from turnspan.index.totals import KnownTotals
 from turnspan.settings.options import OPTIONS
 from turnspan.source import sessions
-from turnspan.source.scan import modified_ns
 from turnspan.trace import ids
 
 if TYPE_CHECKING:
@@ -135,16 +134,13 @@ def take_status(
     projects = sessions.projects_dir(config.claude_home)
     unread: dict[str, str] = {}
     files = list(sessions.all_sessions(projects, unread))
-    since = _first_uses(config.home)
+    uses = _first_uses(config.home)
     deadline = time.monotonic() + _COUNTING_S
     targets = [Target(destination, config) for destination in config.destinations]
     destinations = []
     with closing(KnownTotals(config)) as totals:
         for target in targets:
-            since_s = since.get(target.identity)
-            pending = count_pending(
-                files, known, target, since_s=since_s, now_s=now_s, deadline=deadline, totals=totals
-            )
+            pending = count_pending(files, known, target, uses=uses, now_s=now_s, deadline=deadline, totals=totals)
             destinations.append(_destination_status(target, checkpoints, config, pending, now_s, is_asking=is_asking))
     ours = {target.identity for target in targets}
     masked, masked_since, last_error = _from_log(read_log(config.home))
@@ -206,7 +202,7 @@ def count_pending(
     known: Mapping[str, state.Checkpoint | None],
     target: Target,
     *,
-    since_s: float | None,
+    uses: Mapping[str, float],
     now_s: float,
     deadline: float,
     totals: KnownTotals,
@@ -221,7 +217,7 @@ def count_pending(
         try:
             if not may_have_more(session, checkpoint, target.identity):
                 continue
-            if is_new and (since_s is None or modified_ns(session.path) < since_s * 1e9):
+            if is_history(session, checkpoint, target, uses):
                 history += 1
                 continue
             if is_new and (all_of_it := totals.if_unsent(session, target, now_ns)) is not None:
