@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tests.page.browser import Browser
-
 from turnspan.page.demo.sessions import write_sessions
 from turnspan.page.preview import Preview
 from turnspan.page.server import Viewer
