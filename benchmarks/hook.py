@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -112,19 +113,19 @@ def rows(scratch):
     python = str(scratch / "venv" / "bin" / "python")
     env = {"PATH": "/usr/bin:/bin", "DONE": str(scratch / "done")}
     through_python = [python, *hook.HOOK_OPTIONS, hook.HOOK_CODE, str(root)]
-    through_sh = [str(LAUNCHER), python, str(root)]
+    through_sh = ["/bin/sh", "-c", shlex.join([str(LAUNCHER), python, str(root)])]  # as the client runs it
 
     def of(command, **how):
         return lambda: time_process(command, env, **how)
 
     bare_python, bare_sh = of([python, "-I", "-S", "-c", "pass"]), of(["/bin/sh", "-c", ":"])
-    yield "launcher", "sh -c :", 4.0, of(through_sh, has_worker=True), bare_sh
-    yield "launcher, stdin left open", "sh -c :", 4.0, of(through_sh, has_worker=True, is_left_open=True), bare_sh
-    yield "python hook", "python -I -S -c pass", 1.5, of(through_python, has_worker=True), bare_python
+    yield "launcher", "sh -c :", 2.2, of(through_sh, has_worker=True), bare_sh
+    yield "launcher, stdin left open", "sh -c :", 2.2, of(through_sh, has_worker=True, is_left_open=True), bare_sh
+    yield "python hook", "python -I -S -c pass", 1.15, of(through_python, has_worker=True), bare_python
     yield (
         "python hook, stdin left open",
         "python -I -S -c pass",
-        1.5,
+        1.15,
         of(through_python, has_worker=True, is_left_open=True),
         bare_python,
     )
