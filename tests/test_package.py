@@ -96,7 +96,7 @@ def test_workflows_are_valid_and_careful(path):
             assert ("uses" in step) != ("run" in step)
             assert "${{ github.event" not in step.get("run", ""), "text of a pull request is not a command"
             if "uses" in step:
-                assert re.fullmatch(r"[\w.-]+/[\w./-]+@[\w./-]+", step["uses"])
+                assert re.fullmatch(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}", step["uses"]), "an action is pinned by its commit"
 
 
 def test_every_python_is_tested_on_every_system():
