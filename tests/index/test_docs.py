@@ -11,7 +11,7 @@ from turnspan.index import opened
 from turnspan.settings.config import load_config
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "dev" / "index.md").read_text(encoding="utf-8")
 NOT_COLUMNS = {
     "projects", "ok", "error", "denied", "interrupted", "unknown", "prompt", "answer", "thinking", "tool_input",
     "tool_output", "title",

@@ -2,7 +2,7 @@
 
 A backend turns traces into bytes (`encode`, pure) and delivers bytes (`send`). It does not decide what happens to a
 turn: it reads a `Verdict` from the response, and `delivery` acts on it. Third parties add a backend with an entry point
-in the group `turnspan.backends`; docs/backends.md shows one.
+in the group `turnspan.backends`; docs/dev/backends.md shows one.
 
 Rules:
 

@@ -1,4 +1,4 @@
-"""The tables of the index, as SQL. `docs/index.md` describes them for people who open the file with other programs.
+"""The tables of the index, as SQL. `docs/dev/index.md` describes them for people who open the file with other programs.
 
 Rules:
 

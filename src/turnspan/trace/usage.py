@@ -43,7 +43,7 @@ def _count(value: int | None) -> int:
 
 
 def _is_incomplete(response: Response) -> bool:
-    """Whether the output count is a streaming placeholder (docs/decisions.md has the versions)."""
+    """Whether the output count is a streaming placeholder (docs/dev/decisions.md has the versions)."""
     if response.stop_reason is not None:
         return False
     version = version_of(response.version)
