@@ -4,10 +4,10 @@
 
 A trick that is tuned on generated patterns can cost time on real files. So this archive is made of the stories in
 `fixtures/`, which have the shapes of clients from 1.0 to the newest: copied history, subagents of every layout, damaged
-lines, progress rows. Each copy has ids and times of its own, results of tools are filled with pieces of Python's standard
-library, whose lengths have the long tail of real ones (median 1 KB, one in a thousand over 200 KB), and some stories are
-repeated until a session has hundreds of turns. Sessions of a project overlap in time; `--in-turn` puts them one after
-the other.
+lines, progress rows. Each copy has ids and times of its own. Results of tools are filled with pieces of Python's
+standard library whose lengths have the long tail of real ones (median 1 KB, one in a thousand over 200 KB), and some
+stories are repeated until a session has hundreds of turns. Sessions of a project overlap in time; `--in-turn` puts them
+one after the other.
 
 The same options give the same bytes with the same Python.
 """
@@ -69,7 +69,7 @@ class Copy:
         return found[0][:kept] + "".join(next(fresh) if sign.isalnum() else sign for sign in found[0][kept:])
 
     def _time(self, found: re.Match[str]) -> str:
-        moved = datetime.fromisoformat(found[0].replace("Z", "+00:00")) + self._shift
+        moved = datetime.fromisoformat(found[0]) + self._shift
         return moved.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moved.microsecond // 1000:03}Z"
 
     def rows(self, path: Path) -> Iterator[bytes]:
@@ -101,7 +101,7 @@ class Copy:
 
 def first_time(path: Path) -> datetime:
     found = _TIMES.search(path.read_text(encoding="utf-8", errors="replace"))
-    return datetime.fromisoformat(found[0].replace("Z", "+00:00")) if found else FIRST_DAY
+    return datetime.fromisoformat(found[0]) if found else FIRST_DAY
 
 
 def write_archive(out: Path, megabytes: float, seed: int, *, in_turn: bool) -> tuple[int, float]:
@@ -115,7 +115,8 @@ def write_archive(out: Path, megabytes: float, seed: int, *, in_turn: bool) -> t
         first = min((first_time(path) for path in story.rglob("*.jsonl")), default=FIRST_DAY)
         at = timedelta(minutes=40 * number) if in_turn else SPAN * rng.random()
         times = rng.choice((1, 1, 1, 1, 1, 1, 20, 200))  # few sessions are long
-        parts = [Copy(number * 1000 + n, FIRST_DAY + at + n * timedelta(minutes=3) - first, rng, text) for n in range(times)]
+        shifts = [FIRST_DAY + at + n * timedelta(minutes=3) - first for n in range(times)]
+        parts = [Copy(number * 1000 + n, shift, rng, text) for n, shift in enumerate(shifts)]
         for path in sorted(story.rglob("*")):
             if not path.is_file():
                 continue

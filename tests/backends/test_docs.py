@@ -100,7 +100,7 @@ def test_the_example_is_short():
 
 def test_every_setting_is_documented():
     """The page of the configuration names every setting of every backend."""
-    text = PAGE.with_name("configuration.md").read_text()
+    text = (DOCS / "configuration.md").read_text()
     for setting in otlp.KNOWN | langfuse.KNOWN | local.KNOWN | sdk.KNOWN:
         assert f"`{setting}`" in text or f"`{setting} =" in text, setting
 
