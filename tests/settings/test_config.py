@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from turnspan.errors import ConfigError
 from turnspan.settings.config import OPTIONS, SETTINGS, load_config, narrowed, project_narrowing
+from turnspan.settings.matrix import OPTIONS_ROW, ROWS, Power, SettingSource, matrix_table
 from turnspan.settings.options import POLICY, table
 from turnspan.settings.toml_text import read_toml
 
@@ -38,9 +38,9 @@ class Place:
         self.file.write_text(text)
         self.file.chmod(mode)
 
-    def load(self, flags=None, *, project=None, **env):
+    def load(self, *, project=None, **env):
         """Load the settings."""
-        return load_config({"HOME": str(self.base), "CLAUDE_CONFIG_DIR": str(self.claude), **env}, flags, project)
+        return load_config({"HOME": str(self.base), "CLAUDE_CONFIG_DIR": str(self.claude), **env}, project)
 
     def hook(self, **env):
         """Load the settings as a hook in the project does."""
@@ -69,15 +69,12 @@ def test_nothing_needs_to_be_set(place):
     assert set(config.sources.values()) == {"default"}
 
 
-def test_flags_override_the_environment_which_overrides_the_file(place):
+def test_the_environment_overrides_the_file(place):
     """Each value has its source."""
-    place.write('capture = "full"\ntags = ["a"]\nuser_id = "ada"\n')
-    config = place.load({"user_id": "grace"}, TURNSPAN_TAGS="b, c", TURNSPAN_USER_ID="eve")
+    place.write('capture = "full"\ntags = ["a"]\n')
+    config = place.load(TURNSPAN_TAGS="b, c")
     assert (config.values["capture"], config.sources["capture"]) == ("full", str(place.file))
     assert (config.values["tags"], config.sources["tags"]) == (["b", "c"], "$TURNSPAN_TAGS")
-    assert (config.values["user_id"], config.sources["user_id"]) == ("grace", "--user-id")
-    with pytest.raises(ConfigError, match="capture is 'all'"):
-        place.load({"capture": "all"})
 
 
 @pytest.mark.parametrize(
@@ -173,6 +170,11 @@ def test_the_environment_can_only_restrict_a_file_that_names_destinations(place)
         assert place.load(TURNSPAN_CAPTURE=text).destinations[0].policy["capture"] == mode
     assert not place.load(TURNSPAN_ENABLED="0").is_enabled
     assert place.load(TURNSPAN_ENABLED="0").is_session_off
+    for text in (OWN, f'{OWN}turn_names = "prompt"\n'):
+        place.write(text)
+        assert place.load(TURNSPAN_TURN_NAMES="number").destinations[0].policy["turn_names"] == "number"
+    place.write(f'turn_names = "number"\n{OWN}')
+    assert place.load(TURNSPAN_TURN_NAMES="prompt").destinations[0].policy["turn_names"] == "number"
 
 
 def test_without_destinations_in_the_file_the_environment_decides(place):
@@ -641,19 +643,32 @@ def test_the_table_names_everything(turnspan):
     """The table has every setting, every option and every environment variable."""
     code, out, _ = turnspan("config", "--table")
     assert code == 0
-    assert out.splitlines() == list(table())
+    assert out.splitlines() == [*matrix_table(), "", *table()]
     for setting in (*SETTINGS, *(option for options in OPTIONS.values() for option in options)):
         assert f"| `{setting.name}` |" in out
         assert all(f"`{name}`" in out for name in setting.env)
     assert all(f"`{name}`" in out.splitlines()[-1] for name in POLICY)
 
 
-def test_the_page_shows_the_table():
+@pytest.mark.parametrize(("name", "lines"), [("settings", table), ("matrix", matrix_table)])
+def test_the_page_shows_the_tables(name, lines):
     """The tables in the docs are generated from the code: `turnspan config --table` prints them."""
-    text = (ROOT / "docs" / "configuration.md").read_text()
-    found = re.search(r"<!-- settings -->\n(.*?)<!-- /settings -->", text, re.DOTALL)
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    found = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", text, re.DOTALL)
     assert found is not None
-    assert found[1].strip() == "\n".join(table()).strip()
+    assert found[1].strip() == "\n".join(lines()).strip()
+
+
+def test_the_matrix_covers_every_setting():
+    """A variable has a column of its own where it exists, and restricts where "less" has a meaning."""
+    assert set(ROWS) == {OPTIONS_ROW, *(setting.name for setting in SETTINGS)}
+    for setting in SETTINGS:
+        row = ROWS[setting.name]
+        beside = Power.RESTRICTS if setting.narrowest is not None else Power.SETS
+        powers = (Power.SETS, beside, Power.HIDES) if setting.env else (Power.NOTHING,) * 3
+        columns = (SettingSource.ENVIRONMENT, SettingSource.BESIDE, SettingSource.PLANTED)
+        assert tuple(row[column] for column in columns) == powers, setting.name
+        assert row[SettingSource.PROJECT] in {Power.NOTHING, Power.RESTRICTS, Power.ADDS}
 
 
 def test_the_options_are_those_the_backends_know():
