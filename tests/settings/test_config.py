@@ -24,6 +24,17 @@ def place(tmp_path):
     return Place(tmp_path)
 
 
+@pytest.fixture
+def backend_of_another_package(tmp_path, monkeypatch):
+    """An installed package with a backend: its type."""
+    info = tmp_path / "site" / "turnspan_sqlite-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: turnspan-sqlite\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[turnspan.backends]\nsqlite = turnspan_sqlite:open_backend\n")
+    monkeypatch.syspath_prepend(str(info.parent))
+    return "sqlite"
+
+
 class Place:
     def __init__(self, base):
         self.base = base
@@ -210,9 +221,9 @@ def test_options_of_the_plugin_have_the_lowest_precedence(place):
     }
 
 
-def test_options_of_a_third_party_backend_are_passed_on(place):
+def test_options_of_a_third_party_backend_are_passed_on(place, backend_of_another_package):
     """Such a backend checks its own options."""
-    place.write('[destinations.db]\ntype = "sqlite"\npath = "/x"\ncapture = "full"\n')
+    place.write(f'[destinations.db]\ntype = "{backend_of_another_package}"\npath = "/x"\ncapture = "full"\n')
     [found] = place.load().destinations
     assert (found.type, found.options, found.policy["capture"]) == ("sqlite", {"path": "/x"}, "full")
 
@@ -221,23 +232,48 @@ def test_options_of_a_third_party_backend_are_passed_on(place):
 
 
 PROBLEMS = {
-    "unknown setting": ("\ncaptur = 'full'\n", "config.toml:2: unknown setting 'captur'; did you mean 'capture'?"),
+    "unknown setting": ("\ncaptur = 'full'\n", "config.toml:2: unknown setting 'captur' (did you mean 'capture'?)"),
     "no such choice": ("capture = 'all'\n", "config.toml:1: capture is 'all'; allowed: metadata, redacted, full"),
     "no switch": ("\n\nthinking = 'yes'", "config.toml:3: thinking is 'yes'; allowed: true or false"),
     "no number": ("attribute_max_bytes = true", "attribute_max_bytes is True; allowed: an integer"),
     "no list of texts": ("tags = [1]", "tags is [1]; allowed: a list of strings"),
     "no destinations": ("destinations = 3", "config.toml:1: `destinations` must be tables"),
-    "no table": ("[destinations]\nx = 3", "config.toml:2: [destinations.x] must be a table with a type"),
+    "no table": (
+        "[destinations]\nx = 3",
+        "config.toml:2: [destinations.x] must be a table with a type; allowed: otlp, ",
+    ),
+    "no type": (
+        "[destinations.jaeger]\nendpoint = 'http://localhost:4318'",
+        'config.toml:1: [destinations.jaeger] has no type (did you mean `type = "otlp"`?); nothing is sent to jaeger',
+    ),
+    "no such type": (
+        "[destinations.jaeger]\nendpoint = 'http://localhost:4318'\ntype = 'otpl'",
+        "config.toml:3: [destinations.jaeger] type is 'otpl' (did you mean `type = \"otlp\"`?",
+    ),
+    "no type, with keys": (
+        "[destinations.mine]\npublic_key = 'a'\nsecret_key = 'b'",
+        'did you mean `type = "langfuse"`?',
+    ),
+    "a name like a type": ("[destinations.langfus]\nx = 1", 'has no type (did you mean `type = "langfuse"`?'),
+    "a list": (
+        "[destinations.x]\ntype = []",
+        "config.toml:2: [destinations.x] type is []; allowed: otlp, langfuse, local, sdk",
+    ),
     "unknown option": (
         "[destinations.a]\ntype = 'otlp'\nendpoint = 'http://a'\n\n[destinations.b]\ntype = 'otlp'\nendpont = 'x'",
-        "config.toml:7: [destinations.b] unknown option 'endpont'; did you mean 'endpoint'?",
+        "config.toml:7: [destinations.b] unknown option 'endpont' (did you mean 'endpoint'?); nothing",
     ),
     "wrong option": (
         "capture = 'full'\n[destinations.otlp]\ncapture = 'metadta'",
         "config.toml:3: [destinations.otlp] capture is 'metadta'",
     ),
     "an option of another type": ("[destinations.local]\nendpoint = 'x'", "unknown option 'endpoint'"),
-    "not TOML": ("a = 1\nb = = 2\n", "config.toml:2 is not valid TOML"),
+    "not TOML": ("a = 1\nb = = 2\n", "config.toml:2 is not valid TOML: Invalid value (at line 2, column 5): b = …"),
+    "no bracket": ("\n[destinations.jaeger\n", "column 21): [destinations.jaeger; nothing is exported"),
+    "a path of Windows": (
+        'prices = "C:\\Users\\ada\\prices.json"',
+        "): prices = …; a backslash needs single quotes, 'C:\\…'; nothing is exported",
+    ),
 }
 
 
@@ -291,8 +327,20 @@ def test_no_message_contains_a_credential(place):
     assert SECRET not in str(place.load().problems)
     place.write(f'[destinations.otlp]\nendpoint = "http://localhost:1"\nheaders = {{ Authorization = ["{SECRET}"] }}\n')
     assert SECRET not in str(place.load(TURNSPAN_OTLP_HEADERS=SECRET).problems)
-    place.write(f'secret_key = "{SECRET}" "{SECRET}"\n')
-    assert SECRET not in str(place.load().problems)
+    for line in (
+        f'secret_key = "{SECRET}" "{SECRET}"',
+        f"secret_key = {SECRET}",
+        SECRET,
+        f'["{SECRET}"',
+        f"{SECRET} =",
+        "QUJDREVGR0g=",
+        "QUJDREVGRw==",
+    ):
+        place.write(f"a = 1\n{line}\n")
+        [problem] = place.load().problems
+        assert "config.toml:2 is not valid TOML" in problem
+        assert SECRET not in problem
+        assert "QUJD" not in problem
 
 
 @pytest.mark.parametrize("missing", KEYS)
@@ -588,14 +636,14 @@ def turnspan(place, monkeypatch, command):
     return command
 
 
-def test_config_shows_values_and_sources_and_no_secret(place, turnspan, monkeypatch):
+def test_config_shows_values_and_sources_and_no_secret(place, turnspan, monkeypatch, backend_of_another_package):
     """The output can be pasted into a bug report: it contains no secret."""
     place.write(
         'user_id = "ada"\npatterns = { mine = "hunter2" }\n'
         f'[destinations.langfuse]\npublic_key = "pk-lf-0123456789"\nsecret_key = "{SECRET}"\ncapture = "metadata"\n'
         '[destinations.otlp]\nendpoint = "https://o.example"\nproxy = "http://ada:hunter3@proxy.example:1"\n'
         'headers = { Authorization = "Bearer hunter4" }\n'
-        '[destinations.mine]\ntype = "other"\napi_token = "hunter5"\nplace = "x"\n'
+        f'[destinations.mine]\ntype = "{backend_of_another_package}"\napi_token = "hunter5"\nplace = "x"\n'
     )
     monkeypatch.setenv("TURNSPAN_CAPTURE", "full")
     code, out, err = turnspan("config")

@@ -183,6 +183,8 @@ def _conclude(plan: Plan, config: Config) -> None:
                 f"note: {destination.source} must be set where Claude Code is started; "
                 f"`turnspan install --to {destination.type}` saves it"
             )
+    for problem in config.problems:
+        remark(f"warning: {problem}")
     for sentence in config.ignored:
         remark(f"note: {sentence}")
     print_line("Sessions that you start from now on are traced. Next:")

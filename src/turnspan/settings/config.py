@@ -57,6 +57,7 @@ __all__ = [
 TYPES: Final = tuple(OPTIONS)
 CONFIG_NAME: Final = "config.toml"
 _PROJECT: Final = "the project's Claude Code settings"
+_UNUSED: Final = "nothing is sent to {} until this is fixed"
 
 
 class Destination(msgspec.Struct, frozen=True):
@@ -252,10 +253,10 @@ def _in_file(file: TomlFile, loading: _Loading) -> Iterator[Destination]:
         return
     for name, raw in tables.items():
         table = f"destinations.{name}"
-        kind = raw.get("type", name) if isinstance(raw, dict) else None
-        if not isinstance(kind, str):
-            allowed = f"{', '.join(TYPES)}, or one of an installed package"
-            loading.problems.append(f"{file.at(table)}: [{table}] must be a table with a type: {allowed}")
+        try:
+            kind = _type_of(name, raw)
+        except ConfigError as error:
+            loading.problems.append(f"{file.at(table, 'type')}: [{table}] {error}; {_UNUSED.format(name)}")
             continue
         options: dict[str, Any] = {}
         policy: dict[str, Any] = {}
@@ -267,10 +268,33 @@ def _in_file(file: TomlFile, loading: _Loading) -> Iterator[Destination]:
                 elif key != "type":
                     options[key] = _option(kind, key, value)
             except ConfigError as error:
-                wrong.append(f"{file.at(table, key)}: [{table}] {error}; nothing is sent to {name} until this is fixed")
+                wrong.append(f"{file.at(table, key)}: [{table}] {error}; {_UNUSED.format(name)}")
         loading.problems += wrong
         if not wrong:
             yield Destination(name, kind, options, loading.policy(policy), str(file.path))
+
+
+def _type_of(name: str, table: object) -> str:
+    """The type of a destination: its name, if none is given. Raises ConfigError if no backend has it."""
+    options = table if isinstance(table, dict) else {}
+    kind = options.get("type", name)
+    if isinstance(kind, str) and isinstance(table, dict) and (kind in OPTIONS or _is_installed(kind)):
+        return kind
+    fits = {known: sum(option.name in options for option in OPTIONS[known]) for known in OPTIONS}
+    meant = _close(str(kind), OPTIONS) or max(
+        (known for known in fits if fits[known]), key=fits.__getitem__, default=""
+    )
+    instead = f' (did you mean `type = "{meant}"`?)' if meant else f"; allowed: {', '.join(OPTIONS)}"
+    if not isinstance(table, dict):
+        raise ConfigError(f"must be a table with a type{instead}")
+    raise ConfigError(f"type is {kind!r}{instead}" if "type" in options else f"has no type{instead}")
+
+
+def _is_installed(kind: str) -> bool:
+    """Whether another package has a backend of this name."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow, and most users have none
+
+    return bool(entry_points(group="turnspan.backends", name=kind))
 
 
 def _option(kind: str, key: str, value: object) -> Any:  # noqa: ANN401 - of the option's kind
@@ -290,7 +314,7 @@ def _in_environment(variables: _Variables, loading: _Loading) -> Iterator[Destin
             if name in seen or not (options or wrong) or variables.is_planted(name, prefix):
                 continue
             seen.add(name)
-            loading.problems += [f"{problem}; nothing is sent to {name} until this is fixed" for problem in wrong]
+            loading.problems += [f"{problem}; {_UNUSED.format(name)}" for problem in wrong]
             if not wrong:
                 yield Destination(name, name, options, loading.policy({}), variables.label(source))
 
@@ -385,10 +409,15 @@ def _shown(value: object) -> str:
 
 
 def _like(key: str, names: Iterable[str]) -> str:
+    close = _close(key, names)
+    return f" (did you mean {close!r}?)" if close else ""
+
+
+def _close(word: str, words: Iterable[str]) -> str:
+    """The most similar of some words, or an empty one."""
     from difflib import get_close_matches  # noqa: PLC0415 - only for a mistyped name
 
-    close = get_close_matches(key, list(names), 1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return next(iter(get_close_matches(word, list(words), 1)), "")
 
 
 def _expanded(pattern: str) -> set[str]:
