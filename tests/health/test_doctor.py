@@ -441,6 +441,15 @@ def test_malformed_settings_of_ours(place):
     assert "nothing is exported until this is fixed" in check.says
 
 
+def test_a_destination_without_a_type(place):
+    """The likeliest mistake is one error, with the line to add; no other package is recommended."""
+    place.write('[destinations.jaeger]\nendpoint = "http://localhost:4318"\n')
+    [check] = place.about("Configuration")
+    assert check.mark == "bad"
+    assert 'config.toml:1: [destinations.jaeger] has no type (did you mean `type = "otlp"`?)' in check.says
+    assert place.about("Destination jaeger") == []
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="modes")
 def test_a_config_file_that_others_can_write_to(place):
     """It is one error, with the command that fixes it; no setting is said to disable turnspan."""

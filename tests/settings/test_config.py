@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from turnspan.errors import ConfigError
 from turnspan.settings.config import OPTIONS, SETTINGS, load_config, narrowed, project_narrowing
+from turnspan.settings.matrix import OPTIONS_ROW, ROWS, Power, SettingSource, matrix_table
 from turnspan.settings.options import POLICY, table
 from turnspan.settings.toml_text import read_toml
 
@@ -22,6 +22,17 @@ KEYS = {"LANGFUSE_PUBLIC_KEY": "pk-lf-1", "LANGFUSE_SECRET_KEY": SECRET}
 def place(tmp_path):
     """A separate home directory."""
     return Place(tmp_path)
+
+
+@pytest.fixture
+def backend_of_another_package(tmp_path, monkeypatch):
+    """An installed package with a backend: its type."""
+    info = tmp_path / "site" / "turnspan_sqlite-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: turnspan-sqlite\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[turnspan.backends]\nsqlite = turnspan_sqlite:open_backend\n")
+    monkeypatch.syspath_prepend(str(info.parent))
+    return "sqlite"
 
 
 class Place:
@@ -38,9 +49,9 @@ class Place:
         self.file.write_text(text)
         self.file.chmod(mode)
 
-    def load(self, flags=None, *, project=None, **env):
+    def load(self, *, project=None, **env):
         """Load the settings."""
-        return load_config({"HOME": str(self.base), "CLAUDE_CONFIG_DIR": str(self.claude), **env}, flags, project)
+        return load_config({"HOME": str(self.base), "CLAUDE_CONFIG_DIR": str(self.claude), **env}, project)
 
     def hook(self, **env):
         """Load the settings as a hook in the project does."""
@@ -69,15 +80,12 @@ def test_nothing_needs_to_be_set(place):
     assert set(config.sources.values()) == {"default"}
 
 
-def test_flags_override_the_environment_which_overrides_the_file(place):
+def test_the_environment_overrides_the_file(place):
     """Each value has its source."""
-    place.write('capture = "full"\ntags = ["a"]\nuser_id = "ada"\n')
-    config = place.load({"user_id": "grace"}, TURNSPAN_TAGS="b, c", TURNSPAN_USER_ID="eve")
+    place.write('capture = "full"\ntags = ["a"]\n')
+    config = place.load(TURNSPAN_TAGS="b, c")
     assert (config.values["capture"], config.sources["capture"]) == ("full", str(place.file))
     assert (config.values["tags"], config.sources["tags"]) == (["b", "c"], "$TURNSPAN_TAGS")
-    assert (config.values["user_id"], config.sources["user_id"]) == ("grace", "--user-id")
-    with pytest.raises(ConfigError, match="capture is 'all'"):
-        place.load({"capture": "all"})
 
 
 @pytest.mark.parametrize(
@@ -173,6 +181,11 @@ def test_the_environment_can_only_restrict_a_file_that_names_destinations(place)
         assert place.load(TURNSPAN_CAPTURE=text).destinations[0].policy["capture"] == mode
     assert not place.load(TURNSPAN_ENABLED="0").is_enabled
     assert place.load(TURNSPAN_ENABLED="0").is_session_off
+    for text in (OWN, f'{OWN}turn_names = "prompt"\n'):
+        place.write(text)
+        assert place.load(TURNSPAN_TURN_NAMES="number").destinations[0].policy["turn_names"] == "number"
+    place.write(f'turn_names = "number"\n{OWN}')
+    assert place.load(TURNSPAN_TURN_NAMES="prompt").destinations[0].policy["turn_names"] == "number"
 
 
 def test_without_destinations_in_the_file_the_environment_decides(place):
@@ -208,9 +221,9 @@ def test_options_of_the_plugin_have_the_lowest_precedence(place):
     }
 
 
-def test_options_of_a_third_party_backend_are_passed_on(place):
+def test_options_of_a_third_party_backend_are_passed_on(place, backend_of_another_package):
     """Such a backend checks its own options."""
-    place.write('[destinations.db]\ntype = "sqlite"\npath = "/x"\ncapture = "full"\n')
+    place.write(f'[destinations.db]\ntype = "{backend_of_another_package}"\npath = "/x"\ncapture = "full"\n')
     [found] = place.load().destinations
     assert (found.type, found.options, found.policy["capture"]) == ("sqlite", {"path": "/x"}, "full")
 
@@ -219,23 +232,48 @@ def test_options_of_a_third_party_backend_are_passed_on(place):
 
 
 PROBLEMS = {
-    "unknown setting": ("\ncaptur = 'full'\n", "config.toml:2: unknown setting 'captur'; did you mean 'capture'?"),
+    "unknown setting": ("\ncaptur = 'full'\n", "config.toml:2: unknown setting 'captur' (did you mean 'capture'?)"),
     "no such choice": ("capture = 'all'\n", "config.toml:1: capture is 'all'; allowed: metadata, redacted, full"),
     "no switch": ("\n\nthinking = 'yes'", "config.toml:3: thinking is 'yes'; allowed: true or false"),
     "no number": ("attribute_max_bytes = true", "attribute_max_bytes is True; allowed: an integer"),
     "no list of texts": ("tags = [1]", "tags is [1]; allowed: a list of strings"),
     "no destinations": ("destinations = 3", "config.toml:1: `destinations` must be tables"),
-    "no table": ("[destinations]\nx = 3", "config.toml:2: [destinations.x] must be a table with a type"),
+    "no table": (
+        "[destinations]\nx = 3",
+        "config.toml:2: [destinations.x] must be a table with a type; allowed: otlp, ",
+    ),
+    "no type": (
+        "[destinations.jaeger]\nendpoint = 'http://localhost:4318'",
+        'config.toml:1: [destinations.jaeger] has no type (did you mean `type = "otlp"`?); nothing is sent to jaeger',
+    ),
+    "no such type": (
+        "[destinations.jaeger]\nendpoint = 'http://localhost:4318'\ntype = 'otpl'",
+        "config.toml:3: [destinations.jaeger] type is 'otpl' (did you mean `type = \"otlp\"`?",
+    ),
+    "no type, with keys": (
+        "[destinations.mine]\npublic_key = 'a'\nsecret_key = 'b'",
+        'did you mean `type = "langfuse"`?',
+    ),
+    "a name like a type": ("[destinations.langfus]\nx = 1", 'has no type (did you mean `type = "langfuse"`?'),
+    "a list": (
+        "[destinations.x]\ntype = []",
+        "config.toml:2: [destinations.x] type is []; allowed: otlp, langfuse, local, sdk",
+    ),
     "unknown option": (
         "[destinations.a]\ntype = 'otlp'\nendpoint = 'http://a'\n\n[destinations.b]\ntype = 'otlp'\nendpont = 'x'",
-        "config.toml:7: [destinations.b] unknown option 'endpont'; did you mean 'endpoint'?",
+        "config.toml:7: [destinations.b] unknown option 'endpont' (did you mean 'endpoint'?); nothing",
     ),
     "wrong option": (
         "capture = 'full'\n[destinations.otlp]\ncapture = 'metadta'",
         "config.toml:3: [destinations.otlp] capture is 'metadta'",
     ),
     "an option of another type": ("[destinations.local]\nendpoint = 'x'", "unknown option 'endpoint'"),
-    "not TOML": ("a = 1\nb = = 2\n", "config.toml:2 is not valid TOML"),
+    "not TOML": ("a = 1\nb = = 2\n", "config.toml:2 is not valid TOML: Invalid value (at line 2, column 5): b = …"),
+    "no bracket": ("\n[destinations.jaeger\n", "column 21): [destinations.jaeger; nothing is exported"),
+    "a path of Windows": (
+        'prices = "C:\\Users\\ada\\prices.json"',
+        "): prices = …; a backslash needs single quotes, 'C:\\…'; nothing is exported",
+    ),
 }
 
 
@@ -289,8 +327,20 @@ def test_no_message_contains_a_credential(place):
     assert SECRET not in str(place.load().problems)
     place.write(f'[destinations.otlp]\nendpoint = "http://localhost:1"\nheaders = {{ Authorization = ["{SECRET}"] }}\n')
     assert SECRET not in str(place.load(TURNSPAN_OTLP_HEADERS=SECRET).problems)
-    place.write(f'secret_key = "{SECRET}" "{SECRET}"\n')
-    assert SECRET not in str(place.load().problems)
+    for line in (
+        f'secret_key = "{SECRET}" "{SECRET}"',
+        f"secret_key = {SECRET}",
+        SECRET,
+        f'["{SECRET}"',
+        f"{SECRET} =",
+        "QUJDREVGR0g=",
+        "QUJDREVGRw==",
+    ):
+        place.write(f"a = 1\n{line}\n")
+        [problem] = place.load().problems
+        assert "config.toml:2 is not valid TOML" in problem
+        assert SECRET not in problem
+        assert "QUJD" not in problem
 
 
 @pytest.mark.parametrize("missing", KEYS)
@@ -586,14 +636,14 @@ def turnspan(place, monkeypatch, command):
     return command
 
 
-def test_config_shows_values_and_sources_and_no_secret(place, turnspan, monkeypatch):
+def test_config_shows_values_and_sources_and_no_secret(place, turnspan, monkeypatch, backend_of_another_package):
     """The output can be pasted into a bug report: it contains no secret."""
     place.write(
         'user_id = "ada"\npatterns = { mine = "hunter2" }\n'
         f'[destinations.langfuse]\npublic_key = "pk-lf-0123456789"\nsecret_key = "{SECRET}"\ncapture = "metadata"\n'
         '[destinations.otlp]\nendpoint = "https://o.example"\nproxy = "http://ada:hunter3@proxy.example:1"\n'
         'headers = { Authorization = "Bearer hunter4" }\n'
-        '[destinations.mine]\ntype = "other"\napi_token = "hunter5"\nplace = "x"\n'
+        f'[destinations.mine]\ntype = "{backend_of_another_package}"\napi_token = "hunter5"\nplace = "x"\n'
     )
     monkeypatch.setenv("TURNSPAN_CAPTURE", "full")
     code, out, err = turnspan("config")
@@ -641,19 +691,32 @@ def test_the_table_names_everything(turnspan):
     """The table has every setting, every option and every environment variable."""
     code, out, _ = turnspan("config", "--table")
     assert code == 0
-    assert out.splitlines() == list(table())
+    assert out.splitlines() == [*matrix_table(), "", *table()]
     for setting in (*SETTINGS, *(option for options in OPTIONS.values() for option in options)):
         assert f"| `{setting.name}` |" in out
         assert all(f"`{name}`" in out for name in setting.env)
     assert all(f"`{name}`" in out.splitlines()[-1] for name in POLICY)
 
 
-def test_the_page_shows_the_table():
+@pytest.mark.parametrize(("name", "lines"), [("settings", table), ("matrix", matrix_table)])
+def test_the_page_shows_the_tables(name, lines):
     """The tables in the docs are generated from the code: `turnspan config --table` prints them."""
-    text = (ROOT / "docs" / "configuration.md").read_text()
-    found = re.search(r"<!-- settings -->\n(.*?)<!-- /settings -->", text, re.DOTALL)
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    found = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", text, re.DOTALL)
     assert found is not None
-    assert found[1].strip() == "\n".join(table()).strip()
+    assert found[1].strip() == "\n".join(lines()).strip()
+
+
+def test_the_matrix_covers_every_setting():
+    """A variable has a column of its own where it exists, and restricts where "less" has a meaning."""
+    assert set(ROWS) == {OPTIONS_ROW, *(setting.name for setting in SETTINGS)}
+    for setting in SETTINGS:
+        row = ROWS[setting.name]
+        beside = Power.RESTRICTS if setting.narrowest is not None else Power.SETS
+        powers = (Power.SETS, beside, Power.HIDES) if setting.env else (Power.NOTHING,) * 3
+        columns = (SettingSource.ENVIRONMENT, SettingSource.BESIDE, SettingSource.PLANTED)
+        assert tuple(row[column] for column in columns) == powers, setting.name
+        assert row[SettingSource.PROJECT] in {Power.NOTHING, Power.RESTRICTS, Power.ADDS}
 
 
 def test_the_options_are_those_the_backends_know():

@@ -93,7 +93,7 @@ class Settings:
                 f"destination {self._name}: the setting {key!r} is missing", hint=f"it must be {allowed}"
             )
         shown = "a value that is not shown" if is_secret else _shown(value)
-        return ConfigError(f"destination {self._name}: the setting {key!r} is {shown}", hint=f"it must be {allowed}")
+        return ConfigError(f"destination {self._name}: the setting {key!r} is {shown}; it must be {allowed}")
 
     def text(self, key: str, default: str = "", *, is_secret: bool = False) -> str:
         """Return a string."""

@@ -3,7 +3,7 @@
 Rules:
 
 - `plan_install` and `plan_uninstall` only read: a `Plan` holds the bytes before and after, and `apply` writes them.
-- If the file has not changed since, `uninstall` restores the same bytes; otherwise it removes only our entries.
+- If the file has not changed since, `uninstall` restores the same bytes; otherwise only our entries are removed.
 - A hook is registered by absolute paths: the desktop app does not have the user's `PATH`. If its program no longer
   exists, after `pip uninstall` or in a virtual environment that was moved, it exits with 0 and prints nothing.
 - A client that does not know an event ignores every hook in a file that names it, those of others too: measured with
@@ -21,7 +21,7 @@ import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -37,7 +37,7 @@ from turnspan.claude.settings_file import (
     recorded_files,
 )
 from turnspan.claude.settings_json import (
-    containers,
+    command_of,
     guarded,
     hooks_by_event,
     is_ours,
@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from turnspan.claude.settings_json import Hook
-
-T = TypeVar("T")
 
 # The events we register, and the first client version that knows each.
 EVENTS: Final = {
@@ -186,8 +184,11 @@ def plan_install(
 ) -> Plan:
     """Plan the registration of our hooks. Raises ConfigError for a file that cannot be edited."""
     file = look_at(settings_path(scope, env, project), files.turnspan_home(env))
-    wanted = dict.fromkeys(known_events(client), hook_of(runtime))
-    after = _encoded(file.path, _edited(file.path, _text(file), lambda text: with_hooks(text, wanted)))
+    hook = hook_of(runtime)
+    if any("\ud800" <= letter <= "\udfff" for letter in command_of(hook)):
+        message = f"{file.path} was not changed: the path of this turnspan is not UTF-8 and cannot be written as JSON"
+        raise ConfigError(message, hint="install turnspan in another directory")
+    after = _edited(file, lambda text: with_hooks(text, dict.fromkeys(known_events(client), hook)))
     notices = (*sentences(read_sources(env, project), file.path), *_remarks(scope, file.path, runtime, client))
     return Plan(scope, file, after, _new_record(file, after), notices)
 
@@ -210,8 +211,7 @@ def _plan_removal(scope: Scope, path: Path, env: Mapping[str, str]) -> Plan:
     if file.content is not None and record is not None and digest(file.content) == record.written_sha256:
         after = None if record.original is None else record.original.encode()
     elif file.content is not None:
-        kept = _kept(file, record)
-        after = _encoded(file.path, _edited(file.path, _text(file), lambda text: without_hooks(text, kept)))
+        after = _without_ours(file, record)
         if record is not None and record.original is None and not parse_settings(after.decode()):
             after = None  # there was no file before, and nothing was added since
     made = file.target.parent if record is not None and record.made_directory else None
@@ -223,27 +223,19 @@ def apply(plan: Plan) -> None:
     change(plan.file, plan.after, plan.record)
 
 
-def _text(file: SettingsFile) -> str:
+def _edited(file: SettingsFile, edit: Callable[[str], str]) -> bytes:
+    """Edit the text of a file. Raises ConfigError for malformed text, which the user must fix."""
     try:
-        return (file.content or b"").decode()
+        return edit((file.content or b"").decode()).encode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file.path} is malformed and was not changed: it is not UTF-8", hint=_REPAIR) from error
-
-
-def _edited(path: Path, text: str, edit: Callable[[str], T]) -> T:
-    """Edit the text. Raises ConfigError for malformed text, which the user must fix."""
-    try:
-        return edit(text)
     except ConfigError as error:
-        raise ConfigError(f"{path} is malformed and was not changed: {error.args[0]}", hint=_REPAIR) from error
+        raise ConfigError(f"{file.path} is malformed and was not changed: {error.args[0]}", hint=_REPAIR) from error
 
 
-def _encoded(path: Path, text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        message = f"{path} was not changed: the path of this turnspan is not UTF-8 and cannot be written as JSON"
-        raise ConfigError(message, hint="install turnspan in another directory") from error
+def _without_ours(file: SettingsFile, record: Record | None) -> bytes:
+    original = "" if record is None else record.original or ""
+    return _edited(file, lambda text: without_hooks(text, original))
 
 
 def _new_record(file: SettingsFile, after: bytes) -> Record:
@@ -251,14 +243,8 @@ def _new_record(file: SettingsFile, after: bytes) -> Record:
     known = read_record(file)
     if known is not None and file.content is not None and digest(file.content) == known.written_sha256:
         return msgspec.structs.replace(known, written_sha256=digest(after))
-    kept = _kept(file, known)
-    original = None if file.content is None else _edited(file.path, _text(file), lambda text: without_hooks(text, kept))
+    original = None if file.content is None else _without_ours(file, known).decode()
     return Record(str(file.path), digest(after), original, made_directory=not file.target.parent.exists())
-
-
-def _kept(file: SettingsFile, record: Record | None) -> tuple[str, ...]:
-    original = None if record is None else record.original
-    return () if original is None else _edited(file.path, original, containers)
 
 
 def _remarks(scope: Scope, path: Path, runtime: Runtime, client: tuple[int, ...] | None) -> Iterator[str]:
@@ -288,9 +274,7 @@ def _lines(content: bytes | None) -> list[str]:
 def remember_runtime(env: Mapping[str, str], runtime: Runtime) -> None:
     """Record which turnspan the plugin starts, whatever `PATH` Claude Code has (`hooks/find-turnspan` reads it)."""
     directory = files.private_directory(files.turnspan_home(env))
-    files.replace_private(
-        directory / "runtime", f"{runtime.python}\n{runtime.root}\n".encode(errors="surrogateescape")
-    )
+    files.replace_private(directory / "runtime", f"{runtime.python}\n{runtime.root}\n".encode(errors="surrogateescape"))
 
 
 def client_version(env: Mapping[str, str]) -> tuple[int, ...] | None:

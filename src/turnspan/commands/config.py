@@ -25,7 +25,7 @@ def config(ctx: click.Context, *, is_table: bool, is_json: bool) -> None:
 
       turnspan config             the settings in this directory
       turnspan config --json | jq '.settings | map_values(.source)'
-      turnspan config --table     all settings and what they do
+      turnspan config --table     all settings, what they do, and who may set them
 
     Exit code: 1 if a setting is not valid.
 
@@ -37,10 +37,11 @@ def config(ctx: click.Context, *, is_table: bool, is_json: bool) -> None:
     from turnspan.commands.records import config_record
     from turnspan.settings.config import load_config
     from turnspan.settings.in_force import config_lines
+    from turnspan.settings.matrix import matrix_table
     from turnspan.settings.options import table
 
     if is_table:
-        print_lines(table())
+        print_lines((*matrix_table(), "", *table()))
         return
     settings = load_config(os.environ)
     cwd = str(working_directory() or "")

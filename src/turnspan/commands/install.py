@@ -92,7 +92,7 @@ def install(
     flags = {"public_key": public_key, "base_url": endpoint, "endpoint": endpoint}
     is_checked = not is_unchecked and not is_dry_run
     chosen = None if to is None else choose(to, env, flags, is_asking=is_asking, is_checked=is_checked)
-    _show(plan, is_summary=is_asking)
+    _show(plan, is_diff=is_dry_run, is_summary=is_asking)
     if is_dry_run:
         print_line("nothing was written")
         return
@@ -118,15 +118,15 @@ def _save(chosen: Destination, capture: str | None, env: Mapping[str, str]) -> N
 # ---- texts
 
 
-def _show(plan: Plan, *, is_summary: bool) -> None:
+def _show(plan: Plan, *, is_diff: bool, is_summary: bool) -> None:
     from turnspan.commands.printing import print_line, remark
 
     if not plan.is_change:
         print_line(f"already installed in {plan.file.path}")
-    elif is_summary:
-        print_line(f"This {plan.summary}; nothing else in the file changes.")
-    else:
+    elif is_diff:
         show_diff(plan)
+    elif is_summary:
+        print_line(f"This {plan.summary}; no other setting changes.")
     for notice in plan.notices:
         remark(f"note: {notice}")
 
@@ -183,6 +183,8 @@ def _conclude(plan: Plan, config: Config) -> None:
                 f"note: {destination.source} must be set where Claude Code is started; "
                 f"`turnspan install --to {destination.type}` saves it"
             )
+    for problem in config.problems:
+        remark(f"warning: {problem}")
     for sentence in config.ignored:
         remark(f"note: {sentence}")
     print_line("Sessions that you start from now on are traced. Next:")

@@ -53,7 +53,7 @@ def uninstall(ctx: click.Context, *, scope: str | None, is_purge: bool, is_dry_r
         raise click.UsageError("--purge removes the hooks of every scope; omit --scope")
     env, project = dict(os.environ), Path.cwd()
     plans, unreadable = _plans(scope, env, project, is_everywhere=is_purge)
-    for plan in plans:
+    for plan in plans if is_dry_run else ():
         show_diff(plan)  # empty if nothing changes
     config, parts = _to_purge(env) if is_purge else (None, [])
     if is_dry_run:

@@ -123,7 +123,7 @@ def _opener(kind: str) -> Callable[..., Backend]:
     for entry_point in entry_points(group="turnspan.backends", name=kind):
         found: Callable[..., Backend] = entry_point.load()
         return found
-    raise ConfigError(f"unknown backend {kind!r}", hint="install the package that provides it")
+    raise ConfigError(f"unknown backend {kind!r}", hint=f"available: {', '.join(OURS)}")
 
 
 def prices_of(config: Config) -> Prices | None:

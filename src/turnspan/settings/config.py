@@ -2,15 +2,12 @@
 
 Rules:
 
-- If config.toml names destinations, it alone decides where traces go, with which keys and how much is exported. The
-  environment can then only disable and restrict; what it cannot change is listed in `ignored`. Otherwise the
-  environment decides, over the file.
+- `matrix` says which source may set, restrict or hide a setting; what has no effect is listed in `ignored`.
 - Keys are sent only to the server they were configured with: destinations come from the file or from the environment,
   and one of which a project sets a variable is not used.
 - A destination with an invalid option is not used: a misspelt `base_url` must not send keys to the default server.
-- A project's files can disable export, restrict it and add tags, nothing else. A variable that its Claude Code settings
-  set does not count (`planted`). If it is a switch or the capture mode, the most restrictive value is used, because the
-  user's own value can no longer be seen. The user's own Claude Code settings also apply on the command line.
+- If a project hides a switch or the capture mode, the most restrictive value is used, because the user's own value can
+  no longer be seen (`planted`). The user's own Claude Code settings also apply on the command line.
 - In a hook our directory is the one that holds the transcript, not what a variable says.
 - A problem names the setting, its value and what is allowed. It never stops a worker: the valid rest is used, and the
   problem goes to the log and to the command line.
@@ -29,6 +26,7 @@ import msgspec
 from turnspan.claude.settings_reader import read_settings
 from turnspan.errors import ConfigError
 from turnspan.files import claude_home, home_of_transcript, recorded_home
+from turnspan.settings.matrix import Power, SettingSource, power_of
 from turnspan.settings.options import (
     CAPTURES,
     OFF,
@@ -39,6 +37,7 @@ from turnspan.settings.options import (
     Setting,
     checked,
     from_text,
+    narrower,
     of_kind,
 )
 from turnspan.settings.planted import LOCATING, OURS, PLUGIN, TRACEPARENT, Planted, planted_in
@@ -58,6 +57,7 @@ __all__ = [
 TYPES: Final = tuple(OPTIONS)
 CONFIG_NAME: Final = "config.toml"
 _PROJECT: Final = "the project's Claude Code settings"
+_UNUSED: Final = "nothing is sent to {} until this is fixed"
 
 
 class Destination(msgspec.Struct, frozen=True):
@@ -114,66 +114,53 @@ class Config(msgspec.Struct, frozen=True):
 class _Loading:
     """Settings while they are loaded."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
+        self.path = path  # of config.toml
         self.values: dict[str, Any] = {setting.name: setting.default for setting in SETTINGS}
         self.sources = dict.fromkeys(self.values, "default")
         self.problems: list[str] = []
         self.ignored: list[str] = []
         self.unusable: list[str] = []  # sources that could not be understood
-        self.at_most = CAPTURES[-1]  # also for a destination with a capture mode of its own
+        self.limits: dict[str, Any] = {}  # restrictions, also of a destination with a value of its own
 
-    def take(self, setting: Setting, value: object, source: str, where: str) -> None:
-        """Use a value, or the most restrictive one if it is not valid."""
+    def apply(self, source: SettingSource, setting: Setting, value: object, label: str, where: str = "") -> None:
+        """Use a value as far as the matrix allows its source; an invalid one is the most restrictive."""
+        power = power_of(source, setting.name)
+        value = setting.narrowest if power is Power.HIDES else self._valid(setting, value, label, where or label)
+        if power is Power.NOTHING or value is None:
+            return
+        if power is not Power.SETS:
+            self.limits[setting.name] = value
+        before = self.values[setting.name]
+        if power is Power.RESTRICTS and value != before and narrower(setting, before, value) == before:
+            self.ignored.append(f"{label} is ignored: {self.path} names the destinations, so it can only restrict")
+            return
+        self.values[setting.name], self.sources[setting.name] = value, label
+
+    def _valid(self, setting: Setting, value: object, label: str, where: str) -> object:
         try:
-            self.values[setting.name] = checked(setting, value)
+            return checked(setting, value)
         except ConfigError as error:
             if setting.name == "patterns":  # no other value could mask secrets that are not known
-                self.give_up(source, f"{where}: {error}")
-                return
+                self.give_up(label, f"{where}: {error}")
+                return None
             instead = setting.narrowest if setting.narrowest is not None else setting.default
-            self.values[setting.name] = instead
             self.problems.append(f"{where}: {error}; using {_shown(instead)} for now")
-        self.sources[setting.name] = source
-
-    def restrict(self, setting: Setting, value: object, label: str, file: TomlFile) -> None:
-        """Use a variable next to a file that names destinations: it can only restrict."""
-        before, source = self.values[setting.name], self.sources[setting.name]
-        self.take(setting, value, label, label)
-        after = self.values[setting.name]
-        if setting.name == "capture":
-            self.at_most = min(self.at_most, after, key=CAPTURES.index)
-        if after != before and _narrower(setting, before, after) == before:
-            self.values[setting.name], self.sources[setting.name] = before, source
-            self.ignored.append(f"{label} is ignored: {file.path} names the destinations, so it can only restrict")
-
-    def withhold(self, setting: Setting, source: str) -> None:
-        """Use the most restrictive value: a project has replaced the user's own."""
-        self.values[setting.name], self.sources[setting.name] = setting.narrowest, source
-        if setting.name == "capture":
-            self.at_most = CAPTURES[0]
+            return instead
 
     def give_up(self, source: str, problem: str) -> None:
-        """Export nothing because of a source that could not be understood."""
+        """Export nothing because of a source that could not be understood, whatever the environment says."""
         self.unusable.append(source)
         self.problems.append(f"{problem}; nothing is exported until this is fixed")
-
-    def conclude(self) -> None:
-        """Disable export if a source could not be understood, whatever the environment says."""
-        for source in self.unusable:
-            self.values["enabled"], self.sources["enabled"] = False, f"an error in {source}"
 
     def policy(self, own: Mapping[str, Any]) -> dict[str, Any]:
         """What is exported to a destination with these settings of its own."""
         policy = {name: own.get(name, self.values[name]) for name in POLICY}
-        return {**policy, "capture": min(policy["capture"], self.at_most, key=CAPTURES.index)}
+        limits = {name: limit for name, limit in self.limits.items() if name in policy}
+        return policy | {name: narrower(SETTING[name], policy[name], limit) for name, limit in limits.items()}
 
 
-def load_config(
-    env: Mapping[str, str],
-    flags: Mapping[str, Any] | None = None,
-    project: Path | None = None,
-    transcript: Path | None = None,
-) -> Config:
+def load_config(env: Mapping[str, str], project: Path | None = None, transcript: Path | None = None) -> Config:
     """Load the settings; in a hook for `project`, the working directory, and the `transcript` of its session."""
     home = (home_of_transcript(transcript) if transcript is not None else None) or claude_home(env)
     if project is None and env.get("CLAUDECODE"):  # a command that Claude runs has the variables of a hook
@@ -181,26 +168,16 @@ def load_config(
             project = Path.cwd()
     planted = Planted() if project is None else planted_in(env, project, home, transcript)
     variables = _Variables(env, home, planted)
-    loading = _Loading()
     file = read_toml(home / "turnspan" / CONFIG_NAME, is_ours=True)
-    if file.problem:
-        loading.give_up(str(file.path), file.problem)
+    loading = _Loading(file.path)
     _take_file(file, loading)
-    is_file_deciding = bool(file.table.get("destinations"))
     widest = _widest_capture(file, loading)
-    _take_environment(variables, loading, file if is_file_deciding else None)
-    asked = loading.at_most if is_file_deciding else loading.values["capture"]
-    is_asked = variables.is_of_session("TURNSPAN_CAPTURE", planted) and CAPTURES.index(asked) < CAPTURES.index(widest)
-    is_off = env.get("TURNSPAN_ENABLED", "").strip().lower() in OFF
-    is_off = is_off or "TURNSPAN_ENABLED" in variables.hidden & planted.certain
-    if planted.moves_home:
-        name = min(LOCATING & planted.names)
-        loading.withhold(SETTING["enabled"], f"{name} in {_PROJECT}")
-        is_off = is_off or not LOCATING.isdisjoint(planted.certain)
-    loading.conclude()
-    for key, value in (flags or {}).items():
-        loading.values[key] = checked(SETTING[key], value)
-        loading.sources[key] = f"--{key.replace('_', '-')}"
+    is_file_deciding = bool(file.table.get("destinations"))
+    _take_environment(variables, loading, SettingSource.BESIDE if is_file_deciding else SettingSource.ENVIRONMENT)
+    capture = loading.limits.get("capture", loading.values["capture"])
+    is_narrower = narrower(SETTING["capture"], capture, widest) != widest
+    for source in loading.unusable:
+        loading.values["enabled"], loading.sources["enabled"] = False, f"an error in {source}"
     if is_file_deciding:
         found = tuple(_in_file(file, loading))
         loading.ignored += [
@@ -218,10 +195,18 @@ def load_config(
         is_invalid=bool(loading.unusable),
         ignored=tuple(loading.ignored),
         planted=planted.certain,
-        is_session_off=is_off,
-        session_capture=asked if is_asked else "",
-        traceparent=_traceparent(env, planted, loading),
+        is_session_off=_is_off(env, variables.hidden & planted.certain),
+        session_capture=capture if is_narrower and variables.is_of_session("TURNSPAN_CAPTURE", planted) else "",
+        traceparent=""
+        if loading.values["traceparent"] == "off" or TRACEPARENT in planted.names
+        else env.get(TRACEPARENT, ""),
     )
+
+
+def _is_off(env: Mapping[str, str], hidden: set[str]) -> bool:
+    """Whether the environment of this session disables export."""
+    is_said = env.get("TURNSPAN_ENABLED", "").strip().lower() in OFF
+    return is_said or not hidden.isdisjoint({"TURNSPAN_ENABLED", *LOCATING})
 
 
 def _widest_capture(file: TomlFile, loading: _Loading) -> str:
@@ -236,40 +221,26 @@ def _widest_capture(file: TomlFile, loading: _Loading) -> str:
     return max(modes, key=CAPTURES.index)
 
 
-def _traceparent(env: Mapping[str, str], planted: Planted, loading: _Loading) -> str:
-    is_off = TRACEPARENT in planted.names or loading.values["traceparent"] == "off"
-    return "" if is_off else env.get(TRACEPARENT, "")
+def _take_file(file: TomlFile, loading: _Loading) -> None:
+    if file.problem:
+        loading.give_up(str(file.path), file.problem)
+    for key, value in file.table.items():
+        if key in SETTING:
+            loading.apply(SettingSource.FILE, SETTING[key], value, str(file.path), file.at("", key))
+        elif key != "destinations":
+            loading.problems.append(f"{file.at('', key)}: unknown setting {key!r}{_like(key, SETTING)}")
 
 
-def _take_environment(variables: _Variables, loading: _Loading, file: TomlFile | None) -> None:
-    """Use the variables; `file` names the destinations, if given, and then they can only restrict."""
+def _take_environment(variables: _Variables, loading: _Loading, source: SettingSource) -> None:
     for setting in SETTINGS:
         for name in setting.env:
             if name in variables.hidden:
-                if setting.narrowest is not None:
-                    loading.withhold(setting, f"{name} in {_PROJECT}")
+                loading.apply(SettingSource.PLANTED, setting, None, f"{name} in {_PROJECT}")
             elif variables[name]:
-                label, value = variables.label(name), from_text(setting, variables[name])
-                if file is not None and setting.narrowest is not None:
-                    loading.restrict(setting, value, label, file)
-                else:
-                    loading.take(setting, value, label, label)
-    loading.ignored += [f"${name} is ignored: set in {_PROJECT}" for name in sorted(variables.hidden)]
-
-
-def _narrower(setting: Setting, one: object, other: object) -> object:
-    """The more restrictive of two values."""
-    if setting.choices:
-        return min(str(one), str(other), key=setting.choices.index)
-    return one if one == setting.narrowest else other
-
-
-def _take_file(file: TomlFile, loading: _Loading) -> None:
-    for key, value in file.table.items():
-        if key in SETTING:
-            loading.take(SETTING[key], value, str(file.path), file.at("", key))
-        elif key != "destinations":
-            loading.problems.append(f"{file.at('', key)}: unknown setting {key!r}{_like(key, SETTING)}")
+                loading.apply(source, setting, from_text(setting, variables[name]), variables.label(name))
+    for name in sorted(variables.hidden & LOCATING):  # our settings are then the project's
+        loading.apply(SettingSource.PLANTED, SETTING["enabled"], None, f"{name} in {_PROJECT}")
+    loading.ignored += [f"${name} is ignored: set in {_PROJECT}" for name in sorted(variables.hidden - LOCATING)]
 
 
 # ---- destinations
@@ -282,10 +253,10 @@ def _in_file(file: TomlFile, loading: _Loading) -> Iterator[Destination]:
         return
     for name, raw in tables.items():
         table = f"destinations.{name}"
-        kind = raw.get("type", name) if isinstance(raw, dict) else None
-        if not isinstance(kind, str):
-            allowed = f"{', '.join(TYPES)}, or one of an installed package"
-            loading.problems.append(f"{file.at(table)}: [{table}] must be a table with a type: {allowed}")
+        try:
+            kind = _type_of(name, raw)
+        except ConfigError as error:
+            loading.problems.append(f"{file.at(table, 'type')}: [{table}] {error}; {_UNUSED.format(name)}")
             continue
         options: dict[str, Any] = {}
         policy: dict[str, Any] = {}
@@ -297,10 +268,33 @@ def _in_file(file: TomlFile, loading: _Loading) -> Iterator[Destination]:
                 elif key != "type":
                     options[key] = _option(kind, key, value)
             except ConfigError as error:
-                wrong.append(f"{file.at(table, key)}: [{table}] {error}; nothing is sent to {name} until this is fixed")
+                wrong.append(f"{file.at(table, key)}: [{table}] {error}; {_UNUSED.format(name)}")
         loading.problems += wrong
         if not wrong:
             yield Destination(name, kind, options, loading.policy(policy), str(file.path))
+
+
+def _type_of(name: str, table: object) -> str:
+    """The type of a destination: its name, if none is given. Raises ConfigError if no backend has it."""
+    options = table if isinstance(table, dict) else {}
+    kind = options.get("type", name)
+    if isinstance(kind, str) and isinstance(table, dict) and (kind in OPTIONS or _is_installed(kind)):
+        return kind
+    fits = {known: sum(option.name in options for option in OPTIONS[known]) for known in OPTIONS}
+    meant = _close(str(kind), OPTIONS) or max(
+        (known for known in fits if fits[known]), key=fits.__getitem__, default=""
+    )
+    instead = f' (did you mean `type = "{meant}"`?)' if meant else f"; allowed: {', '.join(OPTIONS)}"
+    if not isinstance(table, dict):
+        raise ConfigError(f"must be a table with a type{instead}")
+    raise ConfigError(f"type is {kind!r}{instead}" if "type" in options else f"has no type{instead}")
+
+
+def _is_installed(kind: str) -> bool:
+    """Whether another package has a backend of this name."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow, and most users have none
+
+    return bool(entry_points(group="turnspan.backends", name=kind))
 
 
 def _option(kind: str, key: str, value: object) -> Any:  # noqa: ANN401 - of the option's kind
@@ -320,7 +314,7 @@ def _in_environment(variables: _Variables, loading: _Loading) -> Iterator[Destin
             if name in seen or not (options or wrong) or variables.is_planted(name, prefix):
                 continue
             seen.add(name)
-            loading.problems += [f"{problem}; nothing is sent to {name} until this is fixed" for problem in wrong]
+            loading.problems += [f"{problem}; {_UNUSED.format(name)}" for problem in wrong]
             if not wrong:
                 yield Destination(name, name, options, loading.policy({}), variables.label(source))
 
@@ -379,7 +373,8 @@ class _Variables:
             if name.startswith(OURS) and not name.startswith(PLUGIN) and isinstance(value, str)
         }
         self._env = {name: value for name, value in env.items() if name not in planted.names}
-        self.hidden = {name for name in planted.names if name.startswith(OURS) and name not in self._added}
+        hidden = {name for name in planted.names if name.startswith(OURS) and name not in self._added}
+        self.hidden = hidden | (planted.names & LOCATING)
 
     def __getitem__(self, name: str) -> str:
         """The value of a variable; empty if it is not set."""
@@ -414,10 +409,15 @@ def _shown(value: object) -> str:
 
 
 def _like(key: str, names: Iterable[str]) -> str:
+    close = _close(key, names)
+    return f" (did you mean {close!r}?)" if close else ""
+
+
+def _close(word: str, words: Iterable[str]) -> str:
+    """The most similar of some words, or an empty one."""
     from difflib import get_close_matches  # noqa: PLC0415 - only for a mistyped name
 
-    close = get_close_matches(key, list(names), 1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return next(iter(get_close_matches(word, list(words), 1)), "")
 
 
 def _expanded(pattern: str) -> set[str]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from turnspan.errors import ConfigError
 from turnspan.files import private_directory, read_private, replace_private, turnspan_home
+from turnspan.settings.toml_text import bare_name, entries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +27,6 @@ Value = str | bool | int | list[str] | dict[str, str]
 
 _SIZE_LIMIT: Final = 1 << 20
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
-_HEADER: Final = re.compile(r"\s*\[\[?\s*([^\]#]+?)\s*\]")
 _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 
 
@@ -72,8 +72,8 @@ def with_destination(text: str, name: str, values: Mapping[str, Value]) -> str:
 
 def _lines_of(lines: list[str], name: str) -> tuple[int, int]:
     """The lines of a destination's table and its subtables, without blank lines and comments after it."""
-    mine = {f"destinations.{name}", f"destinations.{_key(name)}"}
-    headers = [(n, match[1]) for n, line in enumerate(lines) if (match := _HEADER.match(line))]
+    mine = {bare_name(f"destinations.{spelled}") for spelled in (name, _key(name))}
+    headers = [(number - 1, header) for number, header, is_header in entries("".join(lines)) if is_header]
     first = next((n for n, header in headers if header in mine), len(lines))
     is_inside = tuple(f"{header}." for header in mine)
     last = next((n for n, header in headers if n > first and not header.startswith(is_inside)), len(lines))

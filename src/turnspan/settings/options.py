@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from turnspan.errors import ConfigError
+from turnspan.settings.matrix import SettingSource, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +101,7 @@ SETTINGS: Final = (
 )  # fmt: skip
 SETTING: Final = {setting.name: setting for setting in SETTINGS}
 # Settings that a destination can override.
-POLICY: Final = ("capture", "thinking", "tool_inputs", "tool_outputs", "images", "turn_names", "attribute_max_bytes")
+POLICY: Final = settings_of(SettingSource.DESTINATION)
 # Settings that reach a backend together with the options of its destination.
 PASSED_ON: Final = ("attribute_max_bytes", "user_id", "environment", "host", "service_name", "tags")
 
@@ -197,6 +198,13 @@ def of_kind(setting: Setting, value: object) -> Any:  # noqa: ANN401 - of the se
     if is_valid:
         return value
     raise _invalid(setting, value)
+
+
+def narrower(setting: Setting, one: Any, other: Any) -> Any:  # noqa: ANN401 - of the setting's kind
+    """The more restrictive of two values."""
+    if setting.narrowest in (one, other):
+        return setting.narrowest
+    return min(one, other, key=setting.choices.index) if setting.choices else one
 
 
 def _invalid(setting: Setting, value: object) -> ConfigError:

@@ -44,11 +44,6 @@ class Planted(msgspec.Struct, frozen=True):
         """All of them."""
         return self.certain | self.possible
 
-    @property
-    def moves_home(self) -> bool:
-        """Whether the project moves Claude Code's own directory, and with it our settings."""
-        return not LOCATING.isdisjoint(self.names)
-
 
 def planted_in(env: Mapping[str, str], project: Path, home: Path, transcript: Path | None = None) -> Planted:
     """The variables of a project where a hook runs; `home` is Claude Code's directory. Those found are remembered."""

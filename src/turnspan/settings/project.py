@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from turnspan.errors import ConfigError
-from turnspan.settings.options import CAPTURES, SETTING, checked
+from turnspan.settings.matrix import SettingSource, settings_of
+from turnspan.settings.options import CAPTURES, POLICY, SETTING, checked
 from turnspan.settings.toml_text import read_toml
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from turnspan.settings.toml_text import TomlFile
 
 PROJECT_FILE: Final = Path(".claude") / "turnspan.toml"
-_SWITCHES: Final = ("thinking", "tool_inputs", "tool_outputs", "images")
-_ALLOWED: Final = ("enabled", "capture", *_SWITCHES, "tags")
+_ALLOWED: Final = settings_of(SettingSource.PROJECT)
+_SWITCHES: Final = tuple(name for name in _ALLOWED if name in POLICY and SETTING[name].kind is bool)
 
 
 class Narrowing(msgspec.Struct, frozen=True):

@@ -129,7 +129,7 @@ def setting_checks(config: Config, cwd: Path) -> Iterator[Check]:
     if not problems:
         path = config.home / CONFIG_NAME
         is_there = nearest(path) == path
-        yield SETTINGS.good(f"{path} is valid" if is_there else "no config.toml; none is required")
+        yield SETTINGS.good(f"{path} was read" if is_there else "no config.toml; none is required")
     yield from _ineffective(config, cwd)
     if not config.is_enabled and not config.is_invalid:  # an invalid file is an error above
         yield SETTINGS.doubt(
