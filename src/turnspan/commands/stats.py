@@ -43,9 +43,9 @@ def stats(
     `show` says. A copied turn counts once.
 
     CACHE is the share of the input tokens that was read from the cache, ACTIVE the
-    time in which a response or tool call was under way (inferred), FAILED the tool
-    calls that failed. ≥ means at least: the client did not count some tokens, or a
-    model has no known price.
+    time in which a response, tool or agent was at work, without waiting for you
+    (inferred), FAILED the tool calls that failed. ≥ means at least: the client did
+    not count some tokens, or a model has no known price.
 
     Exit code: 1 if a session could not be read (stderr says which).
 
