@@ -11,10 +11,11 @@ import pytest
 from rows import MODEL, Writer, agent_writer, save_agent, tool_id
 from test_count import counted as independent_count
 
+from turnspan.commands.stats import GROUPINGS
+from turnspan.index.stats import DIMENSIONS
 from turnspan.text import cells
 
 FIXTURES = sorted(path.parent for path in (Path(__file__).resolve().parents[2] / "fixtures").glob("*/projects"))
-GROUPINGS = ("day", "week", "month", "project", "model", "tool", "agent", "branch", "session")
 KINDS = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
 PRICES = {"input": 5, "output": 25, "cache_read": 0.5, "cache_write_5m": 6.25, "cache_write_1h": 10}  # of MODEL
 
@@ -49,6 +50,11 @@ def stats(command, *arguments):
 def saved(writer, home):
     """Save a transcript in a home."""
     return writer.save(home / "projects" / "-p")
+
+
+def test_every_dimension_can_be_grouped_by():
+    """`--by` takes every dimension of the index."""
+    assert GROUPINGS == tuple(DIMENSIONS)
 
 
 # ---- the same figures everywhere
