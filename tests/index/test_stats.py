@@ -54,7 +54,7 @@ def saved(writer, home):
 
 def test_every_dimension_can_be_grouped_by():
     """`--by` takes every dimension of the index."""
-    assert GROUPINGS == tuple(DIMENSIONS)
+    assert tuple(DIMENSIONS) == GROUPINGS
 
 
 # ---- the same figures everywhere
