@@ -43,6 +43,7 @@ MAY_IMPORT = {
     # What people look at.
     "index": {
         "delivery", "errors", "lazy", "files", "processes", "secrets", "settings", "source", "text", "trace",
+        "transcript",
     },
     # Commands.
     "bulk": {

@@ -114,6 +114,11 @@ def last_part(path: str) -> str:
     return re.split(r"[/\\]", path.rstrip("/\\"))[-1]
 
 
+def short_model(model: str) -> str:
+    """Return the name of a model without its maker and date: opus-4-5."""
+    return re.sub(r"-20\d{6}$", "", one_line(model)).removeprefix("claude-")
+
+
 def drawn(table: Table, width: int) -> Iterator[str]:
     """Yield the lines of a table, without colours."""
     console = _console(width)

@@ -11,10 +11,11 @@ import pytest
 from rows import MODEL, Writer, agent_writer, save_agent, tool_id
 from test_count import counted as independent_count
 
+from turnspan.commands.stats import GROUPINGS
+from turnspan.index.stats import DIMENSIONS
 from turnspan.text import cells
 
 FIXTURES = sorted(path.parent for path in (Path(__file__).resolve().parents[2] / "fixtures").glob("*/projects"))
-GROUPINGS = ("day", "week", "month", "project", "model", "tool", "agent", "branch", "session")
 KINDS = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
 PRICES = {"input": 5, "output": 25, "cache_read": 0.5, "cache_write_5m": 6.25, "cache_write_1h": 10}  # of MODEL
 
@@ -49,6 +50,11 @@ def stats(command, *arguments):
 def saved(writer, home):
     """Save a transcript in a home."""
     return writer.save(home / "projects" / "-p")
+
+
+def test_every_dimension_can_be_grouped_by():
+    """`--by` takes every dimension of the index."""
+    assert tuple(DIMENSIONS) == GROUPINGS
 
 
 # ---- the same figures everywhere
@@ -120,6 +126,26 @@ def test_totals_are_those_of_show_of_the_export_and_of_an_independent_count(tree
                 }
             else:
                 assert sum(parts) == pytest.approx(value, abs=1e-9), (by, name)
+
+
+def test_active_time_is_that_of_the_turn(claude_home, command):
+    """A tool that ran 1 s and waited 49 s for a permission was active for 1 s, in `stats` as on the turn's span.
+
+    Neither the answer to a question nor what a denied call waited is work.
+    """
+    writer = Writer()
+    writer.prompt("make it")
+    call = writer.call("Bash", {"command": "make"}, after=1)
+    writer.result(call, "done", outcome={"durationMs": 1000}, after=50)
+    call = writer.call("AskUserQuestion", {"questions": []}, after=1)
+    writer.result(call, "yes", after=1000)
+    call = writer.call("Bash", {"command": "make install"}, after=1)
+    writer.result(call, "The user doesn't want to proceed", is_error=True, after=70)
+    writer.say("Done.", after=1)
+    path = saved(writer, claude_home)
+    (trace,) = records(command, "show", str(path))
+    assert trace["spans"][0]["facts"]["duration.active_ms"] == 5000
+    assert stats(command)[1]["active_ms"] == 5000
 
 
 def test_cost_is_tokens_times_prices(claude_home, command):

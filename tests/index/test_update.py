@@ -181,19 +181,3 @@ def figures_of(trace):
         used.cache_read, used.cache_write_5m, used.cache_write_1h, used.web_searches, round(tally.cost_usd, 9),
         tally.cut_off, tally.incomplete, ", ".join(sorted(tally.unpriced)),
     )  # fmt: skip
-
-
-def test_active_time_is_the_union_of_responses_and_tools(home):
-    """Work at the same time counts once; waiting for the user's answer to a question does not count."""
-    project = home / "projects" / "-home-ada-loom"
-    project.mkdir()
-    writer = Writer()
-    writer.prompt("ask me")
-    call = writer.call("AskUserQuestion", {"questions": []}, after=2)
-    writer.result(call, "yes", after=1000)
-    call = writer.call("Bash", {"command": "make"}, after=3)
-    writer.result(call, "done", after=60)
-    writer.say("Done.", after=5)
-    writer.save(project)
-    with opened(load_config(os.environ)) as index:
-        assert index.connection.execute("SELECT active_ns FROM turn").fetchall() == [(70 * 10**9,)]

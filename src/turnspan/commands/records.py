@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from turnspan.health.checks import Check
     from turnspan.health.status import DestinationStatus, Status
     from turnspan.index.search import Hit
-    from turnspan.index.stats import Figures
     from turnspan.page.sessions_table import Summary
     from turnspan.settings.config import Config
     from turnspan.settings.project import Narrowing
@@ -68,22 +67,6 @@ def summary_record(summary: Summary, sent: str) -> Record:
         "last_activity": iso_time(summary.last_ns) if summary.last_ns else None,
         **_tally_record(summary.tally),
         "sent": sent,
-    }
-
-
-def stats_record(by: str, key: str | None, label: str | None, figures: Figures) -> Record:
-    """The figures of one group, or of all."""
-    return {
-        "by": by,
-        "key": key,
-        "label": label,
-        **_fields(figures, without=("cut_off", "unpriced", "incomplete", "active_ns", "tools_ns")),
-        "tools_ms": figures.tools_ns / 1e6 if figures.tools_ns is not None else None,
-        "errors": figures.errors,
-        "tokens": figures.tokens,
-        "is_cost_partial": figures.is_cost_partial,
-        "cache_hit_rate": figures.cache_hit_rate,
-        "active_ms": figures.active_ns / 1e6 if figures.active_ns is not None else None,
     }
 
 

@@ -43,9 +43,9 @@ def stats(
     `show` says. A copied turn counts once.
 
     CACHE is the share of the input tokens that was read from the cache, ACTIVE the
-    time in which a response or tool call was under way (inferred), FAILED the tool
-    calls that failed. ≥ means at least: the client did not count some tokens, or a
-    model has no known price.
+    time in which a response, tool or agent was at work, without waiting for you
+    (inferred), FAILED the tool calls that failed. ≥ means at least: the client did
+    not count some tokens, or a model has no known price.
 
     Exit code: 1 if a session could not be read (stderr says which).
 
@@ -59,8 +59,8 @@ def stats(
     """
     from turnspan.commands.printing import print_line, print_record, remark, settings_in_force, width
     from turnspan.commands.progress import progress
-    from turnspan.commands.records import stats_record
     from turnspan.index import opened
+    from turnspan.index.measures import values_of
     from turnspan.index.stats import Slice, counted, projects_named
     from turnspan.page.stats_table import note_lines, stats_lines
 
@@ -71,8 +71,8 @@ def stats(
             total, groups, models = statistics.total(), statistics.by(by), statistics.unpriced_models()
         if is_json:
             for group in groups:
-                print_record(stats_record(by, group.key, group.label, group.figures))
-            print_record(stats_record("total", None, None, total))
+                print_record({"by": by, "key": group.key, "label": group.label, **values_of(group.figures)})
+            print_record({"by": "total", "key": None, "label": None, **values_of(total)})
         elif groups:
             head, *lines = stats_lines(by, groups, total, width())
             print_line(click.style(head, bold=True))

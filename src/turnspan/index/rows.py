@@ -3,9 +3,7 @@
 Rules:
 
 - Totals of a turn are those of `trace.tally`: each response is counted once, in the trace that contains it.
-- `active_ns` is inferred: the time in which a response or a tool call of the trace was under way. Calls that ask the
-  user, and calls that the user refused, are not part of it. How long the client waited for a permission is mostly not
-  recorded, so it is part of the call's time.
+- `active_ns` is that of the turn's span; of spans that a turn got later, the same by `trace.times`.
 - Texts for the search are cut after masking: a text that is cut first may end in half a secret.
 - A text that two spans have is stored once: what a response was asked is a prompt or the output of a tool.
 """
@@ -24,9 +22,10 @@ from turnspan.trace.labels import HINT, headline, words_of
 from turnspan.trace.model import Json, Kind, Reasoning, Text
 from turnspan.trace.one_liner import gist_of
 from turnspan.trace.tally import tally_of
+from turnspan.trace.times import active_ms_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from turnspan.trace.model import Content, Message, Span, Trace, Usage
 
@@ -36,7 +35,6 @@ LONGEST_TEXT: Final = 20_000  # characters of a prompt, an answer or a thought t
 LONGEST_TOOL_TEXT: Final = 4_000  # the same of the input or output of a tool
 _LONGEST_LABEL: Final = 300  # characters of a prompt, a hint or an error
 _LABEL_SOURCE: Final = 1_200  # characters that a label is made from
-_ASKING: Final = frozenset({"AskUserQuestion", "ExitPlanMode"})  # tools whose time is the user's
 _STATUS: Final = {"tool_error": "error", "permission_denied": "denied", "interrupted": "interrupted"}
 _NO_USAGE: Final = (None,) * len(USAGE)
 
@@ -107,7 +105,8 @@ def _turn(trace: Trace, root: Span | None, project: str) -> Row:
         trace.trace_id.hex(), _number(trace, facts), int(root is None), str(facts.get("origin") or ""),
         label(trace.name), prompt, _known_label(str(trace.facts.get("title") or "")), project,
         _known_label(str(trace.facts.get("git_branch") or "")), clean(trace.client_version),
-        min(span.start_ns for span in trace.spans), max(span.end_ns for span in trace.spans), active_ns(trace.spans),
+        min(span.start_ns for span in trace.spans), max(span.end_ns for span in trace.spans),
+        active_ms_of(trace) * 10**6,
         total.generations, total.tools, total.agents, total.errors, int(is_interrupted), events.count("compaction"),
         *_usage(total.usage), total.cost_usd, total.cut_off, total.incomplete, ", ".join(sorted(total.unpriced)),
     )  # fmt: skip
@@ -119,23 +118,6 @@ def _number(trace: Trace, facts: Mapping[str, object]) -> int | None:
         return number
     words = trace.name.split(":")[0].split(" ")
     return int(words[1]) if len(words) == 2 and words[0] == "Turn" and words[1].isdecimal() else None
-
-
-def active_ns(spans: Iterable[Span]) -> int:
-    """Return how long a response or a tool was under way: the union of their times."""
-    times = sorted((span.start_ns, span.end_ns) for span in spans if _is_work(span))
-    total = until = 0
-    for start, end in times:
-        if end > until:
-            total += end - max(start, until)
-            until = end
-    return total
-
-
-def _is_work(span: Span) -> bool:
-    if span.kind is Kind.TOOL:
-        return span.name not in _ASKING and span.error != "permission_denied"
-    return span.kind is Kind.GENERATION
 
 
 def _response(span: Span, span_id: str, agent: str) -> Row:

@@ -17,67 +17,64 @@ Rules:
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from turnspan.index.measures import COUNTS, Figures, figures_of
 from turnspan.source.sessions import is_project
-from turnspan.trace.model import Usage
+from turnspan.text import last_part, one_line, short_model
+from turnspan.transcript.classify import SYNTHETIC
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-PERIODS: Final = ("day", "week", "month")
-GROUPINGS: Final = (*PERIODS, "project", "model", "tool", "agent", "branch", "session")
-
-_USAGE: Final = Usage.__struct_fields__[:-1]
-_NO_PRICE: Final = (
-    "cost_usd IS NULL AND NOT is_aborted AND response.input + response.output + response.cache_read"
-    " + response.cache_write_5m + response.cache_write_1h > 0"
-)
-# What is counted in each table, by the name of the figure.
-_FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
-    "response": {
-        "generations": "COUNT(*)",
-        "generations_failed": "SUM(response.error IS NOT NULL)",
-        **{name: f"SUM(response.{name})" for name in _USAGE},
-        "cost_usd": "SUM(response.cost_usd)",
-        "cut_off": "SUM(response.cost_usd IS NULL AND is_aborted AND response.input IS NOT NULL)",
-        "unpriced": f"SUM(response.{_NO_PRICE})",
-        "incomplete": "SUM(is_incomplete)",
-    },
-    "tool_call": {
-        "tools": "COUNT(*)",
-        "tools_failed": "SUM(tool_call.status = 'error')",
-        "tools_denied": "SUM(tool_call.status = 'denied')",
-        "tools_interrupted": "SUM(tool_call.status = 'interrupted')",
-        "tools_ns": "SUM(tool_call.end_ns - tool_call.start_ns)",
-    },
-    "subagent": {"agents": "COUNT(*)"},
-    "turn": {"turns": "SUM(NOT turn.is_later)", "active_ns": "SUM(turn.active_ns)"},
-}
 _TIMES: Final = {
     "response": "response.end_ns",  # measured; the start is sometimes inferred
     "tool_call": "tool_call.start_ns",
     "subagent": "subagent.start_ns",
     "turn": "turn.start_ns",
 }
-# What each table can be grouped by; all of them by day, project, branch and session.
-_OWN: Final[Mapping[str, Mapping[str, str]]] = {
-    "response": {"model": "response.model", "agent": "response.agent"},
-    "tool_call": {"tool": "tool_call.name", "agent": "tool_call.agent"},
-    "subagent": {"agent": "subagent.name"},
-    "turn": {},
-}
-_SHARED: Final = {"project": "turn.project", "branch": "turn.branch", "session": "turn.session"}
 _DAY: Final = "IIF({0} > 0, date({0} / 1000000000, 'unixepoch', 'localtime'), '')"
-_PERIODS_OF_DAY: Final = {
-    "day": "day",
-    "week": "COALESCE(date(day, '-6 days', 'weekday 1'), '')",  # its Monday
-    "month": "substr(day, 1, 7)",
+
+
+class Dimension(NamedTuple):
+    """What figures can be grouped by: the key of each table that has one, and how keys are displayed."""
+
+    name: str
+    keys: Mapping[str, str]
+    period: str = ""  # a period, made of the day
+    names: Mapping[str, str] = {}  # of keys that are not names themselves
+    short: Callable[[str], str] = one_line  # gives a label in a few characters
+
+    def label(self, key: str) -> str:
+        """Return how a key is displayed."""
+        return self.names.get(key) or key or "(unknown)"
+
+
+def _of_turn(column: str) -> Mapping[str, str]:
+    return dict.fromkeys(COUNTS, f"turn.{column}")
+
+
+DIMENSIONS: Final = {
+    each.name: each
+    for each in (
+        Dimension("day", {}, "day"),
+        Dimension("week", {}, "COALESCE(date(day, '-6 days', 'weekday 1'), '')"),  # its Monday
+        Dimension("month", {}, "substr(day, 1, 7)"),
+        Dimension("project", _of_turn("project"), short=lambda path: last_part(one_line(path)) or one_line(path)),
+        Dimension("model", {"response": "response.model"}, names={SYNTHETIC: "API errors"}, short=short_model),
+        Dimension("tool", {"tool_call": "tool_call.name"}),
+        Dimension(
+            "agent",
+            {"response": "response.agent", "tool_call": "tool_call.agent", "subagent": "subagent.name"},
+            names={"": "(main)"},
+        ),
+        Dimension("branch", _of_turn("branch"), names={"": "(no branch)"}),
+        Dimension("session", _of_turn("session")),
+    )
 }
-_WITHOUT_NAME: Final = {"agent": "(main)", "branch": "(no branch)"}
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -91,51 +88,6 @@ class Slice(msgspec.Struct, frozen=True):
     tool: str | None = None
     agent: str | None = None
     has_errors: bool = False
-
-
-class Figures(msgspec.Struct, frozen=True):
-    """What was counted; None if the grouping cannot attribute it."""
-
-    sessions: int | None = None
-    turns: int | None = None
-    generations: int | None = None
-    generations_failed: int | None = None
-    tools: int | None = None
-    tools_failed: int | None = None
-    tools_denied: int | None = None
-    tools_interrupted: int | None = None
-    tools_ns: int | None = None
-    agents: int | None = None
-    usage: Usage | None = None
-    cost_usd: float | None = None  # of responses with a known cost
-    cut_off: int = 0  # interrupted responses, whose cost was not recorded
-    unpriced: int = 0  # responses of models without a known price
-    incomplete: int = 0  # responses whose final output tokens were not recorded
-    active_ns: int | None = None
-
-    @property
-    def errors(self) -> int | None:
-        """Failed responses and tool calls, refused and interrupted ones included, as `show` counts them."""
-        parts = (self.generations_failed, self.tools_failed, self.tools_denied, self.tools_interrupted)
-        return None if None in parts else sum(part or 0 for part in parts)
-
-    @property
-    def tokens(self) -> int | None:
-        """All tokens, cached ones included."""
-        used = self.usage
-        return None if used is None else used.input + used.output + used.cache_read + used.cache_write
-
-    @property
-    def is_cost_partial(self) -> bool:
-        """Whether the real cost is higher."""
-        return bool(self.cut_off or self.unpriced or self.incomplete)
-
-    @property
-    def cache_hit_rate(self) -> float | None:
-        """Which part of the input tokens was read from the cache; None without input."""
-        used = self.usage
-        asked = used.input + used.cache_read + used.cache_write if used is not None else 0
-        return used.cache_read / asked if used is not None and asked else None
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -164,11 +116,12 @@ class Statistics:
     def __init__(self, connection: sqlite3.Connection, chosen: Slice) -> None:
         self._connection = connection
         self._chosen = chosen
-        self._names = {table: f"temp.counted_{table}_{id(self):x}" for table in _FIGURES}
+        self._names = {table: f"temp.counted_{table}_{id(self):x}" for table in COUNTS}
         for table, name in self._names.items():
-            keys = {"day": _DAY.format(_TIMES[table]), **_SHARED, **_OWN[table]}
+            keys = {each.name: each.keys[table] for each in DIMENSIONS.values() if table in each.keys}
+            keys["day"] = _DAY.format(_TIMES[table])
             columns = [f"COALESCE({key}, '') AS {by}" for by, key in keys.items()]
-            columns += [f"{sql} AS {figure}" for figure, sql in _FIGURES[table].items()]
+            columns += [f"{sql} AS {figure}" for figure, sql in COUNTS[table].items()]
             where, values = conditions(table, chosen)
             numbers = ", ".join(map(str, range(1, len(keys) + 1)))
             selected = f"SELECT {', '.join(columns)} FROM {_joined(table)} WHERE {where} GROUP BY {numbers}"
@@ -181,17 +134,17 @@ class Statistics:
 
     def total(self) -> Figures:
         """Return the figures of everything that is selected."""
-        return self._grouped((), _FIGURES)[()]
+        return self._grouped((), COUNTS)[()]
 
     def by(self, grouping: str) -> list[Group]:
         """Return the groups: periods in their order, all others by cost or number of calls, the largest first."""
-        tables = [table for table in _FIGURES if grouping in {*PERIODS, *_SHARED, *_OWN[table]}]
-        found = self._grouped((grouping,), tables)
+        dimension = DIMENSIONS[grouping]
+        found = self._grouped((grouping,), [table for table in COUNTS if dimension.period or table in dimension.keys])
         if grouping == "session":
             names = self._session_names()
             return _largest_first(Group(*names.get(key, ("", "")), figures) for (key,), figures in found.items())
-        groups = [Group(str(key), label_of(grouping, str(key)), figures) for (key,), figures in found.items()]
-        return sorted(groups, key=lambda group: group.key) if grouping in PERIODS else _largest_first(groups)
+        groups = [Group(str(key), dimension.label(str(key)), figures) for (key,), figures in found.items()]
+        return sorted(groups, key=lambda group: group.key) if dimension.period else _largest_first(groups)
 
     def stacked(self, period: str, grouping: str) -> dict[tuple[str, str], Figures]:
         """Return tokens and cost by period and group: the bars of a chart."""
@@ -207,7 +160,7 @@ class Statistics:
     def costliest_turns(self, limit: int) -> list[CostlyTurn]:
         """Return the turns whose responses cost most."""
         where, values = conditions("response", self._chosen)
-        figures = _FIGURES["response"]
+        figures = COUNTS["response"]
         rows = self._connection.execute(
             # With MIN, SQLite takes the other columns from that row: the turn itself, not what was added to it later.
             "SELECT session.session_id, turn.trace_id, turn.number, turn.prompt, turn.project, turn.start_ns,"
@@ -220,7 +173,7 @@ class Statistics:
         return [
             CostlyTurn(
                 session, trace, number, prompt or "", project or "", start_ns or 0,
-                _figures(dict(zip(figures, counts, strict=True)), ("response",)),
+                figures_of(dict(zip(figures, counts, strict=True)), ("response",)),
             )
             for session, trace, number, prompt, project, start_ns, _, *counts in rows
         ]  # fmt: skip
@@ -230,15 +183,15 @@ class Statistics:
         found: dict[tuple[object, ...], dict[str, object]] = {} if keys else {(): {}}
         tables = list(tables)
         for table in tables:
-            sums = {figure: f"SUM({figure})" for figure in _FIGURES[table]}
+            sums = {figure: f"SUM({figure})" for figure in COUNTS[table]}
             if table == "turn":
                 sums["sessions"] = "COUNT(DISTINCT session)"
-            columns = [_PERIODS_OF_DAY.get(key, key) for key in keys] + list(sums.values())
+            columns = [DIMENSIONS[key].period or key for key in keys] + list(sums.values())
             grouping = f"GROUP BY {', '.join(map(str, range(1, len(keys) + 1)))}" if keys else ""
             for row in self._connection.execute(f"SELECT {', '.join(columns)} FROM {self._names[table]} {grouping}"):
                 counts = zip(sums, row[len(keys) :], strict=True)
                 found.setdefault(row[: len(keys)], {}).update(counts)
-        return {key: _figures(values, tables) for key, values in found.items()}
+        return {key: figures_of(values, tables) for key, values in found.items()}
 
     def _session_names(self) -> dict[object, tuple[str, str]]:
         rows = self._connection.execute("SELECT id, session_id, title FROM session")
@@ -271,11 +224,6 @@ def projects_named(connection: sqlite3.Connection, project: str) -> tuple[str, .
     return tuple(path for (path,) in known if is_project(project, path))
 
 
-def label_of(grouping: str, key: str) -> str:
-    """Return how a key is displayed."""
-    return key or _WITHOUT_NAME.get(grouping, "(unknown)")
-
-
 # ---- queries
 
 
@@ -305,28 +253,16 @@ def _each_condition(table: str, chosen: Slice) -> Iterator[tuple[str, Sequence[o
     for name, value in (("model", chosen.model), ("tool", chosen.tool), ("agent", chosen.agent)):
         if value is None:
             continue
-        if name in _OWN[table]:
-            yield f"COALESCE({_OWN[table][name]}, '') = ?", (value,)
+        columns = DIMENSIONS[name].keys
+        if table in columns:
+            yield f"COALESCE({columns[table]}, '') = ?", (value,)
         else:
-            columns = {each: own[name] for each, own in _OWN.items() if name in own}
             turns = (f"SELECT turn FROM {each} WHERE COALESCE({key}, '') = ?" for each, key in columns.items())
             yield f"turn.id IN ({' UNION '.join(turns)})", (value,) * len(columns)
 
 
 def _joined(table: str) -> str:
     return "turn" if table == "turn" else f"{table} JOIN turn ON turn.id = {table}.turn"
-
-
-def _figures(values: Mapping[str, object], tables: Iterable[str]) -> Figures:
-    """Make figures of what was found: 0 if a table has no such row, None if the figure is in none of the tables."""
-    found: dict[str, Any] = {figure: values.get(figure) or 0 for table in tables for figure in _FIGURES[table]}
-    if "turns" in found:
-        found["sessions"] = values.get("sessions") or 0
-    if "input" in found:
-        used = {name: found.pop(name) for name in _USAGE}
-        found["usage"] = Usage(**used, is_incomplete=bool(found["incomplete"]))
-        found["cost_usd"] = float(found["cost_usd"])
-    return Figures(**found)
 
 
 def _largest_first(groups: Iterable[Group]) -> list[Group]:

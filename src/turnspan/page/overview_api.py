@@ -22,16 +22,18 @@ from turnspan.delivery.destinations import identity_of
 from turnspan.errors import ConfigError
 from turnspan.index import Filter, count_sessions, list_sessions
 from turnspan.index.listing import SORTS
+from turnspan.index.measures import shown_values_of
 from turnspan.index.search import parsed, search
-from turnspan.index.stats import Figures, Slice, added, counted, label_of, projects_named
+from turnspan.index.stats import DIMENSIONS, Slice, added, counted, projects_named
 from turnspan.page.overview import sent_of
-from turnspan.page.stats_table import note_lines, short_label
-from turnspan.text import duration, last_part, one_line, tokens, usd
+from turnspan.page.stats_table import note_lines
+from turnspan.text import last_part, one_line, tokens, usd
 
 if TYPE_CHECKING:
     import sqlite3
 
     from turnspan.index import Index, SessionRow
+    from turnspan.index.measures import Figures
     from turnspan.index.search import Hit
     from turnspan.index.stats import CostlyTurn, Group, Statistics
     from turnspan.page.server import Viewer
@@ -148,9 +150,9 @@ def overview_records(place: Place) -> Iterator[Record]:
             "is_empty": not _is_any(place.connection),
             "since": _shown_day(chosen.since_ns),
             "until": _shown_day(chosen.until_ns and chosen.until_ns - 1),
-            "total": figures_record(figures),
+            "total": shown_values_of(figures),
             "cards": [
-                {"label": label, "since": since.isoformat(), **figures_record(_sum_from(days, since))}
+                {"label": label, "since": since.isoformat(), **shown_values_of(_sum_from(days, since))}
                 for label, since in (("Today", today), ("This week", week), ("This month", month))
             ],
             "chart": _chart(statistics, stack, chosen, today),
@@ -196,51 +198,16 @@ def _turn_record(turn: CostlyTurn) -> Record:
         "label": one_line(turn.prompt),
         "project": last_part(one_line(turn.project)),
         "start_ms": turn.start_ns / 1e6,
-        **figures_record(turn.figures),
-    }
-
-
-# ---- figures
-
-
-def figures_record(figures: Figures) -> Record:
-    """Return the figures, each as a number and, where the terminal formats it, as text."""
-    used = figures.usage
-    return {
-        "turns": figures.turns,
-        "sessions": figures.sessions,
-        "generations": figures.generations,
-        "tools": figures.tools,
-        "tools_failed": figures.tools_failed,
-        "tools_denied": figures.tools_denied,
-        "agents": figures.agents,
-        "errors": figures.errors,
-        "cost_usd": figures.cost_usd,
-        "cost": usd(figures.cost_usd, is_partial=figures.is_cost_partial) if figures.cost_usd is not None else "",
-        "tokens": figures.tokens,
-        "tokens_text": tokens(figures.tokens, is_partial=bool(figures.incomplete))
-        if figures.tokens is not None
-        else "",
-        "usage": {
-            name: [getattr(used, name), tokens(getattr(used, name))]
-            for name in ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
-        }
-        if used is not None
-        else None,
-        "cache_hit_rate": figures.cache_hit_rate,
-        "active_ms": figures.active_ns / 1e6 if figures.active_ns is not None else None,
-        "active": duration(figures.active_ns) if figures.active_ns is not None else "",
-        "tools_ms": figures.tools_ns / 1e6 if figures.tools_ns is not None else None,
-        "tools_time": duration(figures.tools_ns) if figures.tools_ns is not None else "",
+        **shown_values_of(turn.figures),
     }
 
 
 def _group_record(by: str, group: Group) -> Record:
     return {
         "key": group.key,
-        "label": short_label(by, group.label),
+        "label": DIMENSIONS[by].short(group.label),
         "title": one_line(group.label),
-        **figures_record(group.figures),
+        **shown_values_of(group.figures),
     }
 
 
@@ -276,9 +243,9 @@ def _chart(statistics: Statistics, stack: str, chosen: Slice, today: date) -> Re
         cost, used = costs.get(key, (0.0, 0))
         costs[key] = cost + (figures.cost_usd or 0.0), used + (figures.tokens or 0)
     largest = sorted(costs, key=lambda key: costs[key], reverse=True)
-    shown, others = largest[:_SERIES], largest[_SERIES:]
+    shown, others, dimension = largest[:_SERIES], largest[_SERIES:], DIMENSIONS[stack]
     series: list[tuple[str | None, str, tuple[str, ...]]] = [
-        (key, label_of(stack, one_line(key)), (key,)) for key in shown
+        (key, one_line(dimension.label(key)), (key,)) for key in shown
     ]
     if others:
         series.append((None, f"{len(others)} others", tuple(others)))
@@ -290,7 +257,7 @@ def _chart(statistics: Statistics, stack: str, chosen: Slice, today: date) -> Re
         "series": [
             {
                 "key": key,
-                "label": short_label(stack, label),
+                "label": dimension.short(label),
                 "title": label,
                 "values": [_bar(bars, when, members) for when in keys],
             }
@@ -386,13 +353,7 @@ def _session_record(row: SessionRow, sent: str) -> Record:
         "directory": row.project,
         "branch": row.branch,
         "last_ms": row.last_ns / 1e6 if row.last_ns else None,
-        "turns": total.turns,
-        "tokens": total.tokens,
-        "tokens_text": tokens(total.tokens, is_partial=bool(total.incomplete)) if total.generations else "",
-        "cost_usd": total.cost_usd,
-        "cost": usd(total.cost_usd, is_partial=total.is_cost_partial) if total.generations else "",
-        "errors": total.errors,
-        "agents": total.agents,
+        **shown_values_of(total),
         "sent": sent,
     }
 

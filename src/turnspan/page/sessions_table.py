@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.text import age, cells, fit, last_part, one_line, tokens, usd
+from turnspan.index.measures import text_of
+from turnspan.text import age, cells, fit, last_part, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,9 +54,9 @@ def columns_of(summary: Summary, *, now_ns: int, sent: str) -> tuple[str, ...]:
     return (
         age((now_ns - summary.last_ns) / 1e9) if summary.last_ns else "",
         summary.session_id[:8],
-        str(total.turns),
-        tokens(total.tokens, is_partial=total.usage.is_incomplete) if total.generations else "",
-        usd(total.cost_usd, is_partial=total.is_cost_partial) if total.generations else "",
+        text_of("turns", total),
+        text_of("tokens", total),
+        text_of("cost_usd", total),
         sent,
         one_line(last_part(summary.project)),
         summary.title if total.turns or summary.title else "(no turn yet)",

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from turnspan.page.critical_path import critical_path
 from turnspan.page.tree import badges_of, by_parent, details_of, figures_of, name_of
-from turnspan.page.turns import waited_ns
 from turnspan.text import plain, usd
 from turnspan.trace.model import Kind
 from turnspan.trace.one_liner import gist_of
 from turnspan.trace.tally import has_tokens
+from turnspan.trace.times import waited_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

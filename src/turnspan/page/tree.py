@@ -22,7 +22,20 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.text import broken, cells, count, duration, fit, one_line, paint, plain, tokens, unstyled, usd
+from turnspan.text import (
+    broken,
+    cells,
+    count,
+    duration,
+    fit,
+    one_line,
+    paint,
+    plain,
+    short_model,
+    tokens,
+    unstyled,
+    usd,
+)
 from turnspan.trace.labels import numbered
 from turnspan.trace.model import Kind
 from turnspan.trace.one_liner import flat, gist_of, part_text
@@ -41,7 +54,6 @@ _COLOURS: Final = {
 }  # fmt: skip
 _FAINT: Final = "bright_black"
 _MASK: Final = re.compile(r"(\[redacted:[^\]\s]{1,60}\]|\[withheld: [^\]]{1,60}\])")
-_MODEL_DATE: Final = re.compile(r"-20\d{6}$")
 # The duration is last: a span without tokens uses their columns for its content.
 _COLUMNS: Final = (("in", 6), ("out", 6), ("cost", 9), ("time", 7))
 _NARROW: Final = 70  # below this width the token columns are omitted
@@ -240,10 +252,9 @@ def _highlighted(text: str, fg: str | None) -> str:
 
 def name_of(span: Span) -> str:
     """Return the name of a span."""
-    name = one_line(numbered(span.name))  # the prompt is next to it
     if span.kind is Kind.GENERATION:
-        return _MODEL_DATE.sub("", name).removeprefix("claude-")
-    return name
+        return short_model(span.name)
+    return one_line(numbered(span.name))  # the prompt is next to it
 
 
 def badges_of(span: Span) -> Iterator[str]:

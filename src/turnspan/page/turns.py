@@ -4,8 +4,7 @@ Rules:
 
 - Figures are those of `show`. The context window of a response is all that the model was given: input, cache read and
   cache write. Only responses of the conversation itself count; a subagent has a context of its own.
-- Waiting is inferred: the client does not record how long a question for permission was open. A tool that recorded how
-  long it ran waited for the rest of its time; one that was denied, or that only asks the user, waited all of it.
+- Active time and waiting are inferred, by `trace.times`.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from turnspan.trace.labels import numbered
 from turnspan.trace.model import Kind, Text
 from turnspan.trace.one_liner import gist_of
 from turnspan.trace.tally import tally_of
+from turnspan.trace.times import active_ms_of, waited_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 Record = dict[str, object]
 
 _LAYOUT: Final = Layout(width=100)  # for the time zone only
-_QUESTIONS: Final = frozenset({"AskUserQuestion", "ExitPlanMode"})  # tools that only wait for the user
-_SHORTEST_WAIT_NS: Final = 500_000_000  # less is not a question that a user answered
 
 
 def turn_record(previewed: PreviewedTrace, *, is_open: bool = False) -> Record:
@@ -47,7 +45,7 @@ def turn_record(previewed: PreviewedTrace, *, is_open: bool = False) -> Record:
         "when": when_of(top.start_ns),
         "start_ms": top.start_ns / 1e6,
         "ms": (max(span.end_ns for span in trace.spans) - top.start_ns) / 1e6,
-        "active_ms": top.facts.get("duration.active_ms"),
+        "active_ms": active_ms_of(trace),
         "waited_ms": sum(waited_ns(span) or 0 for span in trace.spans) / 1e6,
         "is_later": is_later,
         "is_open": is_open,
@@ -65,19 +63,6 @@ def turn_record(previewed: PreviewedTrace, *, is_open: bool = False) -> Record:
 def when_of(start_ns: int) -> str:
     """Return when a turn began as HH:MM; empty if unknown."""
     return time_of_day(start_ns, _LAYOUT)
-
-
-def waited_ns(span: Span) -> int | None:
-    """Return how long a tool call waited for the user, inferred; None if it did not, or that is not known."""
-    if span.kind is not Kind.TOOL or "incomplete" in span.facts:
-        return None
-    waited = span.end_ns - span.start_ns
-    took_ms = span.facts.get("duration_ms")
-    if span.error != "permission_denied" and span.name not in _QUESTIONS:
-        if not isinstance(took_ms, (int, float)) or took_ms < 0:
-            return None
-        waited -= int(took_ms * 1_000_000)
-    return waited if waited >= _SHORTEST_WAIT_NS else None
 
 
 def _answer(span: Span) -> str:

@@ -39,7 +39,7 @@ from turnspan.trace.model import (
     Trace,
     Usage,
 )  # fmt: skip
-from turnspan.trace.times import active_ns, bounds, lasting, request_times, start_of
+from turnspan.trace.times import active_ms, bounds, lasting, request_times, start_of
 from turnspan.trace.usage import Costs, cost_of, usage_of
 from turnspan.transcript.classify import SYNTHETIC
 from turnspan.transcript.turns import AGENT_TOOLS, Call
@@ -209,8 +209,8 @@ class _Builder:
 
     def _activity(self) -> Facts:
         """Return the active time of the spans below a turn; it is inferred (see `times`)."""
-        active_ms = round(active_ns(self._spans) / 1e6)
-        return {"duration.active_ms": active_ms, "time.inferred": "active"} if active_ms else {}
+        active = active_ms(self._spans)
+        return {"duration.active_ms": active, "time.inferred": "active"} if active else {}
 
     # ---- below a turn or an agent
 

@@ -4,10 +4,11 @@ Rules:
 
 - Times come from the transcript, never from the clock. A span lasts at least 1 ns.
 - A turn's duration also includes waiting for the user.
-- Active time is the union of the intervals of responses, tool calls and subagents: what runs in parallel counts once.
-- A tool that records its own duration counts with that: the rest of its interval is a question for permission. One that
-  only asks the user does not count.
-- It is inferred: most clients record neither when a request was sent, nor how long a tool waited for permission.
+- A tool call waits for the user before it works. One that recorded how long it ran waited for the rest of its time;
+  one that was denied, or that only asks the user, waited all of it. Of others nothing is known: they worked.
+- Active time is the union of the intervals in which responses, tool calls and subagents worked: what runs in parallel
+  counts once.
+- Both are inferred: most clients record neither when a request was sent, nor how long a tool waited for permission.
 """
 
 from __future__ import annotations
@@ -19,32 +20,46 @@ from turnspan.trace.model import Kind
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from turnspan.trace.model import Span
+    from turnspan.trace.model import Span, Trace
     from turnspan.transcript.turns import Response, Turn
 
 _WORK: Final = frozenset({Kind.GENERATION, Kind.TOOL, Kind.AGENT})
 _QUESTIONS: Final = frozenset({"AskUserQuestion", "ExitPlanMode"})  # tools that only wait for the user
+_SHORTEST_WAIT_NS: Final = 500_000_000  # less is not a question that a user answered
 
 
-def active_ns(spans: Iterable[Span]) -> int:
-    """Return the active time of some spans of one trace, in nanoseconds."""
-    intervals = []
-    for span in spans:
-        if span.kind not in _WORK or span.name in _QUESTIONS:
-            continue
-        start, end = span.start_ns, span.end_ns
-        if span.kind is Kind.TOOL:
-            took_ms = span.facts.get("duration_ms")
-            if isinstance(took_ms, (int, float)) and took_ms >= 0:
-                start = max(start, end - int(took_ms * 1_000_000))
-        intervals.append((start, end))
-    intervals.sort()
+def active_ms(spans: Iterable[Span]) -> int:
+    """Return the active time of some spans of one trace, in milliseconds."""
     total = until = 0
-    for start, end in intervals:
+    for start, end in sorted((_began_work_ns(span), span.end_ns) for span in spans if span.kind in _WORK):
         if end > until:
             total += end - max(start, until)
             until = end
-    return total
+    return round(total / 1e6)
+
+
+def active_ms_of(trace: Trace) -> int:
+    """Return the active time of a trace: what its turn says, or, for what was added to a turn later, its spans."""
+    known = trace.spans[0].facts.get("duration.active_ms")
+    return known if isinstance(known, int) else active_ms(trace.spans)
+
+
+def waited_ns(span: Span) -> int | None:
+    """Return how long a tool call waited for the user; None if it did not, or that is not known."""
+    waited = _began_work_ns(span) - span.start_ns
+    return waited if waited >= _SHORTEST_WAIT_NS and "incomplete" not in span.facts else None
+
+
+def _began_work_ns(span: Span) -> int:
+    """Return when a span began to work: its end if it did nothing but wait for the user."""
+    if span.kind is not Kind.TOOL:
+        return span.start_ns
+    if span.name in _QUESTIONS or span.error == "permission_denied":
+        return span.end_ns
+    took_ms = span.facts.get("duration_ms")
+    if not isinstance(took_ms, (int, float)) or took_ms < 0:
+        return span.start_ns
+    return max(span.start_ns, span.end_ns - int(took_ms * 1_000_000))
 
 
 def lasting(start: int, end: int) -> int:

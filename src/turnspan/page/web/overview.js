@@ -9,11 +9,11 @@ const PATH = "/";
 const FIRST = 6; // rows of a panel before "show all"
 const KINDS = [["input", "Input"], ["output", "Output"], ["cache_read", "Cache read"], ["cache_write_5m", "Cache write 5m"], ["cache_write_1h", "Cache write 1h"]];
 const PANELS = {
-  project: { title: "Projects", size: "cost_usd", columns: [["Cost", "cost", "cost_usd"], ["Tokens", "tokens_text", "tokens"], ["Turns", "turns"], ["Cache hits", percentOf, "cache_hit_rate"]] },
-  model: { title: "Models", size: "cost_usd", columns: [["Cost", "cost", "cost_usd"], ["Tokens", "tokens_text", "tokens"], ["Responses", "generations"], ["Cache hits", percentOf, "cache_hit_rate"]] },
-  tool: { title: "Tools", size: "tools", columns: [["Calls", "tools"], ["Failed", "tools_failed"], ["Refused", "tools_denied"], ["Time", "tools_time", "tools_ms"]] },
-  agent: { title: "Agents", size: "cost_usd", columns: [["Cost", "cost", "cost_usd"], ["Tokens", "tokens_text", "tokens"], ["Runs", "agents"], ["Calls", "tools"]] },
-  branch: { title: "Branches", size: "cost_usd", columns: [["Cost", "cost", "cost_usd"], ["Tokens", "tokens_text", "tokens"], ["Turns", "turns"]] },
+  project: { title: "Projects", size: "cost_usd", columns: [["Cost", "cost_usd"], ["Tokens", "tokens"], ["Turns", "turns"], ["Cache hits", "cache_hit_rate"]] },
+  model: { title: "Models", size: "cost_usd", columns: [["Cost", "cost_usd"], ["Tokens", "tokens"], ["Responses", "generations"], ["Cache hits", "cache_hit_rate"]] },
+  tool: { title: "Tools", size: "tools", columns: [["Calls", "tools"], ["Failed", "tools_failed"], ["Denied", "tools_denied"], ["Time", "tools_ms"]] },
+  agent: { title: "Agents", size: "cost_usd", columns: [["Cost", "cost_usd"], ["Tokens", "tokens"], ["Runs", "agents"], ["Calls", "tools"]] },
+  branch: { title: "Branches", size: "cost_usd", columns: [["Cost", "cost_usd"], ["Tokens", "tokens"], ["Turns", "turns"]] },
 };
 
 export async function showOverview(visit) {
@@ -64,8 +64,8 @@ function cards(one, query) {
       "a",
       { className: "card", href: address(PATH, query, { since: card.since, until: null, days: null }), data: { card: card.label, value: card.cost_usd ?? 0 } },
       make("span", { className: "label" }, card.label),
-      make("strong", {}, card.cost || "–"),
-      make("span", { className: "faint" }, `${card.tokens_text || 0} tokens`),
+      make("strong", {}, card.text.cost_usd || "–"),
+      make("span", { className: "faint" }, `${card.text.tokens || 0} tokens`),
       make("span", { className: "faint" }, plural(card.turns ?? 0, "turn")),
     ),
   );
@@ -76,15 +76,15 @@ function periodCard(one, query) {
   const total = one.total;
   const failed = total.tools ? `${percent(total.tools_failed / total.tools)} failed` : "";
   const tiles = [
-    ["Cost", total.cost, "cost_usd", ""],
-    ["Tokens", total.tokens_text, "tokens", ""],
-    ["Sessions", number(total.sessions), "sessions", ""],
-    ["Turns", number(total.turns), "turns", ""],
-    ["Tool calls", number(total.tools), "tools", failed],
-    ["Cache hits", percentOf(total), "cache_hit_rate", "of input"],
-    ["Active", total.active, "active_ms", "inferred"],
-  ].map(([label, text, name, below]) =>
-    make("div", { data: { total: name, value: total[name] ?? "" } }, make("dt", {}, label), make("dd", {}, text || "–", ...(below ? [make("small", {}, below)] : []))),
+    ["Cost", "cost_usd"],
+    ["Tokens", "tokens"],
+    ["Sessions", "sessions"],
+    ["Turns", "turns"],
+    ["Tool calls", "tools", failed],
+    ["Cache hits", "cache_hit_rate", "of input"],
+    ["Active", "active_ms", "inferred"],
+  ].map(([label, name, below]) =>
+    make("div", { data: { total: name, value: total[name] ?? "" } }, make("dt", {}, label), make("dd", {}, total.text[name] || "–", ...(below ? [make("small", {}, below)] : []))),
   );
   const link = make("a", { href: `#/sessions?${carried(withDates(query, one))}` }, "Sessions →");
   return make("div", { className: "card wide" }, make("span", { className: "label" }, rangeName(one, query), link), make("dl", {}, ...tiles), kinds(total));
@@ -92,16 +92,16 @@ function periodCard(one, query) {
 
 // The tokens by kind, as one bar with its values below.
 function kinds(total) {
-  const shown = KINDS.filter(([name]) => total.usage?.[name][0]);
+  const shown = KINDS.filter(([name]) => total.usage?.[name]);
   const bar = make("div", { className: "kinds" });
   bar.setAttribute("aria-hidden", "true");
   const list = make("ul", { className: "legend" });
   for (const [name, label] of shown) {
-    const [value, text] = total.usage[name];
+    const value = total.usage[name];
     const piece = make("i", { className: `kind-of-${name}` });
     piece.style.flexGrow = value;
     bar.append(piece);
-    list.append(make("li", { data: { kind: name, value } }, make("i", { className: `dot kind-of-${name}` }), `${label} `, make("b", {}, text)));
+    list.append(make("li", { data: { kind: name, value } }, make("i", { className: `dot kind-of-${name}` }), `${label} `, make("b", {}, total.text[`usage.${name}`])));
   }
   return make("div", { className: "by-kind" }, bar, list);
 }
@@ -180,7 +180,7 @@ function groupPanel(by, group, query) {
 }
 
 function failingPanel(failing, query) {
-  const columns = [["Failed", "tools_failed"], ["Calls", "tools"], ["Rate", (row) => percent(row.tools_failed / row.tools), "tools_failed"]];
+  const columns = [["Failed", "tools_failed"], ["Calls", "tools"], ["Rate", "tools_failed", (row) => percent(row.tools_failed / row.tools)]];
   const largest = Math.max(0, ...failing.map((row) => row.tools_failed / row.tools));
   const rows = failing.map((row) => {
     const link = make("a", { href: `#/sessions?${carriedWith(query, { tool: row.key, errors: "1" })}`, title: `Sessions in which ${row.title} was called and something failed` }, row.label);
@@ -190,7 +190,7 @@ function failingPanel(failing, query) {
 }
 
 function sessionsPanel(sessions, query) {
-  const columns = [["Cost", "cost", "cost_usd"], ["Tokens", "tokens_text", "tokens"], ["Turns", "turns"]];
+  const columns = [["Cost", "cost_usd"], ["Tokens", "tokens"], ["Turns", "turns"]];
   const largest = Math.max(0, ...sessions.map((row) => row.cost_usd));
   const rows = sessions.map((row) => {
     const link = make("a", { href: `#/s/${encodeURIComponent(row.key)}`, title: row.title }, ...marked(row.label || row.key.slice(0, 8)));
@@ -201,7 +201,7 @@ function sessionsPanel(sessions, query) {
 }
 
 function turnsPanel(turns) {
-  const columns = [["Cost", "cost", "cost_usd"], ["Tokens", "tokens_text", "tokens"], ["Responses", "generations"]];
+  const columns = [["Cost", "cost_usd"], ["Tokens", "tokens"], ["Responses", "generations"]];
   const largest = Math.max(0, ...turns.map((row) => row.cost_usd));
   const rows = turns.map((row) => {
     const link = make("a", { href: `#/s/${encodeURIComponent(row.session)}/t/${row.trace}`, title: row.label }, ...marked(row.label || `Turn ${row.number ?? "?"}`));
@@ -220,11 +220,10 @@ function tableRow(link, row, columns, share, look = "") {
   const bar = make("i", { className: `share ${look}` });
   bar.style.width = `${100 * Math.min(Math.max(share, 0), 1)}%`;
   const name = make("th", { scope: "row" }, bar, link);
-  const cells = columns.map(([, shown, field = shown]) => {
-    const value = row[field];
-    const text = typeof shown === "function" ? shown(row) : typeof row[shown] === "number" ? number(row[shown]) : row[shown];
-    const isBad = shown === "tools_failed" && value > 0;
-    return make("td", { className: isBad ? "number error" : "number", data: { field, value: value ?? "" } }, text || (value === 0 ? "0" : "–"));
+  const cells = columns.map(([, field, shown]) => {
+    const isBad = field === "tools_failed" && !shown && row[field] > 0;
+    const text = shown ? shown(row) : row.text[field];
+    return make("td", { className: isBad ? "number error" : "number", data: { field, value: row[field] ?? "" } }, text || "–");
   });
   return make("tr", { data: { key: row.key ?? row.trace } }, name, ...cells);
 }
@@ -263,10 +262,6 @@ function number(value) {
 
 function percent(share) {
   return share > 0 && share < 0.01 ? "<1%" : `${Math.round(100 * share)}%`;
-}
-
-function percentOf(row) {
-  return row.cache_hit_rate === null ? "–" : percent(row.cache_hit_rate);
 }
 
 function plural(count, word) {

@@ -145,10 +145,10 @@ function sessionRow(row, query) {
     cell("title", "title", { title: row.title }, link),
     cell("project", "place", { title: shown(row.directory) }, filterButton("project", row.directory, row.project, query)),
     cell("branch", "place", { title: row.branch }, row.branch ? filterButton("branch", row.branch, row.branch, query) : ""),
-    cell("turns", "number", { data: { value: row.turns } }, row.turns.toLocaleString(), unit(row.turns, "turn")),
-    cell("tokens", "number", { data: { value: row.tokens } }, row.tokens_text, unit(row.tokens, "token")),
-    cell("cost", "number", { data: { value: row.cost_usd } }, row.cost),
-    cell("errors", row.errors ? "number error" : "number faint", { data: { value: row.errors } }, row.errors ? row.errors.toLocaleString() : "–", unit(row.errors, "error")),
+    cell("turns", "number", { data: { value: row.turns } }, row.text.turns, unit(row.turns, "turn")),
+    cell("tokens", "number", { data: { value: row.tokens } }, row.text.tokens, unit(row.tokens, "token")),
+    cell("cost", "number", { data: { value: row.cost_usd } }, row.text.cost_usd),
+    cell("errors", row.errors ? "number error" : "number faint", { data: { value: row.errors } }, row.errors ? row.text.errors : "–", unit(row.errors, "error")),
     cell("sent", row.sent === "all" ? "number good" : "number faint", { title: meaning }, sent),
   );
 }
