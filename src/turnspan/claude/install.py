@@ -48,7 +48,7 @@ from turnspan.claude.settings_json import (
 from turnspan.claude.settings_reader import read_settings
 from turnspan.errors import ConfigError
 from turnspan.hook import HOOK_CODE, HOOK_OPTIONS, PACKAGE_ROOT
-from turnspan.transcript.turns import version_of
+from turnspan.transcript.carry import version_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -288,9 +288,7 @@ def _lines(content: bytes | None) -> list[str]:
 def remember_runtime(env: Mapping[str, str], runtime: Runtime) -> None:
     """Record which turnspan the plugin starts, whatever `PATH` Claude Code has (`hooks/find-turnspan` reads it)."""
     directory = files.private_directory(files.turnspan_home(env))
-    files.replace_private(
-        directory / "runtime", f"{runtime.python}\n{runtime.root}\n".encode(errors="surrogateescape")
-    )
+    files.replace_private(directory / "runtime", f"{runtime.python}\n{runtime.root}\n".encode(errors="surrogateescape"))
 
 
 def client_version(env: Mapping[str, str]) -> tuple[int, ...] | None:

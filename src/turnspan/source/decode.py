@@ -9,7 +9,7 @@ from turnspan.errors import TranscriptError
 from turnspan.source import tail
 from turnspan.source.progress import Position
 from turnspan.transcript import entries, lines
-from turnspan.transcript.turns import Place
+from turnspan.transcript.rows import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

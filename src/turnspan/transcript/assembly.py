@@ -65,34 +65,35 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.classify import answers_queued, is_warmup, key_of, origin_of
+from turnspan.transcript.carry import Carry, known_as
 from turnspan.transcript.context import ContextState, SessionContext
 from turnspan.transcript.gaps import NO_GAP, Gap
 from turnspan.transcript.inline import Warmups, prompts_of
 from turnspan.transcript.memory import NO_TURN, Memory, OpenCall, OpenResponse, OpenTurns, Request, RowMemory
-from turnspan.transcript.responses import add_line, repeats
-from turnspan.transcript.resume import Carry, known_as
+from turnspan.transcript.responses import add_line, new_response, new_result, repeats
+from turnspan.transcript.rows import Place, answers_queued, is_warmup, key_of, origin_of
 from turnspan.transcript.sealing import Sealed, Wait, carry_after
 from turnspan.transcript.selection import Choice, choose, is_after_copy, is_models_own_command
 from turnspan.transcript.settling import add_words, joined_at_end, settle
-from turnspan.transcript.starts import (
+from turnspan.transcript.turns import (
+    Happening,
+    Prompt,
+    Turn,
     add_surroundings,
     command_prompt,
     further_part,
-    new_response,
-    new_result,
     new_turn,
+    several,
     user_event,
 )
-from turnspan.transcript.turns import Happening, Place, Prompt, Turn, several
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from turnspan.transcript.carry import TurnRef
     from turnspan.transcript.entries import Entry
     from turnspan.transcript.inline import InlineAgents
-    from turnspan.transcript.resume import TurnRef
-    from turnspan.transcript.turns import Row, UserRow
+    from turnspan.transcript.rows import Row, UserRow
 
 
 class Assembly:

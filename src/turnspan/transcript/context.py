@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.classify import is_task_notice
-from turnspan.transcript.resume import Words, known_as, words_digest
+from turnspan.transcript.carry import Words, known_as, words_digest
+from turnspan.transcript.rows import is_task_notice
 from turnspan.transcript.turns import Happening, several
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
 
-    from turnspan.transcript.turns import Row, Turn
+    from turnspan.transcript.rows import Row
+    from turnspan.transcript.turns import Turn
 
 _REMEMBERED_WORDS: Final = 16
 _CACHED_ENTRIES: Final = 8

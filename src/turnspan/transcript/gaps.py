@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.classify import BASH, FEEDBACK, HOOKS, LOCAL, REPLIES, is_notification, key_of
-from turnspan.transcript.turns import Happening, Row, several
+from turnspan.transcript.rows import BASH, FEEDBACK, HOOKS, LOCAL, REPLIES, Row, is_notification, key_of
+from turnspan.transcript.turns import Happening, several
 
 if TYPE_CHECKING:
     from turnspan.transcript.entries import Entry
     from turnspan.transcript.memory import RowMemory
-    from turnspan.transcript.turns import UserRow
+    from turnspan.transcript.rows import UserRow
 
 
 class Gap(msgspec.Struct):

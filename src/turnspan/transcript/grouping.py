@@ -17,20 +17,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from turnspan.transcript.assembly import Assembly
-from turnspan.transcript.classify import copies_anew, key_of
 from turnspan.transcript.inline import InlineAgents
 from turnspan.transcript.memory import NO_TURN
-from turnspan.transcript.rows import rows_of
+from turnspan.transcript.rows import copies_anew, key_of, rows_of
 from turnspan.transcript.sealing import Wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from turnspan.transcript.carry import Carry
     from turnspan.transcript.entries import Entry
     from turnspan.transcript.inline import Warmups
-    from turnspan.transcript.resume import Carry
+    from turnspan.transcript.rows import Place, Row
     from turnspan.transcript.sealing import Sealed
-    from turnspan.transcript.turns import Place, Row, Turn
+    from turnspan.transcript.turns import Turn
 
 _MAX_EARLY: Final = 48  # rows that wait for their prompt
 _MAX_WAITED: Final = 16  # conversation rows in which the rest of a response can follow

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.classify import is_warmup, key_of
-from turnspan.transcript.resume import Carry, known_as, words_digest
+from turnspan.transcript.carry import Carry, known_as, words_digest
+from turnspan.transcript.rows import is_warmup, key_of
 from turnspan.transcript.turns import AGENT_TOOLS, InlineAgent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from turnspan.transcript.grouping import Grouper
-    from turnspan.transcript.turns import Call, Row, Turn
+    from turnspan.transcript.rows import Row
+    from turnspan.transcript.turns import Call, Turn
 
 _REMEMBERED_AGENTS: Final = 8
 

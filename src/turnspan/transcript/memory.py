@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.transcript.resume import known_as
+from turnspan.transcript.carry import known_as
 
 if TYPE_CHECKING:
+    from turnspan.transcript.carry import Carry, TurnRef
     from turnspan.transcript.entries import Entry, RequestParams
-    from turnspan.transcript.resume import Carry, TurnRef
     from turnspan.transcript.turns import Call, Response, Turn
 
 NO_TURN: Final = 0  # the owner of rows that belong to no turn; turns are numbered from 1

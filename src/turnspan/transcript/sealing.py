@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.transcript.resume import Carry
+from turnspan.transcript.carry import Carry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from turnspan.transcript.context import ContextState
-    from turnspan.transcript.turns import Place, Turn
+    from turnspan.transcript.rows import Place
+    from turnspan.transcript.turns import Turn
 
 _REMEMBERED_TURNS: Final = 4
 _REMEMBERED_RESPONSES: Final = 8

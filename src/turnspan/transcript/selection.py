@@ -9,13 +9,14 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from turnspan.transcript.classify import answers_queued, is_own_row, is_synthetic
+from turnspan.transcript.rows import answers_queued, is_own_row, is_synthetic
 
 if TYPE_CHECKING:
     from turnspan.transcript.entries import Entry
     from turnspan.transcript.gaps import Gap
     from turnspan.transcript.memory import Memory
-    from turnspan.transcript.turns import Row, Turn
+    from turnspan.transcript.rows import Row
+    from turnspan.transcript.turns import Turn
 
 
 _COMMAND_TOOLS: Final = frozenset({"Skill", "SlashCommand"})  # how the model runs a command

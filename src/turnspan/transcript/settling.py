@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from turnspan.transcript.classify import answers_queued
-from turnspan.transcript.starts import add_surroundings
-from turnspan.transcript.turns import Place, Turn
+from turnspan.transcript.rows import Place, answers_queued
+from turnspan.transcript.turns import Turn, add_surroundings
 
 if TYPE_CHECKING:
     from turnspan.transcript.context import SessionContext
     from turnspan.transcript.gaps import Gap
     from turnspan.transcript.memory import Memory, RowMemory
-    from turnspan.transcript.turns import Happening, Row
+    from turnspan.transcript.rows import Row
+    from turnspan.transcript.turns import Happening
 
 
 def settle(turn: Turn, gap: Gap, context: SessionContext, rows: RowMemory) -> None:
