@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from turnspan.transcript.sealing import Sealed
+    from turnspan.transcript.memory import Sealed
 
 
 def entries_from(

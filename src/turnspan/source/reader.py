@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from turnspan.trace.cost import Prices
     from turnspan.trace.model import Trace
     from turnspan.transcript.carry import Carry
-    from turnspan.transcript.sealing import Sealed
+    from turnspan.transcript.memory import Sealed
     from turnspan.transcript.turns import Turn
 
 PIECE_SPANS: Final = 400  # enough to make a request worthwhile

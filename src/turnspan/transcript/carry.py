@@ -13,6 +13,7 @@ import msgspec
 from turnspan import lazy
 
 Words = tuple[int, int]  # offset and length of a line
+NO_WORDS: Final = (0, 0)
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST_TIME: Final = 64  # characters
@@ -47,7 +48,7 @@ class Carry(msgspec.Struct, frozen=True, omit_defaults=True):
     context: dict[str, Words] = {}  # row type → the last line of that type
     queued: tuple[Words, ...] = ()  # typed while a turn ran, not yet taken from the queue
     taken: tuple[Words, ...] = ()  # taken from the queue, and not yet repeated by another line
-    last: Words = (0, 0)  # the last row of the turn that queued words may have joined
+    last: Words = NO_WORDS  # the last row of the turn that queued words may have joined
     agents: "dict[str, Carry]" = {}  # subagents inside the file (before 2.0.28) that may continue, by their first row
     prompts: tuple[tuple[str, str], ...] = ()  # digests of what pending calls ask such subagents to do, and the calls
 

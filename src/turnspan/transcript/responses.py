@@ -24,6 +24,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from turnspan.transcript import entries as e
 from turnspan.transcript.carry import known_as
 from turnspan.transcript.rows import key_of
@@ -32,7 +34,6 @@ from turnspan.transcript.turns import AGENT_TOOLS, Call, Response, Result, Said,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from turnspan.transcript.memory import Request
     from turnspan.transcript.rows import Row
 
 _MESSAGE_TOOL: Final = "SendMessage"
@@ -40,14 +41,21 @@ _BACKGROUND: Final = frozenset({"async_launched", "teammate_spawned", "remote_la
 _LAUNCH_NOTE: Final = "Async agent launched"
 
 
-def new_response(key: str, row: Row, message: e.Message, request: Request | None, trigger_ns: int | None) -> Response:
+class Request(msgspec.Struct, frozen=True):
+    """A request that the client recorded (2.1.325): when it was sent, and with which parameters."""
+
+    time_ns: int | None
+    params: e.RequestParams | None
+
+
+def new_response(row: Row, request: Request | None, trigger_ns: int | None) -> Response:
     """Return the response whose first line this is, without its content; `request` is the recorded one it names."""
     entry = row.entry
     params = request.params if request is not None else None
     return Response(
-        key=key,
+        key=row.response,
         uuid=entry.uuid or key_of(entry),
-        model=message.model or "",
+        model=(entry.message.model if entry.message is not None else None) or "",
         version=entry.version or "",
         request_id=entry.request_id,
         requested_model=entry.requested_model or (params.model if params is not None else None),
@@ -62,7 +70,7 @@ def new_response(key: str, row: Row, message: e.Message, request: Request | None
     )
 
 
-def add_line(response: Response, row: Row, message: e.Message, exported: Sequence[str]) -> list[Call]:
+def merge_line(response: Response, row: Row, message: e.Message, exported: Sequence[str]) -> list[Call]:
     """Merge one more line into a response; return the tool calls it adds, except those already `exported`."""
     _merge_scalars(response, row, message)
     added: list[Call] = []

@@ -101,6 +101,12 @@ def _row_of(entry: Entry, place: Place, is_agent: bool) -> Row | None:  # not by
     return Row(entry, place, time_ns, is_conversation, "", said)
 
 
+def said_in(row: Row) -> UserRow:
+    """Return the content of a row that is known to be the user's."""
+    assert row.said is not None
+    return row.said
+
+
 def _user_row(message: e.Message) -> UserRow:
     blocks = e.blocks(message)
     results = [block for block in blocks if block.type == "tool_result"]

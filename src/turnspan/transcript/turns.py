@@ -11,12 +11,12 @@ import msgspec
 
 from turnspan.transcript import entries as e
 from turnspan.transcript.carry import TurnRef, known_as, words_digest
-from turnspan.transcript.rows import REPLIES, Place, is_own_row, key_of, origin_of
+from turnspan.transcript.rows import REPLIES, Place, is_own_row, key_of, origin_of, said_in
 
 if TYPE_CHECKING:
+    from turnspan.transcript.carry import Carry
     from turnspan.transcript.entries import Entry
-    from turnspan.transcript.memory import Memory
-    from turnspan.transcript.rows import Row
+    from turnspan.transcript.rows import Row, UserRow
 
 AGENT_TOOLS: Final = frozenset({"Agent", "Task"})  # `Task` up to 2.1.47
 
@@ -213,9 +213,9 @@ def several(texts: list[str]) -> tuple[str, ...]:
     return tuple(texts) if len(texts) > 1 else ()
 
 
-def new_turn(memory: Memory, row: Row, origin: str, session_id: str) -> Turn:
+def new_turn(row: Row, origin: str, past: Carry, previous: TurnRef | None, session_id: str) -> Turn:
     """Return the next turn, started by this row; `session_id` if the row does not name its session."""
-    entry, past = row.entry, memory.past
+    entry = row.entry
     fork = entry.forked_from or e.ForkedFrom()
     key = known_as(fork.message_uuid) or entry.uuid or known_as(entry.prompt_id) or key_of(entry)
     if key in [ref.key for ref in past.recent]:
@@ -228,7 +228,7 @@ def new_turn(memory: Memory, row: Row, origin: str, session_id: str) -> Turn:
         origin=origin,
         start=row.place,
         end=row.place,
-        previous=memory.earlier_turn(entry) if past.recent else None,
+        previous=previous,
         forked_from=fork.session_id,
         prompt_uuid=entry.uuid or "",
         prompt_id=entry.prompt_id or "",
@@ -259,10 +259,21 @@ def add_surroundings(turn: Turn, entry: Entry) -> None:
         turn.entrypoint = entry.entrypoint
 
 
+def add_prompt(turn: Turn, row: Row, said: UserRow) -> None:
+    """Add the prompt that a user row holds to its turn."""
+    typed, ide = e.without_ide_tags(said.text)
+    media = tuple([e.media(block.source) for block in said.blocks if block.type in {"image", "document"}])
+    turn.prompt = Prompt(typed, row.time_ns, media, ide, blocks=(several(said.texts),))
+    if turn.origin == "task_notification":
+        turn.answers_call = e.tool_notified(said.text)
+    if row.entry.plan_content is not None:
+        turn.previous_session = e.session_named_in(said.text)
+
+
 def command_prompt(row: Row) -> tuple[Prompt, str]:
     """Return the prompt of a command or `!` line, and the origin of its turn."""
-    assert row.said is not None
-    text, blocks = row.said.text, (several(row.said.texts),)
+    said = said_in(row)
+    text, blocks = said.text, (several(said.texts),)
     command = e.command_of(text)
     if text.lstrip().startswith(REPLIES):  # a prompt after all: the model answers it
         return Prompt(text, row.time_ns, blocks=blocks), origin_of(row.entry, text)
