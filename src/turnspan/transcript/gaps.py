@@ -22,14 +22,14 @@ from turnspan.transcript.rows import (
     Row,
     answers_queued,
     is_notification,
-    key_of,
-)  # fmt: skip
-from turnspan.transcript.turns import Happening, Turn, add_surroundings, several
+)
+from turnspan.transcript.turns import Happening, add_surroundings, event_of, further_part, several
 
 if TYPE_CHECKING:
     from turnspan.transcript.entries import Entry
     from turnspan.transcript.memory import Memory, RowMemory
     from turnspan.transcript.rows import UserRow
+    from turnspan.transcript.turns import Turn
 
 _COMMAND_TOOLS: Final = frozenset({"Skill", "SlashCommand"})  # how the model runs a command
 
@@ -70,19 +70,21 @@ class Gap(msgspec.Struct):
         texts = e.plain_texts(e.blocks(e.Message(content=added.prompt)))
         text = "\n".join(texts)
         is_task = added.command_mode == "task-notification" or is_notification(text)
-        facts = _known(answers_call=e.tool_notified(text)) if is_task else {}
-        self._happened("task_notification" if is_task else "steering", row, texts, facts)
+        answers_call = e.tool_notified(text) if is_task else None
+        kind = "task_notification" if is_task else "steering"
+        self.happenings.append(event_of(kind, row, texts, answers_call=answers_call))
 
     def _take_system(self, row: Row) -> None:
         """Add what the client records about itself."""
         entry = row.entry
         if entry.subtype == "compact_boundary":
             meta = entry.compact_metadata or e.CompactMetadata()
-            facts = _known(trigger=meta.trigger, tokens_before=meta.pre_tokens, tokens_after=meta.post_tokens)
-            self._happened("compaction", row, [], facts)
+            facts = {"trigger": meta.trigger, "tokens_before": meta.pre_tokens, "tokens_after": meta.post_tokens}
+            self.happenings.append(event_of("compaction", row, [], **facts))
         elif entry.subtype == "api_error":
-            facts = _known(attempt=entry.retry_attempt, retry_in_ms=entry.retry_in_ms)
-            self._happened("retry", row, [e.raw_text(entry.error)], facts)
+            texts = [e.raw_text(entry.error)]
+            event = event_of("retry", row, texts, attempt=entry.retry_attempt, retry_in_ms=entry.retry_in_ms)
+            self.happenings.append(event)
         elif entry.subtype == "local_command":  # since 2.1.282; earlier clients write a user row
             command = e.command_of(e.system_text(entry))
             if command is not None:
@@ -143,10 +145,6 @@ class Gap(msgspec.Struct):
         self.expansion_blocks.append(several(said.texts))
         self.input_ns = row.time_ns or self.input_ns
 
-    def _happened(self, kind: str, row: Row, texts: list[str], facts: dict[str, str | int | float]) -> None:
-        happening = Happening(kind, key_of(row.entry), row.time_ns, "\n".join(texts), facts, several(texts))
-        self.happenings.append(happening)
-
 
 NO_GAP: Final = Gap()  # the usual case, shared: nothing is ever added to it
 
@@ -154,12 +152,11 @@ NO_GAP: Final = Gap()  # the usual case, shared: nothing is ever added to it
 def gap_of(between: list[Row], memory: Memory) -> Gap:
     """Return what is written between two conversation rows; what is remembered of it can be undone."""
     gap, context = Gap(), memory.context
-    memory.rows.begin()
-    context.begin()
+    memory.begin()
     for row in between:
         if context.take(row):
             if context.leaf is not None:
-                context.claim(*memory.rows.latest(), *(other.entry.uuid for other in between))
+                context.claim(*dict(memory.rows.latest()), *(other.entry.uuid for other in between))
         else:
             gap.take(row, memory)
         gap.own(row.entry, memory.rows)
@@ -174,10 +171,6 @@ def _is_models_own(memory: Memory, entry: Entry) -> bool:
     if not memory.is_of_open_turn(entry):
         return False
     return any(call.name in _COMMAND_TOOLS and call.result is not None for call in turn.responses[-1].calls)
-
-
-def _known(**facts: str | float | None) -> dict[str, str | int | float]:
-    return {name: value for name, value in facts.items() if value is not None}
 
 
 # ---- to the turn of the row after it
@@ -228,24 +221,20 @@ def joined_at_end(memory: Memory, between: list[Row]) -> Turn | None:
     last = context.entry_at(memory.past.last)
     if last is None or not answers_queued(last.version or ""):
         return None
-    place = Place(0, *memory.past.last)
-    turn = Turn(
-        session_id=ref.session_id, key=ref.key, number=ref.number, part=ref.parts, origin="continued",
-        start=place, end=place,
-    )  # fmt: skip
+    turn = further_part(ref, Place(0, *memory.past.last))
     add_surroundings(turn, last)
-    context.begin()
+    before = context.state
     for row in between:
         if row.entry.type == "queue-operation":
             context.take(row)
     _add_words(turn, context.words_taken((), memory.rows.owner), memory.rows)
-    context.undo()
+    context.restore(before)
     if not turn.happenings:
         return None
     turn.times = [words.time_ns for words in turn.happenings if words.time_ns is not None]
-    memory.rows.commit()
-    recent = (*memory.past.recent[:-1], turn.ref)
-    memory.past = msgspec.structs.replace(memory.past, recent=recent, owners=memory.rows.roll_back())
+    memory.commit()
+    recent, owners = (*memory.past.recent[:-1], turn.ref), tuple(memory.rows.latest())
+    memory.past = msgspec.structs.replace(memory.past, recent=recent, owners=owners)
     return turn
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from turnspan.transcript.inline import InlineAgents
 from turnspan.transcript.machine import Machine
 from turnspan.transcript.memory import NO_TURN, Wait
-from turnspan.transcript.rows import copies_anew, key_of, rows_of
+from turnspan.transcript.rows import copies_anew, key_of, row_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -105,14 +105,13 @@ class Grouper:
 
     def feed(self, entry: Entry, place: Place) -> Sequence[Sealed]:
         """Take one entry; return what it seals."""
-        rows = rows_of([(place, entry)], is_agent=self._is_agent)
-        return self._feed(rows[0]) if rows else _NONE_SEALED
+        row = row_of(entry, place, is_agent=self._is_agent)
+        return self._feed(row) if row is not None else _NONE_SEALED
 
     def feed_all(self, entries: Iterable[tuple[Place, Entry]]) -> Iterator[Sealed]:
-        """Take entries; yield what each seals. Preparing all of them before the first is taken is faster."""
-        for row in rows_of(entries, is_agent=self._is_agent):
-            if sealed := self._feed(row):
-                yield from sealed
+        """Take entries; yield what each seals."""
+        for place, entry in entries:
+            yield from self.feed(entry, place)
 
     def flush(self) -> list[Sealed]:
         """Take the rows that wait: for a prompt, or for further lines of a response, that did not come."""
@@ -159,7 +158,7 @@ class Grouper:
                 self._between = []
             if self._untaken:
                 self._untaken = []
-                self._memory.rows.commit()
+                self._memory.commit()
             return _NONE_SEALED
         self._untaken.append(row)
         if sealed is Wait.FOR_LINES:
@@ -190,7 +189,7 @@ class Grouper:
         elif not row.is_conversation:
             (self._early or self._between).append(row)
         elif entry.request_id is None and copies_anew(entry.version) and self._is_repeated_answer(row):
-            self._memory.rows.begin()
+            self._memory.begin()
             self._memory.rows.own(key_of(entry), NO_TURN)
         elif entry.parent_uuid not in owner and self._is_early(row):
             self._early.append(row)
@@ -214,7 +213,7 @@ class Grouper:
         assert sealed is not Wait.FOR_LINES
         if sealed is None:
             self._between = []
-            self._memory.rows.commit()
+            self._memory.commit()
         return sealed
 
     def _take_all(self, rows: list[Row]) -> list[Sealed]:

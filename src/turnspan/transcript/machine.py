@@ -62,10 +62,11 @@ from turnspan.transcript.rows import (
     is_synthetic,
     is_warmup,
     key_of,
+    message_in,
     origin_of,
     said_in,
-)  # fmt: skip
-from turnspan.transcript.turns import Prompt, add_prompt, command_prompt, several, user_event
+)
+from turnspan.transcript.turns import Prompt, add_prompt, command_prompt, event_of, several
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,6 +97,11 @@ class Kind(StrEnum):
     SIDECHAIN = "row of an agent inside the file"
 
 
+_LATER: Final[dict[Kind, str | dict[str, str]]] = {  # once there was a turn
+    Kind.RESULT: "complete_calls",
+    Kind.INTERRUPTION: "interrupt",
+    Kind.SIDECHAIN: {"is_of_warmup": "count_warmup", "otherwise": "add_to_agent"},
+}
 # Without a cell: a line is a further one only while its response is open.
 TRANSITIONS: Final[dict[State, dict[Kind, str | dict[str, str]]]] = {
     State.EMPTY: {
@@ -121,9 +127,7 @@ TRANSITIONS: Final[dict[State, dict[Kind, str | dict[str, str]]]] = {
             "otherwise": "add_response",
         },
         Kind.LINE: "add_line",
-        Kind.RESULT: "complete_calls",
-        Kind.INTERRUPTION: "interrupt",
-        Kind.SIDECHAIN: {"is_of_warmup": "count_warmup", "otherwise": "add_to_agent"},
+        **_LATER,
     },
     State.CONTINUED: {
         Kind.PROMPT: "seal",
@@ -133,9 +137,7 @@ TRANSITIONS: Final[dict[State, dict[Kind, str | dict[str, str]]]] = {
             "otherwise": "continue_sealed_turn",
         },
         Kind.LINE: "add_line",
-        Kind.RESULT: "complete_calls",
-        Kind.INTERRUPTION: "interrupt",
-        Kind.SIDECHAIN: {"is_of_warmup": "count_warmup", "otherwise": "add_to_agent"},
+        **_LATER,
     },
     State.SEALED: {
         Kind.PROMPT: "open_turn",
@@ -144,9 +146,7 @@ TRANSITIONS: Final[dict[State, dict[Kind, str | dict[str, str]]]] = {
             "answers_queued_words": "open_queued_turn",
             "otherwise": "continue_sealed_turn",
         },
-        Kind.RESULT: "complete_calls",
-        Kind.INTERRUPTION: "interrupt",
-        Kind.SIDECHAIN: {"is_of_warmup": "count_warmup", "otherwise": "add_to_agent"},
+        **_LATER,
     },
 }
 
@@ -205,16 +205,14 @@ class Machine:
         sealed: Sealed | Wait | None = getattr(self, cell)(row, gap)
         if sealed is not None:
             if sealed is Wait.FOR_LINES:
-                memory.rows.undo()
-                self._context.undo()
+                memory.undo()
             return sealed
         if row.place.offset >= self.end.offset:  # a row that was held back is taken after later ones
             self.end = row.place
         if between:
             if gap.input_ns is not None and memory.input_ns is None:
                 memory.input_ns = gap.input_ns
-            self._context.commit()
-            memory.rows.commit()
+            memory.commit()
         return None
 
     def take_ahead(self, row: Row) -> bool:
@@ -222,20 +220,20 @@ class Machine:
 
         The end of what was taken does not move: the rows before it are read again, and this one is known then.
         """
-        memory, said, message = self.memory, row.said, row.entry.message
+        memory, said = self.memory, row.said
         if not memory.is_by_open_session(row.entry):
             return False
         if said is None:
             known = memory.open.responses.get(row.response)
-            if known is None or message is None or repeats(known.response, message):
+            if known is None or repeats(known[1], message_in(row)):
                 return False
             self.add_line(row, NO_GAP)
         else:
             calls = [memory.open.call(block.tool_use_id) for block in said.results]
-            if not calls or any(known is None or known.call.result is not None for known in calls):
+            if not calls or any(known is None or known[1].result is not None for known in calls):
                 return False
             self.complete_calls(row, NO_GAP)
-        memory.rows.commit()
+        memory.commit()
         return True
 
     def seal_all(self) -> Sealed | None:
@@ -243,12 +241,12 @@ class Machine:
         memory, turns = self.memory, self.memory.open.turns
         if not turns:
             return None
-        context = self._context.roll_back()
+        memory.undo()
         for turn in turns:
             self._inline.finish(turn)
             turn.is_repeat_suspect = bool(turn.times) and min(turn.times) <= memory.past.high_water_ns
             self._context.describe(turn)
-        memory.seal(self.end, context, self._inline)
+        memory.seal(turns, self.end, self._inline)
         self._inline.forget()
         return Sealed(turns, self.end, memory.past)
 
@@ -412,7 +410,7 @@ class Machine:
         elif said.is_interruption:
             memory.interrupt(turn, row, said)
         elif said.text.strip() and not said.text.lstrip().startswith("<system-reminder>"):
-            turn.happenings.append(user_event("steering", row, said.texts))
+            turn.happenings.append(event_of("steering", row, said.texts))
         if row.time_ns is not None and row.time_ns > (memory.input_ns or 0):
             memory.input_ns = row.time_ns
 

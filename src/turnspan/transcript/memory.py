@@ -15,8 +15,8 @@ from turnspan.transcript.carry import NO_WORDS, Carry, known_as
 from turnspan.transcript.gaps import NO_GAP, settle
 from turnspan.transcript.inline import prompts_of
 from turnspan.transcript.responses import Request, merge_line, new_response, new_result
-from turnspan.transcript.rows import key_of
-from turnspan.transcript.turns import Happening, add_surroundings, further_part, new_turn, several, user_event
+from turnspan.transcript.rows import is_own_row, key_of, message_in
+from turnspan.transcript.turns import Happening, add_surroundings, event_of, further_part, new_turn, several
 
 if TYPE_CHECKING:
     from turnspan.transcript.carry import TurnRef
@@ -34,27 +34,13 @@ _REMEMBERED_RESPONSES: Final = 8
 _REMEMBERED_CALLS: Final = 32
 
 
-class OpenResponse(msgspec.Struct, frozen=True):
-    """A response whose further lines are expected, and its turn."""
-
-    turn: Turn
-    response: Response
-
-
-class OpenCall(msgspec.Struct, frozen=True):
-    """A tool call of an open turn."""
-
-    turn: Turn
-    call: Call
-
-
 class OpenTurns(msgspec.Struct):
     """What is not sealed yet, and an index into it."""
 
     turn: Turn | None = None
     parts: dict[int, Turn] = {}  # later parts of sealed turns, by turn number
-    responses: dict[str, OpenResponse] = {}  # by response key
-    calls: dict[str, OpenCall] = {}  # by tool_use_id
+    responses: dict[str, tuple[Turn, Response]] = {}  # by response key: further lines can follow
+    calls: dict[str, tuple[Turn, Call]] = {}  # by tool_use_id
     requests: dict[str, Request] = {}  # by the id that response lines name
 
     @property
@@ -63,7 +49,7 @@ class OpenTurns(msgspec.Struct):
         turns = [self.turn] if self.turn is not None else []
         return sorted([*turns, *self.parts.values()], key=_start_offset) if self.parts else turns
 
-    def call(self, call_id: str | None) -> OpenCall | None:
+    def call(self, call_id: str | None) -> tuple[Turn, Call] | None:
         """Return the open call with an id, as a row names it."""
         return self.calls.get(call_id or "") or self.calls.get(known_as(call_id) or "")
 
@@ -88,50 +74,25 @@ class Sealed(msgspec.Struct, frozen=True):
 
 
 class RowMemory:
-    """Which turn each row belongs to, by uuid: the last rows of sealed turns, and all rows of open ones.
-
-    Rows recorded between `begin` and `commit` are forgotten by `roll_back`: the row that seals a turn is read again
-    later, together with everything before it that follows the sealed turn.
-    """
+    """Which turn each row belongs to, by uuid: the last rows of sealed turns, and all rows of open ones."""
 
     def __init__(self, remembered: tuple[tuple[str, int], ...]) -> None:
         self.owner: dict[str, int] = dict(remembered)  # uuid → turn number, or NO_TURN
-        self._order: list[tuple[str, int]] = list(remembered)
-        self._committed: int | None = None  # how many of them are certain, if not all
+        self.order: list[tuple[str, int]] = list(remembered)
 
     def own(self, uuid: str, number: int) -> None:
         """Record the turn that a row belongs to."""
         self.owner[uuid] = number
-        self._order.append((uuid, number))
+        self.order.append((uuid, number))
 
-    def begin(self) -> None:
-        """Record rows that may have to be forgotten again."""
-        if self._committed is None:
-            self._committed = len(self._order)
+    def keep(self, rows: list[tuple[str, int]]) -> None:
+        """Forget all rows but these."""
+        if len(rows) < len(self.order):
+            self.order, self.owner = rows, dict(rows)
 
-    def commit(self) -> None:
-        """Keep the rows recorded so far."""
-        self._committed = None
-
-    def undo(self) -> None:
-        """Forget the rows recorded since `begin`, and no others."""
-        if self._committed is not None and len(self._order) > self._committed:
-            self._keep(self._order[: self._committed])
-        self._committed = None
-
-    def roll_back(self) -> tuple[tuple[str, int], ...]:
-        """Return the last committed rows, and forget all others."""
-        self.undo()
-        if len(self._order) > REMEMBERED_ROWS:
-            self._keep(self._order[-REMEMBERED_ROWS:])
-        return tuple(self._order)
-
-    def _keep(self, rows: list[tuple[str, int]]) -> None:
-        self._order, self.owner = rows, dict(rows)
-
-    def latest(self) -> list[str]:
-        """Return the uuids of the last rows."""
-        return [uuid for uuid, _ in self._order[-REMEMBERED_ROWS:]]
+    def latest(self) -> list[tuple[str, int]]:
+        """Return the last rows."""
+        return self.order[-REMEMBERED_ROWS:]
 
 
 class Memory:
@@ -146,6 +107,7 @@ class Memory:
         self.is_fork = False  # the file says that it begins with a copied message
         self.context = context
         self._is_agent = is_agent
+        self._before: tuple[int, ContextState] | None = None  # what is certain, if not all: rows, and the context
 
     # ---- questions
 
@@ -195,6 +157,25 @@ class Memory:
         number = dict(self.past.pending).get(call_id)
         return next((ref for ref in self.past.recent if ref.number == number), None)
 
+    # ---- what may have to be forgotten again: the row that seals a turn is read again later, with all rows before it
+
+    def begin(self) -> None:
+        """Record what `undo` forgets."""
+        if self._before is None:
+            self._before = (len(self.rows.order), self.context.state)
+
+    def commit(self) -> None:
+        """Keep what was recorded."""
+        self._before = None
+        self.context.dequeued = 0
+
+    def undo(self) -> None:
+        """Forget what was recorded since `begin`."""
+        count, state = self._before or (len(self.rows.order), self.context.state)
+        self.rows.keep(self.rows.order[:count])
+        self.context.restore(state)
+        self.commit()
+
     # ---- what rows add
 
     def open_turn(self, row: Row, origin: str) -> Turn:
@@ -208,7 +189,8 @@ class Memory:
         """Return the further part of a sealed turn that is open, or open one."""
         turn = self.open.parts.get(ref.number)
         if turn is None:
-            turn = self.open.parts[ref.number] = further_part(ref, row, self.session_id)
+            turn = self.open.parts[ref.number] = further_part(ref, row.place)
+            turn.is_own = ref.session_id != self.session_id and is_own_row(row.entry, self.session_id)
             self._add_row(turn, row)
         return turn
 
@@ -227,17 +209,16 @@ class Memory:
         if key in self.past.responses and (turn.part or self._is_agent):
             response.is_repeat = True  # spans of the same trace were sealed before
         turn.responses.append(response)
-        self.open.responses[key] = OpenResponse(turn, response)
+        self.open.responses[key] = (turn, response)
         self.add_line(row)
 
     def add_line(self, row: Row) -> None:
         """Merge a line into its response, which is open."""
-        known, message = self.open.responses[row.response], row.entry.message
-        assert message is not None
-        self._add_row(known.turn, row)
-        exported = self.past.calls if known.turn.part or self._is_agent else ()
-        for call in merge_line(known.response, row, message, exported):
-            self.open.calls[call.id] = OpenCall(known.turn, call)
+        turn, response = self.open.responses[row.response]
+        self._add_row(turn, row)
+        exported = self.past.calls if turn.part or self._is_agent else ()
+        for call in merge_line(response, row, message_in(row), exported):
+            self.open.calls[call.id] = (turn, call)
 
     def add_result(self, row: Row, block: e.Block, outcome: e.Outcome) -> Turn:
         """Complete the call that a result belongs to, or record a late result; return its turn."""
@@ -246,9 +227,9 @@ class Memory:
         if known is None:
             turn = self._add_late_result(row, known_as(block.tool_use_id) or "", texts)
         else:
-            turn = known.turn
-            if known.call.result is None:
-                known.call.result = new_result(known.call.name, texts, block, row, outcome)
+            turn, call = known
+            if call.result is None:
+                call.result = new_result(call.name, texts, block, row, outcome)
         self._add_row(turn, row)
         return turn
 
@@ -267,7 +248,7 @@ class Memory:
         """Add an interruption by the user to a turn."""
         turn.is_interrupted = True
         self._add_row(turn, row)
-        turn.happenings.append(user_event("interruption", row, said.texts))
+        turn.happenings.append(event_of("interruption", row, said.texts))
 
     def _add_row(self, turn: Turn, row: Row) -> None:
         """Add a conversation row to a turn: its place, its time, what it says about the session."""
@@ -281,9 +262,10 @@ class Memory:
 
     # ---- what is kept of turns that are sealed
 
-    def seal(self, end: Place, context: ContextState, inline: InlineAgents) -> list[Turn]:
-        """Seal what is open, up to `end`; return it. `past` is then what later rows must know."""
-        past, turns = self.past, self.open.turns
+    def seal(self, turns: list[Turn], end: Place, inline: InlineAgents) -> None:
+        """Seal these turns, all that are open, up to `end`: `past` is then what later rows must know."""
+        past, context = self.past, self.context.state
+        self.rows.keep(self.rows.latest())
         # Further parts of earlier turns do not say whether the next response is a second answer.
         deciding = turns if self.open.turn is None else [self.open.turn]
         is_answered = all(turn.has_answer and not turn.has_failed for turn in deciding)
@@ -299,7 +281,7 @@ class Memory:
         self.past = Carry(
             turns=max(past.turns, *(turn.number for turn in turns)),
             recent=tuple(refs[-_REMEMBERED_TURNS:]),
-            owners=self.rows.roll_back(),
+            owners=tuple(self.rows.order),
             responses=tuple(responses[-_REMEMBERED_RESPONSES:]),
             calls=tuple(calls[-_REMEMBERED_CALLS:]),
             pending=tuple(pending[-_REMEMBERED_CALLS:]),
@@ -314,7 +296,6 @@ class Memory:
             prompts=prompts,
         )
         self.open = OpenTurns()
-        return turns
 
 
 def _start_offset(turn: Turn) -> int:

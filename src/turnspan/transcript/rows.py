@@ -15,16 +15,10 @@ from turnspan.transcript import entries as e
 from turnspan.transcript.carry import known_as, parse_time, version_of, words_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from turnspan.transcript.entries import Entry
 
 UUIDS_KEPT_FROM: Final = (1, 0, 86)
-QUEUED_OWN_ANSWER_UNTIL: Final = (
-    2,
-    1,
-    12,
-)  # up to this client, words typed while a turn ran got an answer of their own
+QUEUED_OWN_ANSWER_UNTIL: Final = (2, 1, 12)  # words typed while a turn ran got an answer of their own
 FEEDBACK: Final = "Stop hook feedback:"
 BASH: Final = "<bash-input>"
 LOCAL: Final = (
@@ -74,13 +68,8 @@ class Row(msgspec.Struct, frozen=True):
     said: UserRow | None = None  # of the user; None in a sidechain that is not this file's own
 
 
-def rows_of(entries: Iterable[tuple[Place, Entry]], *, is_agent: bool) -> list[Row]:
-    """Return entries as rows, except what the client wrote because no model answered ("No response requested.")."""
-    rows = [_row_of(entry, place, is_agent) for place, entry in entries]
-    return [row for row in rows if row is not None]
-
-
-def _row_of(entry: Entry, place: Place, is_agent: bool) -> Row | None:  # not by keyword: that takes twice as long
+def row_of(entry: Entry, place: Place, *, is_agent: bool) -> Row | None:
+    """Return an entry as a row; None if the client wrote it because no model answered ("No response requested.")."""
     if (uuid := known_as(entry.uuid)) is not entry.uuid:
         entry.uuid = uuid
     if (parent := known_as(entry.parent_uuid)) is not entry.parent_uuid:
@@ -99,6 +88,12 @@ def _row_of(entry: Entry, place: Place, is_agent: bool) -> Row | None:  # not by
     said = _user_row(message)
     is_conversation = bool(said.results) or _is_message(entry, said, is_agent=is_agent)
     return Row(entry, place, time_ns, is_conversation, "", said)
+
+
+def message_in(row: Row) -> e.Message:
+    """Return the message of a row that is known to have one."""
+    assert row.entry.message is not None
+    return row.entry.message
 
 
 def said_in(row: Row) -> UserRow:

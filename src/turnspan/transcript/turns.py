@@ -11,7 +11,7 @@ import msgspec
 
 from turnspan.transcript import entries as e
 from turnspan.transcript.carry import TurnRef, known_as, words_digest
-from turnspan.transcript.rows import REPLIES, Place, is_own_row, key_of, origin_of, said_in
+from turnspan.transcript.rows import REPLIES, Place, key_of, origin_of, said_in
 
 if TYPE_CHECKING:
     from turnspan.transcript.carry import Carry
@@ -236,27 +236,18 @@ def new_turn(row: Row, origin: str, past: Carry, previous: TurnRef | None, sessi
     )
 
 
-def further_part(ref: TurnRef, row: Row, session_id: str) -> Turn:
-    """Return the next part of a sealed turn; `session_id` is the file's own."""
-    return Turn(
-        session_id=ref.session_id, key=ref.key, number=ref.number, part=ref.parts, origin="continued",
-        start=row.place, end=row.place, is_own=ref.session_id != session_id and is_own_row(row.entry, session_id),
-    )  # fmt: skip
+def further_part(ref: TurnRef, place: Place) -> Turn:
+    """Return the next part of a sealed turn, which begins at this place."""
+    return Turn(ref.session_id, ref.key, ref.number, part=ref.parts, origin="continued", start=place, end=place)
 
 
 def add_surroundings(turn: Turn, entry: Entry) -> None:
     """Add where a row was written to its turn: the last one that says it counts."""
-    # They rarely change, and to compare takes less time than to assign.
-    if entry.version and entry.version != turn.version:
-        turn.version = entry.version
-    if entry.cwd and entry.cwd != turn.cwd:
-        turn.cwd = entry.cwd
-    if entry.git_branch and entry.git_branch != turn.git_branch:
-        turn.git_branch = entry.git_branch
-    if entry.slug and entry.slug != turn.slug:
-        turn.slug = entry.slug
-    if entry.entrypoint and entry.entrypoint != turn.entrypoint:
-        turn.entrypoint = entry.entrypoint
+    turn.version = entry.version or turn.version
+    turn.cwd = entry.cwd or turn.cwd
+    turn.git_branch = entry.git_branch or turn.git_branch
+    turn.slug = entry.slug or turn.slug
+    turn.entrypoint = entry.entrypoint or turn.entrypoint
 
 
 def add_prompt(turn: Turn, row: Row, said: UserRow) -> None:
@@ -284,6 +275,7 @@ def command_prompt(row: Row) -> tuple[Prompt, str]:
     return Prompt(text_of_command, row.time_ns, command=name, blocks=blocks), origin_of(row.entry, text)
 
 
-def user_event(kind: str, row: Row, texts: list[str]) -> Happening:
-    """Return what a user row adds to a turn that runs: an interruption, or typed words."""
-    return Happening(kind, key_of(row.entry), row.time_ns, "\n".join(texts), blocks=several(texts))
+def event_of(kind: str, row: Row, texts: list[str], **facts: str | float | None) -> Happening:
+    """Return what a row adds to a turn besides responses and calls: typed words, a retry; with the facts it has."""
+    known = {name: value for name, value in facts.items() if value is not None}
+    return Happening(kind, key_of(row.entry), row.time_ns, "\n".join(texts), known, several(texts))
