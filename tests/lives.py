@@ -5,10 +5,10 @@ import json
 from reads import project_dirs, read
 
 from turnspan.source.sessions import all_sessions
+from turnspan.transcript.carry import parse_time
 from turnspan.transcript.grouping import Grouper
 from turnspan.transcript.lines import Anomalies, parse
-from turnspan.transcript.times import parse_time
-from turnspan.transcript.turns import Place
+from turnspan.transcript.rows import Place
 
 
 class Life:

@@ -214,7 +214,7 @@ def test_an_event_with_nothing_new_loads_nothing_that_reads_or_builds():
     """The modules that read and build are loaded only if the transcript has grown."""
     seen = loaded_with("worker")
     assert not {module for module in seen if module.startswith(("trace.", "secrets."))}
-    assert {module for module in seen if module.startswith("transcript.")} == {"transcript.resume", "transcript.times"}
+    assert {module for module in seen if module.startswith("transcript.")} == {"transcript.carry"}
     assert {"delivery.state", "source.sessions"} <= seen
     assert not {"source.reader", "delivery.deliver"} & seen
 

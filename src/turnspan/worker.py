@@ -38,7 +38,7 @@ from turnspan.settings.config import load_config
 from turnspan.source import sessions
 from turnspan.source.progress import Ending
 from turnspan.source.scan import modified_ns
-from turnspan.transcript.resume import words_digest
+from turnspan.transcript.carry import words_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

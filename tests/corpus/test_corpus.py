@@ -11,7 +11,7 @@ from reads import one_pass, read, sent
 from recordings import recordings
 
 from turnspan.source.sessions import sessions_in
-from turnspan.transcript.resume import words_digest
+from turnspan.transcript.carry import words_digest
 
 # What the recordings themselves get wrong, or cannot know. There are no other exceptions.
 NOT_IN_ANY_TRANSCRIPT = {("2.1.29/tui_queue", 11)}  # the response was cut off by /exit before any row of it was written

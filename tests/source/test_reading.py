@@ -17,8 +17,7 @@ from turnspan.errors import TranscriptError
 from turnspan.source.progress import IDLE_NS, IDLE_WHILE_PENDING_NS, Ending, Progress
 from turnspan.source.reader import PIECE_SPANS, Reading
 from turnspan.source.sessions import SessionFile
-from turnspan.transcript.resume import words_digest
-from turnspan.transcript.times import parse_time
+from turnspan.transcript.carry import parse_time, words_digest
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 STORIES = sorted(path.parent.name for path in FIXTURES.glob("*/projects"))

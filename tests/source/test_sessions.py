@@ -19,7 +19,7 @@ from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
 from turnspan.source.sessions import SessionFile, session_at, session_names
 from turnspan.trace.build import trace_of
-from turnspan.transcript.resume import TurnRef
+from turnspan.transcript.carry import TurnRef
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 OTHER = "f04c0000-0000-4000-8000-000000000002"

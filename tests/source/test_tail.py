@@ -12,7 +12,7 @@ from turnspan.source.decode import entries_from
 from turnspan.source.progress import Position
 from turnspan.source.tail import Line, complete_lines, fingerprint, open_regular
 from turnspan.transcript.lines import Anomalies, parse
-from turnspan.transcript.turns import Place
+from turnspan.transcript.rows import Place
 
 
 def lines_of(path, offset=0, number=0, **options):

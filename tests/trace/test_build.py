@@ -4,8 +4,9 @@ from turnspan.trace.build import Agent, Launch, build_agent, build_turn, root_of
 from turnspan.trace.facts import agent_arguments
 from turnspan.trace.model import Json, Kind, Media, Message, Reasoning, Text, ToolCall, ToolResult, Usage
 from turnspan.transcript import entries as e
-from turnspan.transcript.resume import TurnRef
-from turnspan.transcript.turns import Call, Happening, InlineAgent, Place, Prompt, Response, Result, Said, Turn
+from turnspan.transcript.carry import TurnRef
+from turnspan.transcript.rows import Place
+from turnspan.transcript.turns import Call, Happening, InlineAgent, Prompt, Response, Result, Said, Turn
 
 S = 1_000_000_000
 HERE = Place(0, 0, 1)

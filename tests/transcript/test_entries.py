@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from rows import Writer
 
 from turnspan.transcript import entries, lines
+from turnspan.transcript.carry import parse_time
 from turnspan.transcript.entries import Block, Entry, Inner, Source
 from turnspan.transcript.lines import Anomalies, parse
-from turnspan.transcript.times import parse_time
 
 
 def read(line):

@@ -3,10 +3,10 @@ import json
 import pytest
 from rows import Writer, tool_id
 
+from turnspan.transcript.carry import Carry
 from turnspan.transcript.grouping import Grouper
 from turnspan.transcript.lines import Anomalies, parse
-from turnspan.transcript.resume import Carry
-from turnspan.transcript.turns import Place
+from turnspan.transcript.rows import Place
 
 
 def entries_of(writer):

@@ -5,10 +5,10 @@ import random
 
 import msgspec
 
+from turnspan.transcript.carry import Carry
 from turnspan.transcript.grouping import Grouper
 from turnspan.transcript.lines import Anomalies, parse
-from turnspan.transcript.resume import Carry
-from turnspan.transcript.turns import Place
+from turnspan.transcript.rows import Place
 
 CASES = 1600  # a few seconds
 CALL = {"type": "tool_use", "id": "t1", "name": "Skill", "input": {}}

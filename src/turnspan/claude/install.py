@@ -48,7 +48,7 @@ from turnspan.claude.settings_json import (
 from turnspan.claude.settings_reader import read_settings
 from turnspan.errors import ConfigError
 from turnspan.hook import HOOK_CODE, HOOK_OPTIONS, PACKAGE_ROOT
-from turnspan.transcript.turns import version_of
+from turnspan.transcript.carry import version_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -6,7 +6,7 @@ Claude Code states the link in several ways, depending on its version. The first
 |---|---|---|
 | 1 | `toolUseId` in the agent's `meta.json` | about 2.1.172 on |
 | 2 | `toolUseResult.agentId` of the result (`resumedAgentId` of a message) | 2.0.28 on, in a session's file |
-| 3 | `agentId: …` in the text of the result (`"resumedAgentId"`) | where 2 is missing, see `transcript.launches` |
+| 3 | `agentId: …` in the text of the result (`"resumedAgentId"`) | where 2 is missing, see `transcript.responses` |
 | 4 | the first prompt in the agent's file equals the call's `prompt` | all; the only one without a result |
 
 Rules:

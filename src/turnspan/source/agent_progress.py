@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from turnspan.source.scan import rows_with
-from turnspan.transcript.agent_progress import MARK, AgentMessage, message_in, writes_progress
-from turnspan.transcript.classify import response_key
+from turnspan.transcript.carry import known_as
 from turnspan.transcript.grouping import Grouper
-from turnspan.transcript.resume import known_as
-from turnspan.transcript.turns import AGENT_TOOLS, Place, Prompt
+from turnspan.transcript.lines import MARK, AgentMessage, message_in, writes_progress
+from turnspan.transcript.rows import Place, response_key
+from turnspan.transcript.turns import AGENT_TOOLS, Prompt
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

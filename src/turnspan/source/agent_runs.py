@@ -16,7 +16,7 @@ from turnspan.transcript.lines import Anomalies
 
 if TYPE_CHECKING:
     from turnspan.source.sessions import AgentFile
-    from turnspan.transcript.sealing import Sealed
+    from turnspan.transcript.memory import Sealed
     from turnspan.transcript.turns import Turn
 
 

@@ -9,13 +9,13 @@ from turnspan.errors import TranscriptError
 from turnspan.source import tail
 from turnspan.source.progress import Position
 from turnspan.transcript import entries, lines
-from turnspan.transcript.turns import Place
+from turnspan.transcript.rows import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from turnspan.transcript.sealing import Sealed
+    from turnspan.transcript.memory import Sealed
 
 
 def entries_from(

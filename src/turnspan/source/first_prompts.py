@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.source.scan import END_BYTES, lines, row_as
-from turnspan.transcript.turns import version_of
+from turnspan.transcript.carry import version_of
 
 if TYPE_CHECKING:
     from pathlib import Path

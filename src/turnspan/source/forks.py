@@ -58,12 +58,11 @@ from turnspan.source.scan import (
     time_range,
 )
 from turnspan.source.sessions import SessionFile, is_safe_id, session_names, session_of, sessions_in
-from turnspan.transcript.classify import SYNTHETIC, copies_anew
+from turnspan.transcript.carry import TurnRef, parse_time, version_of
 from turnspan.transcript.entries import blocks, plain_text
 from turnspan.transcript.lines import Anomalies, parse
-from turnspan.transcript.resume import TurnRef
-from turnspan.transcript.times import parse_time
-from turnspan.transcript.turns import Happening, version_of
+from turnspan.transcript.rows import SYNTHETIC, copies_anew
+from turnspan.transcript.turns import Happening
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.source.scan import first_time_ns, lines, modified_ns, row_as
+from turnspan.transcript.carry import parse_time
 from turnspan.transcript.entries import ForkedFrom  # noqa: TC001  a field of a decoded row
-from turnspan.transcript.times import parse_time
 
 if TYPE_CHECKING:
     from pathlib import Path

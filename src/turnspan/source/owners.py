@@ -187,8 +187,8 @@ def _has_all_of(one: Path, other: Path, session_id: str = "") -> bool:
 @lru_cache(maxsize=1 << 10)
 def _responses(path: str, _stamp: tuple[int, int], session_id: str) -> frozenset[str]:
     """Return the keys of the responses in a file; of the rows of one session, if it is given."""
-    from turnspan.transcript.classify import response_key  # noqa: PLC0415  few sessions have several files
     from turnspan.transcript.lines import Anomalies, parse  # noqa: PLC0415
+    from turnspan.transcript.rows import response_key  # noqa: PLC0415  few sessions have several files
 
     rows = (entry for line in lines(Path(path), _COMPARED_BYTES) for entry in parse(line, Anomalies()))
     said = (row for row in rows if row.type == "assistant" and row.message is not None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.transcript.resume import Carry
+from turnspan.transcript.carry import Carry
 
 if TYPE_CHECKING:
     from turnspan.trace.model import Trace

@@ -27,7 +27,7 @@ from turnspan.trace import ids
 from turnspan.trace.build import build_turn
 from turnspan.transcript.grouping import Grouper
 from turnspan.transcript.lines import Anomalies
-from turnspan.transcript.turns import Place
+from turnspan.transcript.rows import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from turnspan.source.sessions import SessionFile
     from turnspan.trace.cost import Prices
     from turnspan.trace.model import Trace
-    from turnspan.transcript.resume import Carry
-    from turnspan.transcript.sealing import Sealed
+    from turnspan.transcript.carry import Carry
+    from turnspan.transcript.memory import Sealed
     from turnspan.transcript.turns import Turn
 
 PIECE_SPANS: Final = 400  # enough to make a request worthwhile

@@ -27,7 +27,7 @@ import msgspec
 from turnspan import lazy
 from turnspan.errors import TranscriptError
 from turnspan.source.tail import open_regular, read_at
-from turnspan.transcript.times import parse_time
+from turnspan.transcript.carry import parse_time
 
 if TYPE_CHECKING:
     import re

@@ -43,7 +43,7 @@ from turnspan.source.agent_runs import Runs, identities, read_runs, started_ns
 from turnspan.source.scan import first_row_time_ns, first_time_ns, last_time_ns
 from turnspan.trace.build import Agent, Launch, build_agent, trace_of_agent
 from turnspan.trace.facts import agent_arguments
-from turnspan.transcript.classify import WARMUP
+from turnspan.transcript.rows import WARMUP
 from turnspan.transcript.turns import AGENT_TOOLS
 
 if TYPE_CHECKING:

@@ -41,14 +41,14 @@ from turnspan.trace.model import (
 )  # fmt: skip
 from turnspan.trace.times import active_ms, bounds, lasting, request_times, start_of
 from turnspan.trace.usage import Costs, cost_of, usage_of
-from turnspan.transcript.classify import SYNTHETIC
+from turnspan.transcript.rows import SYNTHETIC
 from turnspan.transcript.turns import AGENT_TOOLS, Call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from turnspan.trace.cost import Prices
-    from turnspan.transcript.resume import TurnRef
+    from turnspan.transcript.carry import TurnRef
     from turnspan.transcript.turns import Happening, Response, Result, Turn
 
 FINISH_REASONS: Final = {

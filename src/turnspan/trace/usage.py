@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from turnspan.trace.cost import cost_usd
 from turnspan.trace.model import Usage
-from turnspan.transcript.turns import Call, version_of
+from turnspan.transcript.carry import version_of
+from turnspan.transcript.turns import Call
 
 if TYPE_CHECKING:
     from turnspan.trace.cost import Prices

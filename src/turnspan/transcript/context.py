@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.classify import is_task_notice
-from turnspan.transcript.resume import Words, known_as, words_digest
+from turnspan.transcript.carry import Words, known_as, words_digest
+from turnspan.transcript.rows import is_task_notice
 from turnspan.transcript.turns import Happening, several
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator
+    from collections.abc import Callable, Container, Iterable
 
-    from turnspan.transcript.turns import Row, Turn
+    from turnspan.transcript.rows import Row
+    from turnspan.transcript.turns import Turn
 
 _REMEMBERED_WORDS: Final = 16
 _CACHED_ENTRIES: Final = 8
@@ -46,15 +47,14 @@ class ContextState(msgspec.Struct, frozen=True):
 
 
 class SessionContext:
-    """The context of a session. `recall` returns the entry at a place; `roll_back` undoes all since `begin`."""
+    """The context of a session. `recall` returns the entry at a place."""
 
     def __init__(self, state: ContextState, recall: Callable[[int, int], e.Entry | None]) -> None:
         self.state = state
-        self._committed: ContextState | None = None  # the state at `begin`
         self._recall = recall
         self._cached: dict[Words, e.Entry] = {}  # entries already decoded, so that they need not be recalled
         self.leaf = self._unclaimed_leaf()  # the row that an unclaimed summary names, one that may be another session's
-        self._dequeued = 0  # words taken from the queue since the last row of the conversation
+        self.dequeued = 0  # words taken from the queue since the last row of the conversation
 
     def take(self, row: Row) -> bool:
         """Take a row that is part of the context; return False if it is not."""
@@ -85,13 +85,13 @@ class SessionContext:
 
     def dequeue(self, text: str, commands: Iterable[str]) -> None:
         """Take from the queue what a prompt and the commands before it repeat, if the client took something from it."""
-        if not self._dequeued or not self.state.queued:
+        if not self.dequeued or not self.state.queued:
             return
-        words = {at: self.queued_words(at)[0].strip() for at in self.state.queued}
+        words = {at: "\n".join(self._queued_texts(at)[0]).strip() for at in self.state.queued}
         taken = [next((at for at in words if words[at].split()[:1] == [name]), None) for name in commands]
         if not is_task_notice(text):
             taken.append(next((at for at in words if words[at] == text.strip()), self.state.queued[0]))
-        gone = [at for at in taken if at is not None][: self._dequeued]
+        gone = [at for at in taken if at is not None][: self.dequeued]
         self.state = msgspec.structs.replace(self.state, queued=tuple(at for at in words if at not in gone))
 
     def answer_queued(self) -> list[str]:
@@ -99,37 +99,18 @@ class SessionContext:
         queued, taken = self.state.queued, self.state.taken
         words = taken[-1:] or queued[:1]
         self.state = msgspec.structs.replace(self.state, taken=(), queued=queued if taken else queued[1:])
-        self._dequeued = 0
+        self.dequeued = 0
         return self._queued_texts(words[0])[0] if words else []
 
-    def begin(self) -> None:
-        """Take rows that may have to be forgotten again."""
-        self._committed = self.state
-
-    def commit(self) -> None:
-        """Keep the context as it is now."""
-        self._committed = None
-        self._dequeued = 0
-
-    def undo(self) -> None:
-        """Return to the context at `begin`."""
-        before = self._committed
-        self.commit()
-        if before is not None and before is not self.state:
-            self.state = before
-            self.leaf = self._unclaimed_leaf()
-
-    def roll_back(self) -> ContextState:
-        """Return to the context at `begin`; if many entries are cached, drop those that it does not need."""
-        if self._committed is not None:
-            self.state = self._committed
-        self.commit()
-        state = self.state
+    def restore(self, state: ContextState) -> None:
+        """Return to the context of an earlier moment; if many entries are cached, drop those that it does not need."""
         if len(self._cached) > _CACHED_ENTRIES:
             needed = {*state.lines.values(), *state.queued, *state.taken}
             self._cached = {at: entry for at, entry in self._cached.items() if at in needed}
-        self.leaf = self._unclaimed_leaf()
-        return state
+        self.dequeued = 0
+        if state is not self.state:
+            self.state = state
+            self.leaf = self._unclaimed_leaf()
 
     def words_taken(self, said: Container[str], known: Container[str]) -> list[Happening]:
         """Return words taken from the queue as events, except those `said` in other rows, or whose key is `known`.
@@ -146,27 +127,20 @@ class SessionContext:
                 found.setdefault(words.key, words)
         return list(found.values())
 
-    def queued_words(self, at: Words) -> tuple[str, int | None]:
-        """Return the text of a queue operation's line and its time; empty for notifications, which no user typed."""
-        texts, time_ns = self._queued_texts(at)
-        return "\n".join(texts), time_ns
-
     def _queued_texts(self, at: Words) -> tuple[list[str], int | None]:
+        """Return the texts of a queue operation's line and its time; empty for notifications, which no user typed."""
         entry = self.entry_at(at)
         texts = e.system_texts(entry) if entry is not None else []
         return ([], None) if entry is None or is_task_notice("\n".join(texts)) else (texts, e.time_ns(entry))
 
-    def values(self) -> Iterator[tuple[str, str]]:
-        """Yield titles, tags and the like: the type of the line, and its value."""
-        for kind, at in self.state.lines.items():
-            entry = self.entry_at(at) if kind in _FIELDS else None
-            if entry is not None:
-                self._cached[at] = entry
-                yield kind, str(getattr(entry, _FIELDS[kind]) or "")
-
     def describe(self, turn: Turn) -> None:
         """Add titles, tags and the like to a turn that ends."""
-        for kind, value in self.values():
+        for kind, at in self.state.lines.items():
+            entry = self.entry_at(at) if kind in _FIELDS else None
+            if entry is None:
+                continue
+            self._cached[at] = entry
+            value = str(getattr(entry, _FIELDS[kind]) or "")
             if kind in _TITLES:
                 turn.titles[kind] = value
             elif kind == "tag":
@@ -187,11 +161,11 @@ class SessionContext:
             if text:
                 queued = (*queued, self._remember(row))[-_REMEMBERED_WORDS:]
         elif row.entry.operation == "dequeue":
-            self._dequeued += 1
+            self.dequeued += 1
         elif row.entry.operation == "popAll":
             queued = ()  # the words are back in the editor: they joined no turn
         elif row.entry.operation == "remove":
-            named = next((at for at in queued if text and self.queued_words(at)[0] == text), None)
+            named = next((at for at in queued if text and "\n".join(self._queued_texts(at)[0]) == text), None)
             gone = queued[:1] if not text else (named,)
             words = (self._remember(row),) if text else queued[:1]
             queued = tuple(at for at in queued if at not in gone)

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from turnspan import lazy
-from turnspan.transcript.times import parse_time
+from turnspan.transcript.carry import parse_time
 
 T = TypeVar("T")
 

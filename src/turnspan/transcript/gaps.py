@@ -11,13 +11,27 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.classify import BASH, FEEDBACK, HOOKS, LOCAL, REPLIES, is_notification, key_of
-from turnspan.transcript.turns import Happening, Row, several
+from turnspan.transcript.responses import Request
+from turnspan.transcript.rows import (
+    BASH,
+    FEEDBACK,
+    HOOKS,
+    LOCAL,
+    REPLIES,
+    Place,
+    Row,
+    answers_queued,
+    is_notification,
+)
+from turnspan.transcript.turns import Happening, add_surroundings, event_of, further_part, several
 
 if TYPE_CHECKING:
     from turnspan.transcript.entries import Entry
-    from turnspan.transcript.memory import RowMemory
-    from turnspan.transcript.turns import UserRow
+    from turnspan.transcript.memory import Memory, RowMemory
+    from turnspan.transcript.rows import UserRow
+    from turnspan.transcript.turns import Turn
+
+_COMMAND_TOOLS: Final = frozenset({"Skill", "SlashCommand"})  # how the model runs a command
 
 
 class Gap(msgspec.Struct):
@@ -33,7 +47,22 @@ class Gap(msgspec.Struct):
     command: Row | None = None  # a command, a `!` line, or the client's reply: it starts a turn if the model answers
     command_rows: dict[str, None] = {}  # the command's row and those below it, in order
 
-    def take_attachment(self, row: Row) -> None:
+    def take(self, row: Row, memory: Memory) -> None:
+        """Add a row; `memory` is of the rows before it."""
+        entry = row.entry
+        if entry.type == "api-request":
+            if entry.id:
+                memory.open.requests[entry.id] = Request(row.time_ns, entry.params)
+        elif entry.type == "attachment":
+            self._take_attachment(row)
+        elif entry.type == "system":
+            self._take_system(row)
+        elif entry.type == "fork-context-ref":
+            memory.is_fork = True
+        elif row.said is not None:
+            self._take_user(row, row.said, is_models_own=_is_models_own(memory, entry))
+
+    def _take_attachment(self, row: Row) -> None:
         """Add words typed, and tasks that ended, while the model worked (2.1.98 on); other attachments are skipped."""
         added = row.entry.attachment
         if added is None or added.type != "queued_command":
@@ -41,19 +70,21 @@ class Gap(msgspec.Struct):
         texts = e.plain_texts(e.blocks(e.Message(content=added.prompt)))
         text = "\n".join(texts)
         is_task = added.command_mode == "task-notification" or is_notification(text)
-        facts = _known(answers_call=e.tool_notified(text)) if is_task else {}
-        self._happened("task_notification" if is_task else "steering", row, texts, facts)
+        answers_call = e.tool_notified(text) if is_task else None
+        kind = "task_notification" if is_task else "steering"
+        self.happenings.append(event_of(kind, row, texts, answers_call=answers_call))
 
-    def take_system(self, row: Row) -> None:
+    def _take_system(self, row: Row) -> None:
         """Add what the client records about itself."""
         entry = row.entry
         if entry.subtype == "compact_boundary":
             meta = entry.compact_metadata or e.CompactMetadata()
-            facts = _known(trigger=meta.trigger, tokens_before=meta.pre_tokens, tokens_after=meta.post_tokens)
-            self._happened("compaction", row, [], facts)
+            facts = {"trigger": meta.trigger, "tokens_before": meta.pre_tokens, "tokens_after": meta.post_tokens}
+            self.happenings.append(event_of("compaction", row, [], **facts))
         elif entry.subtype == "api_error":
-            facts = _known(attempt=entry.retry_attempt, retry_in_ms=entry.retry_in_ms)
-            self._happened("retry", row, [e.raw_text(entry.error)], facts)
+            texts = [e.raw_text(entry.error)]
+            event = event_of("retry", row, texts, attempt=entry.retry_attempt, retry_in_ms=entry.retry_in_ms)
+            self.happenings.append(event)
         elif entry.subtype == "local_command":  # since 2.1.282; earlier clients write a user row
             command = e.command_of(e.system_text(entry))
             if command is not None:
@@ -62,7 +93,7 @@ class Gap(msgspec.Struct):
             self.boundary = self.boundary or "stopped"
             self.stopped_ns = row.time_ns
 
-    def take_user(self, row: Row, said: UserRow, *, is_models_own: bool) -> None:
+    def _take_user(self, row: Row, said: UserRow, *, is_models_own: bool) -> None:
         """Add a user row that is not part of the conversation: a command, hook feedback, an expansion, a summary.
 
         `is_models_own`: if it is a command, the model ran it, not the user.
@@ -114,13 +145,98 @@ class Gap(msgspec.Struct):
         self.expansion_blocks.append(several(said.texts))
         self.input_ns = row.time_ns or self.input_ns
 
-    def _happened(self, kind: str, row: Row, texts: list[str], facts: dict[str, str | int | float]) -> None:
-        happening = Happening(kind, key_of(row.entry), row.time_ns, "\n".join(texts), facts, several(texts))
-        self.happenings.append(happening)
-
 
 NO_GAP: Final = Gap()  # the usual case, shared: nothing is ever added to it
 
 
-def _known(**facts: str | float | None) -> dict[str, str | int | float]:
-    return {name: value for name, value in facts.items() if value is not None}
+def gap_of(between: list[Row], memory: Memory) -> Gap:
+    """Return what is written between two conversation rows; what is remembered of it can be undone."""
+    gap, context = Gap(), memory.context
+    memory.begin()
+    for row in between:
+        if context.take(row):
+            if context.leaf is not None:
+                context.claim(*dict(memory.rows.latest()), *(other.entry.uuid for other in between))
+        else:
+            gap.take(row, memory)
+        gap.own(row.entry, memory.rows)
+    return gap
+
+
+def _is_models_own(memory: Memory, entry: Entry) -> bool:
+    """Whether the model ran a command: 2.0.36 writes a skill after its call as if the user had typed it."""
+    turn = memory.open.turn
+    if entry.is_meta or turn is None or not turn.responses or turn.has_answer:
+        return False
+    if not memory.is_of_open_turn(entry):
+        return False
+    return any(call.name in _COMMAND_TOOLS and call.result is not None for call in turn.responses[-1].calls)
+
+
+# ---- to the turn of the row after it
+
+
+def settle(turn: Turn, gap: Gap, memory: Memory) -> None:
+    """Add what was written before a row to the row's turn."""
+    context, rows = memory.context, memory.rows
+    if gap.happenings:
+        # Words taken from the queue are mostly repeated by an attachment, before or after.
+        said = _steering(turn)
+        for happening in gap.happenings:
+            if happening.kind != "steering" or happening.text not in said:
+                turn.happenings.append(happening)
+            if happening.key not in rows.owner:
+                rows.own(happening.key, turn.number)  # in case the row is repeated: a compaction has no parent
+    if gap.local_commands:
+        turn.local_commands += tuple(gap.local_commands)
+    if gap.expansion and turn.prompt is not None and not turn.responses:
+        turn.prompt.expansion = "\n".join(filter(None, (turn.prompt.expansion, *gap.expansion)))
+        turn.prompt.blocks += tuple(gap.expansion_blocks)
+    if context.state.taken and not answers_queued(turn.version):
+        _add_words(turn, context.words_taken(_steering(turn), rows.owner), rows)  # unless another row repeats them
+        context.clear_taken()
+
+
+def _add_words(turn: Turn, words: list[Happening], rows: RowMemory) -> None:
+    """Add words taken from the queue to a turn, and remember that they are in one."""
+    turn.happenings += words
+    for happening in words:
+        rows.own(happening.key, turn.number)
+
+
+def add_joined_words(memory: Memory, row: Row, prompt: str) -> None:
+    """Add words without an answer to the turn before, which they joined, as a further part of it (up to 2.1.12)."""
+    if memory.context.state.taken and memory.past.recent and answers_queued(row.entry.version):
+        joined = memory.context.words_taken({prompt}, memory.rows.owner)
+        if joined:
+            _add_words(memory.part_of(memory.past.recent[-1], row), joined, memory.rows)
+
+
+def joined_at_end(memory: Memory, between: list[Row]) -> Turn | None:
+    """Return a further part of the last turn with the words that joined it, if there are any (up to 2.1.12).
+
+    `between` are the rows since that turn. Nothing is kept of them but that the words are in a turn.
+    """
+    ref, context = memory.past.recent[-1], memory.context
+    last = context.entry_at(memory.past.last)
+    if last is None or not answers_queued(last.version or ""):
+        return None
+    turn = further_part(ref, Place(0, *memory.past.last))
+    add_surroundings(turn, last)
+    before = context.state
+    for row in between:
+        if row.entry.type == "queue-operation":
+            context.take(row)
+    _add_words(turn, context.words_taken((), memory.rows.owner), memory.rows)
+    context.restore(before)
+    if not turn.happenings:
+        return None
+    turn.times = [words.time_ns for words in turn.happenings if words.time_ns is not None]
+    memory.commit()
+    recent, owners = (*memory.past.recent[:-1], turn.ref), tuple(memory.rows.latest())
+    memory.past = msgspec.structs.replace(memory.past, recent=recent, owners=owners)
+    return turn
+
+
+def _steering(turn: Turn) -> set[str]:
+    return {happening.text for happening in turn.happenings if happening.kind == "steering"}

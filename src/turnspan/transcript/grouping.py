@@ -9,28 +9,27 @@ Rules:
   would do. So a file gives the same turns in however many pieces it is read.
 - A row that occurs twice is taken once. A response before its prompt waits for the prompt, with a few other rows.
 
-What a row adds to a turn is decided in `assembly`.
+What a row adds to a turn is decided in `machine`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from turnspan.transcript.assembly import Assembly
-from turnspan.transcript.classify import copies_anew, key_of
 from turnspan.transcript.inline import InlineAgents
-from turnspan.transcript.memory import NO_TURN
-from turnspan.transcript.rows import rows_of
-from turnspan.transcript.sealing import Wait
+from turnspan.transcript.machine import Machine
+from turnspan.transcript.memory import NO_TURN, Wait
+from turnspan.transcript.rows import copies_anew, key_of, row_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from turnspan.transcript.carry import Carry
     from turnspan.transcript.entries import Entry
     from turnspan.transcript.inline import Warmups
-    from turnspan.transcript.resume import Carry
-    from turnspan.transcript.sealing import Sealed
-    from turnspan.transcript.turns import Place, Row, Turn
+    from turnspan.transcript.memory import Sealed
+    from turnspan.transcript.rows import Place, Row
+    from turnspan.transcript.turns import Turn
 
 _MAX_EARLY: Final = 48  # rows that wait for their prompt
 _MAX_WAITED: Final = 16  # conversation rows in which the rest of a response can follow
@@ -59,8 +58,8 @@ class Grouper:
         self._waiting_uuids: set[str | None] = set()  # of `_untaken`, while a row waits
         self._has_next = False  # a response of a later turn is among them
         inline = InlineAgents(lambda carry: Grouper(session_id, carry, is_agent=True))
-        self._assembly = Assembly(session_id, carry, recall, inline, is_agent=is_agent)
-        self._memory = self._assembly.memory
+        self._machine = Machine(session_id, carry, recall, inline, is_agent=is_agent)
+        self._memory = self._machine.memory
 
     # ---- what a caller sees
 
@@ -82,7 +81,7 @@ class Grouper:
     @property
     def end(self) -> int:
         """The offset after the last row of a turn."""
-        return self._assembly.end.end
+        return self._machine.end.end
 
     @property
     def carry(self) -> Carry:
@@ -92,7 +91,7 @@ class Grouper:
     @property
     def warmups(self) -> Warmups:
         """The agents inside the file that the client started by itself."""
-        return self._assembly.warmups
+        return self._machine.warmups
 
     @property
     def early_ns(self) -> int | None:
@@ -106,14 +105,13 @@ class Grouper:
 
     def feed(self, entry: Entry, place: Place) -> Sequence[Sealed]:
         """Take one entry; return what it seals."""
-        rows = rows_of([(place, entry)], is_agent=self._is_agent)
-        return self._feed(rows[0]) if rows else _NONE_SEALED
+        row = row_of(entry, place, is_agent=self._is_agent)
+        return self._feed(row) if row is not None else _NONE_SEALED
 
     def feed_all(self, entries: Iterable[tuple[Place, Entry]]) -> Iterator[Sealed]:
-        """Take entries; yield what each seals. Preparing all of them before the first is taken is faster."""
-        for row in rows_of(entries, is_agent=self._is_agent):
-            if sealed := self._feed(row):
-                yield from sealed
+        """Take entries; yield what each seals."""
+        for place, entry in entries:
+            yield from self.feed(entry, place)
 
     def flush(self) -> list[Sealed]:
         """Take the rows that wait: for a prompt, or for further lines of a response, that did not come."""
@@ -136,11 +134,11 @@ class Grouper:
 
     def seal(self) -> Sealed | None:
         """Seal what is open: an event says that it has ended."""
-        return self._assembly.seal()
+        return self._machine.seal_all()
 
     def seal_words(self) -> Sealed | None:
         """Seal words that joined the last turn and got no answer of their own: the session is over."""
-        return self._assembly.seal_words(self._between)
+        return self._machine.seal_words(self._between)
 
     # ---- the order of rows
 
@@ -154,13 +152,13 @@ class Grouper:
         if self._early:
             self._untaken.append(row)
             return self._take_all(self._in_order(row))
-        sealed = self._assembly.take(row, self._between)
+        sealed = self._machine.take(row, self._between)
         if sealed is None:
             if self._between:
                 self._between = []
             if self._untaken:
                 self._untaken = []
-                self._memory.rows.commit()
+                self._memory.commit()
             return _NONE_SEALED
         self._untaken.append(row)
         if sealed is Wait.FOR_LINES:
@@ -176,7 +174,7 @@ class Grouper:
         uuids.add(entry.uuid)
         if is_repeated or not row.is_conversation or entry.is_sidechain:
             return False
-        if self._is_known(entry) or self._assembly.take_ahead(row):
+        if self._is_known(entry) or self._machine.take_ahead(row):
             return False
         self._waited += 1
         if row.said is None:
@@ -191,7 +189,7 @@ class Grouper:
         elif not row.is_conversation:
             (self._early or self._between).append(row)
         elif entry.request_id is None and copies_anew(entry.version) and self._is_repeated_answer(row):
-            self._memory.rows.begin()
+            self._memory.begin()
             self._memory.rows.own(key_of(entry), NO_TURN)
         elif entry.parent_uuid not in owner and self._is_early(row):
             self._early.append(row)
@@ -209,13 +207,13 @@ class Grouper:
 
     def _take(self, row: Row) -> Sealed | None:
         """Take a row that has waited, with the rows before it; or return what it seals, and take nothing."""
-        self._assembly.can_wait = False
-        sealed = self._assembly.take(row, self._between)
-        self._assembly.can_wait = not self._is_agent
+        self._machine.can_wait = False
+        sealed = self._machine.take(row, self._between)
+        self._machine.can_wait = not self._is_agent
         assert sealed is not Wait.FOR_LINES
         if sealed is None:
             self._between = []
-            self._memory.rows.commit()
+            self._memory.commit()
         return sealed
 
     def _take_all(self, rows: list[Row]) -> list[Sealed]:
@@ -228,7 +226,7 @@ class Grouper:
                 self._between.append(row)
             elif (sealed := self._take(row)) is not None:
                 return self._feed_again(sealed)
-        self._untaken = [row for row in self._untaken if row.place.offset >= self._assembly.end.end]
+        self._untaken = [row for row in self._untaken if row.place.offset >= self._machine.end.end]
         return []
 
     def _feed_again(self, sealed: Sealed) -> list[Sealed]:

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.classify import is_warmup, key_of
-from turnspan.transcript.resume import Carry, known_as, words_digest
+from turnspan.transcript.carry import Carry, known_as, words_digest
+from turnspan.transcript.rows import is_warmup, key_of
 from turnspan.transcript.turns import AGENT_TOOLS, InlineAgent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from turnspan.transcript.grouping import Grouper
-    from turnspan.transcript.turns import Call, Row, Turn
+    from turnspan.transcript.rows import Row
+    from turnspan.transcript.turns import Call, Turn
 
 _REMEMBERED_AGENTS: Final = 8
 
@@ -60,7 +61,7 @@ class InlineAgents:
         root = self._roots.get(entry.parent_uuid or "") or _root_in(past, entry.parent_uuid)
         if root not in self._agents:
             carry = past.agents.get(root or "")
-            agent = self._continued(root) if root is not None and carry is not None else self._new(row, turn, past)
+            agent = InlineAgent(root, "") if root is not None and carry is not None else _new_agent(row, turn, past)
             root = agent.root
             self._agents[root] = (agent, self._grouper(carry))
             turn.agents.append(agent)
@@ -71,18 +72,6 @@ class InlineAgents:
         for sealed in grouper.feed(entry, row.place):
             agent.turns += sealed.turns
         turn.end = row.place
-
-    @staticmethod
-    def _continued(root: str) -> InlineAgent:
-        return InlineAgent(root, "")
-
-    @staticmethod
-    def _new(row: Row, turn: Turn, past: Carry) -> InlineAgent:
-        entry = row.entry
-        text = e.plain_text(e.blocks(entry.message)) if entry.message is not None else ""
-        # Only a further part of a turn can have the agents of that turn's calls.
-        call_id = dict(past.prompts).get(words_digest(text), "") if past.prompts and turn.part else ""
-        return InlineAgent(entry.uuid or key_of(entry), text, call_id=call_id)
 
     def finish(self, turn: Turn) -> None:
         """Seal the agents of a turn that has ended."""
@@ -100,6 +89,13 @@ class InlineAgents:
         """Forget all agents: no turn is open."""
         if self._agents:
             self._agents, self._roots = {}, {}
+
+
+def _new_agent(row: Row, turn: Turn, past: Carry) -> InlineAgent:
+    text = e.plain_text(e.blocks(row.entry.message)) if row.entry.message is not None else ""
+    # Only a further part of a turn can have the agents of that turn's calls.
+    call_id = dict(past.prompts).get(words_digest(text), "") if past.prompts and turn.part else ""
+    return InlineAgent(key_of(row.entry), text, call_id=call_id)
 
 
 def _root_in(past: Carry, parent: str | None) -> str | None:

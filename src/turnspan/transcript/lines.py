@@ -8,8 +8,6 @@ Rules:
 - Text in entries is valid Unicode: bad bytes and lone surrogates become U+FFFD.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from turnspan import lazy
+from turnspan.transcript.carry import version_of
 from turnspan.transcript.entries import Entry
 
 if TYPE_CHECKING:
@@ -206,7 +205,7 @@ def _is_too_deep(text: str) -> bool:
     return False
 
 
-def _lenient_decoder(*, strict: bool) -> JSONDecoder:
+def _lenient_decoder(*, strict: bool) -> "JSONDecoder":
     """Return a decoder that takes one object after another, and numbers out of range."""
     import json  # noqa: PLC0415  few lines are broken
 
@@ -268,3 +267,59 @@ def _clean(value: Any) -> Any:  # noqa: ANN401  any JSON value
     if isinstance(value, dict):
         return {_clean(key): _clean(item) for key, item in value.items()}
     return value
+
+
+# ---- subagents in `progress` rows of their session's file (2.1.9 to 2.1.47): every message of an agent, once more.
+# Where an agent has a file of its own, these rows repeat it. In backups and copied single files they are all there is.
+
+MARK: Final = b"agent_progress"
+_SINCE: Final = (2, 1, 9)
+_UNTIL: Final = (2, 1, 97)  # no later client writes `progress` rows
+
+
+class _Data(msgspec.Struct, rename="camel"):
+    type: str | None = None
+    agent_id: str | None = None
+    prompt: str | None = None
+    message: Entry | None = None
+
+
+class _Row(msgspec.Struct):
+    type: str | None = None
+    version: str | None = None
+    parent_call: str | None = msgspec.field(default=None, name="parentToolUseID")
+    data: _Data | None = None
+
+
+class AgentMessage(msgspec.Struct, frozen=True):
+    """One message of a subagent: the call that launched it, and the row as the agent's own file would have it."""
+
+    call_id: str
+    agent_id: str
+    prompt: str
+    entry: Entry
+
+
+_decode_progress: Final = msgspec.json.Decoder(_Row).decode
+
+
+def writes_progress(version: str) -> bool:
+    """Whether this client writes what its subagents do into the session's file too."""
+    numbers = version_of(version)
+    return _SINCE <= numbers <= _UNTIL
+
+
+def message_in(line: bytes) -> AgentMessage | None:
+    """Return the message of a subagent that a line holds; None if it is another line, or damaged."""
+    try:
+        row = _decode_progress(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    data = row.data
+    if row.type != "progress" or data is None or data.type != MARK.decode() or data.message is None:
+        return None
+    if not row.parent_call or not data.agent_id:
+        return None
+    entry = data.message
+    entry.version, entry.is_sidechain = row.version, True
+    return AgentMessage(row.parent_call, data.agent_id, data.prompt or "", entry)

@@ -1,6 +1,8 @@
-"""Merges the lines of one API response: a client writes a line for each block, and repeats the rest on every line.
+"""Responses and results, as their rows describe them.
 
-| field | what the lines say together |
+A client writes a line for each block of a response, and repeats the rest on every line. What the lines say together:
+
+| field | |
 |---|---|
 | `usage` | the line with the most output tokens, of equals the last (earlier lines hold streaming counts) |
 | `stop_reason` | the last one that is set: null on 95 % of lines |
@@ -9,23 +11,66 @@
 | `is_aborted` | true if any line says so |
 | `error` | the text of an API error line, which the client writes in place of an answer |
 | `parts`, `calls`, `texts` | one for each block, in the order of the file; a call id counts once |
+
+Which agent a result names, and whether that agent continues in the background:
+
+- A session's file names the agent in `toolUseResult`. An agent's own file does not (2.1.207, 2.1.325): there only the
+  text of the result does.
+- A message to an agent that has finished resumes it, always in the background. The result of a message to an agent that
+  is still running names no resumed agent.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.resume import known_as
-from turnspan.transcript.turns import Call, Said, several
+from turnspan.transcript.carry import known_as
+from turnspan.transcript.rows import key_of
+from turnspan.transcript.turns import AGENT_TOOLS, Call, Response, Result, Said, several
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from turnspan.transcript.turns import Response, Row
+    from turnspan.transcript.rows import Row
+
+_MESSAGE_TOOL: Final = "SendMessage"
+_BACKGROUND: Final = frozenset({"async_launched", "teammate_spawned", "remote_launched"})
+_LAUNCH_NOTE: Final = "Async agent launched"
 
 
-def add_line(response: Response, row: Row, message: e.Message, exported: Sequence[str]) -> list[Call]:
+class Request(msgspec.Struct, frozen=True):
+    """A request that the client recorded (2.1.325): when it was sent, and with which parameters."""
+
+    time_ns: int | None
+    params: e.RequestParams | None
+
+
+def new_response(row: Row, request: Request | None, trigger_ns: int | None) -> Response:
+    """Return the response whose first line this is, without its content; `request` is the recorded one it names."""
+    entry = row.entry
+    params = request.params if request is not None else None
+    return Response(
+        key=row.response,
+        uuid=entry.uuid or key_of(entry),
+        model=(entry.message.model if entry.message is not None else None) or "",
+        version=entry.version or "",
+        request_id=entry.request_id,
+        requested_model=entry.requested_model or (params.model if params is not None else None),
+        effort=entry.effort,
+        max_tokens=params.max_tokens if params is not None else None,
+        trigger_ns=trigger_ns,
+        request_ns=request.time_ns if request is not None else None,
+        has_request_elsewhere=entry.request_ref is not None and request is None,
+        session_id=entry.session_id or "",
+        first_ns=row.time_ns,
+        first_block_ms=entry.thinking_duration_ms or entry.tool_input_stream_ms,
+    )
+
+
+def merge_line(response: Response, row: Row, message: e.Message, exported: Sequence[str]) -> list[Call]:
     """Merge one more line into a response; return the tool calls it adds, except those already `exported`."""
     _merge_scalars(response, row, message)
     added: list[Call] = []
@@ -95,3 +140,32 @@ def _said(block: e.Block) -> Said | None:
         texts = e.inner_texts(block.content)
         return Said("server_tool", "\n".join(texts), several(texts))
     return None
+
+
+def new_result(tool: str, texts: list[str], block: e.Block, row: Row, outcome: e.Outcome) -> Result:
+    """Return the result of a call of this tool."""
+    text = "\n".join(texts)
+    agent_id, is_background = agent_of(tool, text, outcome)
+    return Result(
+        text=text,
+        is_error=bool(block.is_error),
+        time_ns=row.time_ns,
+        denial=row.entry.tool_denial_kind,
+        duration_ms=outcome.duration_ms,
+        agent_id=agent_id,
+        is_background=is_background,
+        was_interrupted=outcome.interrupted,
+        blocks=several(texts),
+    )
+
+
+def agent_of(tool: str, answer: str, known: e.Outcome) -> tuple[str | None, bool]:
+    """Return the agent that a call launched or resumed, and whether it runs in the background."""
+    if tool == _MESSAGE_TOOL:
+        resumed = known.resumed_agent_id or e.agent_resumed_in(answer)
+        return resumed, resumed is not None
+    is_background = known.is_async or known.status in _BACKGROUND
+    if tool not in AGENT_TOOLS:
+        return known.agent_id, is_background
+    is_background |= known.status is None and answer.lstrip().startswith(_LAUNCH_NOTE)
+    return known.agent_id or e.agent_named_in(answer[-2000:]), is_background

@@ -1,48 +1,24 @@
-"""A turn: one prompt and everything that answered it, as plain values.
+"""A turn: one prompt and everything that answered it, as plain values, and what the row that starts one says about it.
 
-`assembly` makes them from entries; `turnspan.trace.build` makes traces from them.
+`machine` fills them from rows; `turnspan.trace.build` makes traces from them.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.transcript import entries as e  # noqa: TC001  msgspec resolves field types when a struct is made
-from turnspan.transcript.resume import TurnRef, words_digest
+from turnspan.transcript import entries as e
+from turnspan.transcript.carry import TurnRef, known_as, words_digest
+from turnspan.transcript.rows import REPLIES, Place, key_of, origin_of, said_in
+
+if TYPE_CHECKING:
+    from turnspan.transcript.carry import Carry
+    from turnspan.transcript.entries import Entry
+    from turnspan.transcript.rows import Row, UserRow
 
 AGENT_TOOLS: Final = frozenset({"Agent", "Task"})  # `Task` up to 2.1.47
-
-
-class Place(msgspec.Struct, frozen=True, array_like=True):
-    """Where a line is in the file."""
-
-    line: int
-    offset: int
-    end: int
-
-
-class UserRow(msgspec.Struct, frozen=True):
-    """The content of a user row; without results and interruption it is a prompt."""
-
-    blocks: list[e.Block]
-    results: list[e.Block]
-    texts: list[str]
-    text: str
-    is_interruption: bool
-
-
-class Row(msgspec.Struct, frozen=True):
-    """An entry, its place in the file, and what is found out about it once, though it can be taken several times."""
-
-    entry: e.Entry
-    place: Place
-    time_ns: int | None
-    is_conversation: bool = False  # a message of the user, the model or a tool; see `rows`
-    response: str = ""  # of the model: what identifies the response that it is a line of
-    said: UserRow | None = None  # of the user; None in a sidechain that is not this file's own
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -237,8 +213,69 @@ def several(texts: list[str]) -> tuple[str, ...]:
     return tuple(texts) if len(texts) > 1 else ()
 
 
-@lru_cache(maxsize=64)
-def version_of(text: str | None) -> tuple[int, ...]:
-    """Return a client version as numbers; empty if it is not a version."""
-    parts = (text or "").split("-")[0].split(".")
-    return tuple(int(part) for part in parts) if parts and all(part.isdecimal() for part in parts) else ()
+def new_turn(row: Row, origin: str, past: Carry, previous: TurnRef | None, session_id: str) -> Turn:
+    """Return the next turn, started by this row; `session_id` if the row does not name its session."""
+    entry = row.entry
+    fork = entry.forked_from or e.ForkedFrom()
+    key = known_as(fork.message_uuid) or entry.uuid or known_as(entry.prompt_id) or key_of(entry)
+    if key in [ref.key for ref in past.recent]:
+        key = f"{key}/{key_of(entry)}"  # it says that it is a copy of a turn next to it: still a turn of its own
+    return Turn(
+        session_id=known_as(fork.session_id) or known_as(entry.session_id) or session_id,
+        key=key,
+        number=past.turns + 1,
+        part=0,
+        origin=origin,
+        start=row.place,
+        end=row.place,
+        previous=previous,
+        forked_from=fork.session_id,
+        prompt_uuid=entry.uuid or "",
+        prompt_id=entry.prompt_id or "",
+        permission_mode=entry.permission_mode or "",
+    )
+
+
+def further_part(ref: TurnRef, place: Place) -> Turn:
+    """Return the next part of a sealed turn, which begins at this place."""
+    return Turn(ref.session_id, ref.key, ref.number, part=ref.parts, origin="continued", start=place, end=place)
+
+
+def add_surroundings(turn: Turn, entry: Entry) -> None:
+    """Add where a row was written to its turn: the last one that says it counts."""
+    turn.version = entry.version or turn.version
+    turn.cwd = entry.cwd or turn.cwd
+    turn.git_branch = entry.git_branch or turn.git_branch
+    turn.slug = entry.slug or turn.slug
+    turn.entrypoint = entry.entrypoint or turn.entrypoint
+
+
+def add_prompt(turn: Turn, row: Row, said: UserRow) -> None:
+    """Add the prompt that a user row holds to its turn."""
+    typed, ide = e.without_ide_tags(said.text)
+    media = tuple([e.media(block.source) for block in said.blocks if block.type in {"image", "document"}])
+    turn.prompt = Prompt(typed, row.time_ns, media, ide, blocks=(several(said.texts),))
+    if turn.origin == "task_notification":
+        turn.answers_call = e.tool_notified(said.text)
+    if row.entry.plan_content is not None:
+        turn.previous_session = e.session_named_in(said.text)
+
+
+def command_prompt(row: Row) -> tuple[Prompt, str]:
+    """Return the prompt of a command or `!` line, and the origin of its turn."""
+    said = said_in(row)
+    text, blocks = said.text, (several(said.texts),)
+    command = e.command_of(text)
+    if text.lstrip().startswith(REPLIES):  # a prompt after all: the model answers it
+        return Prompt(text, row.time_ns, blocks=blocks), origin_of(row.entry, text)
+    if command is None:
+        return Prompt(text, row.time_ns, command="!", blocks=blocks), "bash"
+    name, arguments = command
+    text_of_command = f"{name} {arguments}".strip()
+    return Prompt(text_of_command, row.time_ns, command=name, blocks=blocks), origin_of(row.entry, text)
+
+
+def event_of(kind: str, row: Row, texts: list[str], **facts: str | float | None) -> Happening:
+    """Return what a row adds to a turn besides responses and calls: typed words, a retry; with the facts it has."""
+    known = {name: value for name, value in facts.items() if value is not None}
+    return Happening(kind, key_of(row.entry), row.time_ns, "\n".join(texts), known, several(texts))

@@ -17,7 +17,7 @@ from turnspan.source import sessions, tail
 from turnspan.source.sessions import newest_sessions
 from turnspan.text import count
 from turnspan.transcript import lines
-from turnspan.transcript.turns import version_of
+from turnspan.transcript.carry import version_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

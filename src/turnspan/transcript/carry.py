@@ -1,8 +1,10 @@
-"""What one reading of a transcript remembers for the next: places, identities and digests, never content.
+"""What one reading of a transcript remembers for the next: places, identities, digests and times, never content.
 
 A session's state is stored in these types. An event with nothing new loads no other module of this package.
 """
 
+from datetime import UTC, datetime
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
@@ -11,7 +13,12 @@ import msgspec
 from turnspan import lazy
 
 Words = tuple[int, int]  # offset and length of a line
+NO_WORDS: Final = (0, 0)
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LONGEST_TIME: Final = 64  # characters
+_DAYS: Final = 106_751  # always less than 2**63 ns
+_parse = datetime.fromisoformat
 _LONGEST_ID: Final = 128
 _ID: Final = lazy.pattern(rf"[A-Za-z0-9_.:/-]{{1,{_LONGEST_ID}}}")
 
@@ -41,7 +48,7 @@ class Carry(msgspec.Struct, frozen=True, omit_defaults=True):
     context: dict[str, Words] = {}  # row type → the last line of that type
     queued: tuple[Words, ...] = ()  # typed while a turn ran, not yet taken from the queue
     taken: tuple[Words, ...] = ()  # taken from the queue, and not yet repeated by another line
-    last: Words = (0, 0)  # the last row of the turn that queued words may have joined
+    last: Words = NO_WORDS  # the last row of the turn that queued words may have joined
     agents: "dict[str, Carry]" = {}  # subagents inside the file (before 2.0.28) that may continue, by their first row
     prompts: tuple[tuple[str, str], ...] = ()  # digests of what pending calls ask such subagents to do, and the calls
 
@@ -62,3 +69,29 @@ def known_as(given: str | None) -> str | None:
     ):
         return given
     return "id:" + words_digest(given)
+
+
+def parse_time(stamp: str | float | None) -> int | None:
+    """Return the nanoseconds of ISO 8601 text, or of seconds or milliseconds since 1970. A naive time is UTC."""
+    ns = 0
+    if isinstance(stamp, str) and len(stamp) <= _LONGEST_TIME:
+        try:
+            since = _parse(stamp) - _EPOCH
+        except TypeError:  # a naive time
+            since = _parse(stamp).replace(tzinfo=UTC) - _EPOCH
+        except (ValueError, OverflowError):
+            return None
+        days = since.days
+        ns = (days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000  # `//` takes twice as long
+        if 0 < days < _DAYS:
+            return ns
+    elif isinstance(stamp, (int, float)) and 0 < stamp < 1e15:
+        ns = round(stamp * 1000 if stamp > 1e11 else stamp * 1_000_000) * 1000
+    return ns if 0 < ns < 2**63 else None
+
+
+@lru_cache(maxsize=64)
+def version_of(text: str | None) -> tuple[int, ...]:
+    """Return a client version as numbers; empty if it is not a version."""
+    parts = (text or "").split("-")[0].split(".")
+    return tuple(int(part) for part in parts) if parts and all(part.isdecimal() for part in parts) else ()
