@@ -58,6 +58,7 @@ from turnspan.trace.model import (
     ToolResult,
     Trace,
     Usage,
+    parts_of,
 )
 from turnspan.trace.redact import CaptureMode, Policy, redact
 from turnspan.trace.tally import Tally, tally_of
@@ -252,5 +253,4 @@ def _text_of(content: tuple[Message, ...] | Json | str | None) -> str:
         return content
     if isinstance(content, Json):
         return content.text
-    parts = [part.text for message in content or () for part in message.parts if isinstance(part, Text)]
-    return "\n".join(parts)
+    return "\n".join(part.text for part in parts_of(content, Text))

@@ -148,7 +148,7 @@ def sdk_spans(traces, naming):
                     _context(trace.trace_id, span.span_id),
                     None if span.parent_id is None else _context(trace.trace_id, span.parent_id),
                     resource,
-                    attributes={**naming.of_trace(trace).as_dict(), **naming.of_span(trace, span).as_dict()},
+                    attributes={**naming.of_trace(trace), **naming.of_span(trace, span)},
                     kind=SpanKind.CLIENT if span.kind is Kind.GENERATION else SpanKind.INTERNAL,
                     start_time=span.start_ns,
                     end_time=span.end_ns,

@@ -157,7 +157,7 @@ def test_no_attribute_is_longer_than_allowed(trace):
     capture = Capture(attribute_max_bytes=256)
     for naming in (GenAI(capture), LangfuseNaming(capture, "")):
         for span in trace.spans:
-            attributes = naming.of_span(trace, span).as_dict()
+            attributes = naming.of_span(trace, span)
             for key, value in attributes.items():
                 if isinstance(value, str):
                     assert len(value.encode()) <= 256
@@ -172,7 +172,7 @@ def test_no_attribute_is_longer_than_allowed(trace):
 def test_a_cut_attribute_has_its_original_length():
     """turnspan.truncated.<name> is the original length in bytes."""
     span = msgspec.structs.replace(TOOL, output="ä" * 400)
-    attributes = GenAI(Capture(attribute_max_bytes=300)).of_span(None, span).as_dict()
+    attributes = GenAI(Capture(attribute_max_bytes=300)).of_span(None, span)
 
     assert attributes["turnspan.truncated.output.value"] == 800
     assert attributes["turnspan.truncated.gen_ai.tool.call.result"] == 800

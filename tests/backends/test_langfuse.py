@@ -24,7 +24,7 @@ SPELLING = LangfuseNaming(Capture(user_id="me", environment="dev", tags=("t" * 3
 
 def of(span):
     """Return all attributes of one span."""
-    return {**SPELLING.of_trace(TRACE).as_dict(), **SPELLING.of_span(TRACE, span).as_dict()}
+    return {**SPELLING.of_trace(TRACE), **SPELLING.of_span(TRACE, span)}
 
 
 def test_attributes_of_the_trace_are_on_every_span():

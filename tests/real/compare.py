@@ -81,7 +81,7 @@ def wanted_in(projects, env) -> dict[Key, Wanted]:
         for trace in all_traces(session):
             masked = scrubbed(target.mask(trace).trace)
             for span in masked.spans:
-                attributes = {**naming.of_trace(masked).as_dict(), **naming.of_span(masked, span).as_dict()}
+                attributes = {**naming.of_trace(masked), **naming.of_span(masked, span)}
                 one = Wanted(masked, span, {key: _listed(value) for key, value in attributes.items()})
                 assert one.key not in found, f"{span.name!r} was built twice"
                 found[one.key] = one

@@ -16,6 +16,10 @@ from turnspan.trace.model import (
     ToolResult,
     Trace,
     Usage,
+    map_content,
+    parts_of,
+    texts_of,
+    with_parts,
 )
 
 COUNTS = st.builds(Usage, *[st.integers(0, 2**40)] * 6, st.booleans())
@@ -52,3 +56,40 @@ def test_values_are_frozen():
     ):
         with pytest.raises(AttributeError):
             setattr(value, name, "other")
+
+
+SAID = (
+    Message("user", (Text("hello"), Media("image/png", 3))),
+    Message("assistant", (Reasoning("hm"), ToolCall("1", "Bash", '{"a":1}'), ToolResult("1", "done")), "stop"),
+)
+
+
+def test_the_strings_of_a_content_are_changed_by_what_they_are():
+    """Texts, JSON and labels each have a function of their own; nothing is forgotten."""
+    changed = map_content(SAID, "t:{}".format, "j:{}".format, "l:{}".format)
+
+    assert changed == (
+        Message("l:user", (Text("t:hello"), Media("l:image/png", 3))),
+        Message(
+            "l:assistant",
+            (Reasoning("t:hm"), ToolCall("l:1", "l:Bash", 'j:{"a":1}'), ToolResult("l:1", "t:done")),
+            "l:stop",
+        ),
+    )
+    assert map_content("a", str.upper, str) == "A"
+    assert map_content(Json("a"), str, str.upper) == Json("A")
+
+
+@pytest.mark.parametrize("content", [SAID, Json("{}"), "text"])
+def test_a_content_without_changes_is_returned_itself(content):
+    """Callers compare by identity."""
+    assert map_content(content, str, str, str) is content
+    assert with_parts(content, lambda message: message.parts) is content
+
+
+def test_texts_and_parts_of_a_content():
+    """What was said, in order; and the parts of one kind, of messages only."""
+    assert texts_of(SAID) == ["hello", "hm", '{"a":1}', "done"]
+    assert (texts_of(Json("1")), texts_of("a")) == (["1"], ["a"])
+    assert parts_of(SAID, Text) == [Text("hello")]
+    assert parts_of("a", Text) == parts_of(None, Text) == []

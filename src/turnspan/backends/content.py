@@ -33,7 +33,7 @@ _encode = msgspec.json.Encoder().encode
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
 
-def as_text(content: Content, direction: str) -> str | bytes:
+def as_text(content: Content, direction: str) -> str:
     """Return text as it is, and messages as GenAI JSON."""
     if isinstance(content, str):
         return content
@@ -59,23 +59,23 @@ def words(content: Content) -> str | None:
     return "\n\n".join(texts)
 
 
-def genai_messages(content: Content, direction: str) -> bytes:
+def genai_messages(content: Content, direction: str) -> str:
     """Return content as GenAI messages; `direction` is "input" or "output"."""
-    return _encode([_genai_message(message, direction) for message in _as_messages(content, direction)])
+    return _encode([_genai_message(message, direction) for message in _as_messages(content, direction)]).decode()
 
 
-def chatml(content: Content, direction: str) -> bytes:
+def chatml(content: Content, direction: str) -> str:
     """Return content as ChatML, which Langfuse displays."""
     out = [item for message in _as_messages(content, direction) for item in _chatml_message(message)]
-    return _encode(out[0] if direction == "output" and len(out) == 1 else out)
+    return _encode(out[0] if direction == "output" and len(out) == 1 else out).decode()
 
 
-def json_text(content: Content) -> str | bytes:
+def json_text(content: Content) -> str:
     """Return any content as JSON; plain text becomes a JSON string."""
     if isinstance(content, Json):
         return well_formed(content.text)
     if isinstance(content, str):
-        return _encode(content)
+        return _encode(content).decode()
     return chatml(content, "input")
 
 
@@ -195,7 +195,7 @@ def _chatml_message(message: Message) -> list[dict[str, object]]:
     return [*results, own]
 
 
-def fit(text: str | bytes, limit: int, *, is_json: bool) -> str:
+def fit(text: str, limit: int, *, is_json: bool) -> str:
     """Return `text` cut to at most `limit` bytes of UTF-8; JSON stays valid JSON."""
     shorter: Tree = None
     if is_json:
@@ -206,7 +206,6 @@ def fit(text: str | bytes, limit: int, *, is_json: bool) -> str:
         except RecursionError:
             pass
     if shorter is None:
-        text = text.decode() if isinstance(text, bytes) else text
         shorter = _cut(text, limit, _json_size if is_json else _utf8_size)
         if not is_json:
             return shorter

@@ -24,7 +24,7 @@ import msgspec
 
 from turnspan import lazy
 from turnspan.backends import Erased, content, naming
-from turnspan.backends.attributes import Attributes, Group, TextGroup, integers
+from turnspan.backends.attributes import Attributes
 from turnspan.backends.langfuse_projects import ProjectIds
 from turnspan.backends.otlp import OtlpBackend, open_transport, secrets_in
 from turnspan.backends.reading import repeated
@@ -48,23 +48,14 @@ _MAX_DECODED_BYTES = 4_000_000
 _ASK_AFTER_S = 20.0  # a queued request is usually stored after some seconds
 _MAX_TAG_LENGTH = 200  # longer tags are dropped by the server
 
-_TYPE = {
-    Kind.TURN: Group({"langfuse.observation.type": "agent"}),
-    Kind.GENERATION: Group({"langfuse.observation.type": "generation"}),
-    Kind.TOOL: Group({"langfuse.observation.type": "tool"}),
-    Kind.AGENT: Group({"langfuse.observation.type": "agent"}),
-    Kind.EVENT: Group({"langfuse.observation.type": "event"}),
+_TYPES = {
+    Kind.TURN: "agent",
+    Kind.GENERATION: "generation",
+    Kind.TOOL: "tool",
+    Kind.AGENT: "agent",
+    Kind.EVENT: "event",
 }
-_ERROR = Group({"langfuse.observation.level": "ERROR"})
-_CONTENT = {way: TextGroup({f"langfuse.observation.{way}": None}) for way in ("input", "output")}
-_TOTALS = integers(
-    "langfuse.observation.metadata.usage_input",
-    "langfuse.observation.metadata.usage_output",
-    "langfuse.observation.metadata.usage_cache_read",
-    "langfuse.observation.metadata.usage_cache_creation_5m",
-    "langfuse.observation.metadata.usage_cache_creation_1h",
-)
-_INCOMPLETE = Group({"langfuse.observation.metadata.usage_incomplete": True})
+_METADATA = "langfuse.observation.metadata."
 _PARAMETERS = ("max_tokens", "effort", "speed", "service_tier")
 _SEARCHABLE = {"response_id": "gen_ai.response.id", "tool_call_id": "gen_ai.tool.call.id"}
 
@@ -108,7 +99,7 @@ class LangfuseNaming:
     def of_span(self, trace: Trace, span: Span) -> Attributes:  # noqa: ARG002 - the trace's facts are on every span
         """Return the attributes of one observation."""
         out = Attributes(self._capture.attribute_max_bytes)
-        out.add(_TYPE[span.kind])
+        out["langfuse.observation.type"] = _TYPES[span.kind]
         if span.input is not None:
             _put_content(out, span.kind, span.input, "input")
         if span.output is not None:
@@ -118,16 +109,16 @@ class LangfuseNaming:
         if span.totals is not None:
             _put_totals(out, span.totals)
         if span.totals_cost_usd is not None:
-            out.put("langfuse.observation.metadata.cost_usd", span.totals_cost_usd)
+            out[_METADATA + "cost_usd"] = span.totals_cost_usd
         if span.error is not None:
-            out.add(_ERROR)
+            out["langfuse.observation.level"] = "ERROR"
             out.put("langfuse.observation.status_message", span.error_message or span.error)
             out.put("error.type", span.error)
         for name, value in span.facts.items():
             if (key := _SEARCHABLE.get(name)) is not None:
                 out.put(key, value)
             elif span.kind is not Kind.GENERATION or name not in _PARAMETERS:
-                out.put(f"langfuse.observation.metadata.{_flat(name)}", value)
+                out.put(_METADATA + _flat(name), value)
         return out
 
 
@@ -148,7 +139,7 @@ def _flat(name: str) -> str:
 
 
 def _put_content(out: Attributes, kind: Kind, value: Content, direction: str) -> None:
-    key = _CONTENT[direction]
+    key = f"langfuse.observation.{direction}"
     if kind in (Kind.TURN, Kind.AGENT) and (words := content.words(value)) is not None:
         out.text(key, words, is_json=False)
         return
@@ -180,16 +171,19 @@ def _put_generation(out: Attributes, span: Span) -> None:
 
 
 def _put_totals(out: Attributes, totals: Usage) -> None:
-    five, hour = totals.cache_write_5m, totals.cache_write_1h
-    out.integers(_TOTALS, (totals.input, totals.output, totals.cache_read, five, hour))
+    out.put(_METADATA + "usage_input", totals.input)
+    out.put(_METADATA + "usage_output", totals.output)
+    out.put(_METADATA + "usage_cache_read", totals.cache_read)
+    out.put(_METADATA + "usage_cache_creation_5m", totals.cache_write_5m)
+    out.put(_METADATA + "usage_cache_creation_1h", totals.cache_write_1h)
     _put_rare(out, totals)
 
 
 def _put_rare(out: Attributes, usage: Usage) -> None:
     if usage.web_searches:
-        out.put("langfuse.observation.metadata.usage_web_searches", usage.web_searches)
+        out.put(_METADATA + "usage_web_searches", usage.web_searches)
     if usage.is_incomplete:
-        out.add(_INCOMPLETE)
+        out[_METADATA + "usage_incomplete"] = True
 
 
 def _iso(at_ns: int) -> str:

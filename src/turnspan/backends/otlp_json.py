@@ -1,8 +1,6 @@
 """Encodes traces as lines of OTLP/JSON, the format of OpenTelemetry's file exporter, and decodes them.
 
-Written by hand: protobuf's `json_format` does not follow OTLP (it writes ids as base64), and building a dict for each
-attribute takes several times as long. Names and fixed values are encoded once for many spans (see `attributes`), and
-content under two names is escaped once.
+Written by hand: protobuf's `json_format` does not follow OTLP (it writes ids as base64).
 
 Rules (opentelemetry-proto, "JSON Protobuf Encoding"):
 
@@ -14,12 +12,10 @@ Rules (opentelemetry-proto, "JSON Protobuf Encoding"):
 from __future__ import annotations
 
 import math
-from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
-from turnspan.backends.attributes import Attributes, Gap, Layouts
 from turnspan.backends.naming import (
     FLAGS,
     SCOPE_NAME,
@@ -32,15 +28,14 @@ from turnspan.backends.naming import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from turnspan.backends.attributes import Value
     from turnspan.backends.naming import Naming
-    from turnspan.trace.model import Link, Span, Trace
+    from turnspan.trace.model import Link, Scalar, Span, Trace
 
 _encode = msgspec.json.Encoder().encode
-_SCOPE = _encode({"name": SCOPE_NAME, "version": SCOPE_VERSION})
-_FLAGS = b',"flags":%d}' % FLAGS
+
+_Pair: TypeAlias = "dict[str, object]"  # a key and its value
 
 
 def encode_lines(traces: Sequence[Trace], naming: Naming) -> bytes:
@@ -49,109 +44,62 @@ def encode_lines(traces: Sequence[Trace], naming: Naming) -> bytes:
     for trace in traces:
         if not trace.spans:
             continue
-        before = len(out)
         try:
-            _line(trace, naming, out)
+            out.append(_line(trace, naming))
         except UnicodeEncodeError:
-            del out[before:]
-            _line(scrubbed(trace), naming, out)
+            out.append(_line(scrubbed(trace), naming))
     return b"".join(out)
 
 
-def _line(trace: Trace, naming: Naming, out: list[bytes]) -> None:
-    out += (b'{"resourceSpans":[{"resource":{"attributes":[', _texts(tuple(naming.resource(trace).items())))
-    out += (b']},"scopeSpans":[{"scope":', _SCOPE, b',"spans":[')
-    everywhere = b"".join(_attributes(naming.of_trace(trace)))
-    trace_id = trace.trace_id.hex()
-    for number, span in enumerate(trace.spans):
-        out.append(b"," if number else b"")
-        _span(trace_id, span, everywhere, naming.of_span(trace, span), out)
-    out.append(b"]}]}]}\n")
+def _line(trace: Trace, naming: Naming) -> bytes:
+    everywhere = _attributes(naming.of_trace(trace))
+    spans = [_span(trace, span, [*everywhere, *_attributes(naming.of_span(trace, span))]) for span in trace.spans]
+    scope_spans = {"scope": {"name": SCOPE_NAME, "version": SCOPE_VERSION}, "spans": spans}
+    resource = {"attributes": _attributes(naming.resource(trace))}
+    return _encode({"resourceSpans": [{"resource": resource, "scopeSpans": [scope_spans]}]}) + b"\n"
 
 
-def _span(trace_id: str, span: Span, everywhere: bytes, attributes: Attributes, out: list[bytes]) -> None:
-    parent = "" if span.parent_id is None else f'"parentSpanId":"{span.parent_id.hex()}",'
-    ids = f'{{"traceId":"{trace_id}","spanId":"{span.span_id.hex()}",{parent}"name":'
+def _span(trace: Trace, span: Span, attributes: list[_Pair]) -> dict[str, object]:
     start, end = otlp_times(span)
-    times = f',"kind":{otlp_kind(span)},"startTimeUnixNano":"{start}","endTimeUnixNano":"{end}","attributes":['
-    out += (ids.encode(), _encode(span.name), times.encode(), everywhere)
-    if everywhere and attributes.groups:
-        out.append(b",")
-    out += _attributes(attributes)
-    out.append(b"]")
+    out: dict[str, object] = {"traceId": trace.trace_id.hex(), "spanId": span.span_id.hex()}
+    if span.parent_id is not None:
+        out["parentSpanId"] = span.parent_id.hex()
+    out |= {
+        "name": span.name,
+        "kind": otlp_kind(span),
+        "startTimeUnixNano": str(start),
+        "endTimeUnixNano": str(end),
+        "attributes": attributes,
+    }
     if span.links:
-        out += (b',"links":[', b",".join(map(_link, span.links)), b"]")
-    out += (b',"status":', _status(span), _FLAGS)
+        out["links"] = [_link(link) for link in span.links]
+    return out | {"status": _status(span), "flags": FLAGS}
 
 
-def _link(link: Link) -> bytes:
-    ids = f'{{"traceId":"{link.trace_id.hex()}","spanId":"{link.span_id.hex()}","attributes":['.encode()
-    relation = _texts((("turnspan.link.relation", link.relation),))
-    return b'%b%b],"flags":%d}' % (ids, relation, link_flags(link))
+def _link(link: Link) -> dict[str, object]:
+    return {
+        "traceId": link.trace_id.hex(),
+        "spanId": link.span_id.hex(),
+        "attributes": _attributes({"turnspan.link.relation": link.relation}),
+        "flags": link_flags(link),
+    }
 
 
-@lru_cache(maxsize=100)  # all traces of a session have the same resource
-def _texts(pairs: tuple[tuple[str, str], ...]) -> bytes:
-    """Return attributes of a resource or a link."""
-    return b"".join(_attributes(Attributes.of(dict(pairs))))
-
-
-def _status(span: Span) -> bytes:
+def _status(span: Span) -> dict[str, object]:
     if span.error is None:
-        return b"{}"
-    return _encode(
-        {"code": STATUS_ERROR, "message": span.error_message} if span.error_message else {"code": STATUS_ERROR}
-    )
+        return {}
+    return {"code": STATUS_ERROR, "message": span.error_message} if span.error_message else {"code": STATUS_ERROR}
 
 
-def _attributes(attributes: Attributes) -> list[bytes]:
-    """Return key-value objects, separated by commas, in pieces."""
-    fixed, numbers = _LAYOUTS.of(attributes)
-    values = [_encode(value) if type(value) is str else _gap(value) for value in attributes.values]
-    pieces = fixed.copy()
-    pieces[1::2] = [values[number] for number in numbers]
-    return pieces
+def _attributes(attributes: Mapping[str, Scalar]) -> list[_Pair]:
+    return [{"key": name, "value": _any_value(value)} for name, value in attributes.items()]
 
 
-def _gap(value: Value | bytes) -> bytes:
-    if isinstance(value, bytes):
-        return _encode(value.decode())
-    return _encode([{"stringValue": item} for item in value] if isinstance(value, tuple) else value)
-
-
-# What is before and after the value of a gap.
-_AROUND = {
-    str: (b'{"stringValue":', b"}"),
-    int: (b'{"intValue":"', b'"}'),
-    float: (b'{"doubleValue":', b"}"),
-    tuple: (b'{"arrayValue":{"values":', b"}}"),
-}
-
-
-def _layout(fields: dict[str, Value | Gap]) -> tuple[list[bytes], list[int]]:
-    """Return some attributes in pieces, every second one the place of a gap; and the number of the value for each."""
-    pieces = [b""]
-    numbers = []
-    for place, (key, field) in enumerate(fields.items()):
-        pieces[-1] += b'%b{"key":%b,"value":' % (b"," if place else b"", _encode(key))
-        if isinstance(field, Gap):
-            before, after = _AROUND[field.type]
-            pieces[-1] += before
-            pieces += (b"", after + b"}")
-            numbers.append(field.number)
-        else:
-            pieces[-1] += _encode(_any_value(field)) + b"}"
-    return pieces, numbers
-
-
-_LAYOUTS = Layouts(_layout)
-
-
-def _any_value(value: Value) -> dict[str, object]:
-    if isinstance(value, bool):
-        return {"boolValue": value}
+def _any_value(value: Scalar) -> dict[str, object]:
     if isinstance(value, str):
         return {"stringValue": value}
+    if isinstance(value, bool):
+        return {"boolValue": value}
     if isinstance(value, int):
         return {"intValue": str(value)}
     if isinstance(value, float):

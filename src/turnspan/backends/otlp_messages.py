@@ -1,8 +1,7 @@
 """OTLP requests and responses as OpenTelemetry's generated protobuf messages.
 
 The messages are filled directly. The SDK's encoder (`encode_spans`) gives the same bytes, which a test compares, but
-takes five times as long (benchmarks/encode.py), and needs `ReadableSpan`s. Names and fixed values are prepared once for
-many spans (see `attributes`).
+takes several times as long (benchmarks/encode.py), and needs `ReadableSpan`s.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Status
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as OtlpSpan
 
-from turnspan.backends.attributes import Attributes, Gap, Layouts
 from turnspan.backends.naming import (
     FLAGS,
     SCOPE_NAME,
@@ -31,11 +29,10 @@ from turnspan.backends.naming import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from turnspan.backends.attributes import Value
     from turnspan.backends.naming import Naming
-    from turnspan.trace.model import Span, Trace
+    from turnspan.trace.model import Scalar, Span, Trace
 
 _SCOPE = InstrumentationScope(name=SCOPE_NAME, version=SCOPE_VERSION)
 
@@ -135,53 +132,20 @@ def _fill_span(message: OtlpSpan, span: Span) -> None:
         message.status.message = span.error_message
 
 
-def _fill(span: OtlpSpan, attributes: Attributes) -> None:
-    """Append attributes to a span: as they were prepared, all at once, then the values of their gaps."""
-    prepared, gaps = _LAYOUTS.of(attributes)
-    span.MergeFromString(prepared)
-    pairs, values = span.attributes, attributes.values
-    for place, field, number in gaps:
-        message = pairs[place].value
-        # Not with setattr, which takes longer.
-        if field == "string_value":
-            message.string_value = cast("str", values[number])  # protobuf takes text in UTF-8, too
-        elif field == "int_value":
-            message.int_value = cast("int", values[number])
-        elif field == "double_value":
-            message.double_value = cast("float", values[number])
+def _fill(span: OtlpSpan, attributes: Mapping[str, Scalar]) -> None:
+    """Append attributes to a span."""
+    add = span.attributes.add
+    for key, value in attributes.items():
+        message = add(key=key).value
+        if isinstance(value, str):
+            message.string_value = value
+        elif isinstance(value, bool):
+            message.bool_value = value
+        elif isinstance(value, int):
+            message.int_value = value
+        elif isinstance(value, float):
+            message.double_value = value
         else:
-            _fill_list(message, cast("tuple[str, ...]", values[number]))
-
-
-_FIELDS = {str: "string_value", int: "int_value", float: "double_value", tuple: "array_value"}
-
-
-def _prepared(fields: dict[str, Value | Gap]) -> tuple[bytes, list[tuple[int, str, int]]]:
-    """Return attributes without the values of gaps; and for each gap its place from the end, its field and number."""
-    span = OtlpSpan()
-    gaps = []
-    for place, (key, field) in enumerate(fields.items(), -len(fields)):
-        value = span.attributes.add(key=key).value
-        if isinstance(field, Gap):
-            gaps.append((place, _FIELDS[field.type], field.number))
-        elif isinstance(field, bool):
-            value.bool_value = field
-        elif isinstance(field, int):
-            value.int_value = field
-        elif isinstance(field, float):
-            value.double_value = field
-        elif isinstance(field, str):
-            value.string_value = field
-        else:
-            _fill_list(value, field)
-    prepared: bytes = span.SerializeToString()
-    return prepared, gaps
-
-
-_LAYOUTS = Layouts(_prepared)
-
-
-def _fill_list(message: AnyValue, items: tuple[str, ...]) -> None:
-    message.array_value.SetInParent()  # an empty list is a value, too
-    for item in items:
-        message.array_value.values.add(string_value=item)
+            message.array_value.SetInParent()  # an empty list is a value, too
+            for item in value:
+                message.array_value.values.add(string_value=item)

@@ -19,7 +19,7 @@ from turnspan.index.schema import USAGE
 from turnspan.text import one_line
 from turnspan.trace.build import root_of
 from turnspan.trace.labels import HINT, headline, words_of
-from turnspan.trace.model import Json, Kind, Reasoning, Text
+from turnspan.trace.model import Json, Kind, Reasoning, Text, parts_of
 from turnspan.trace.one_liner import gist_of
 from turnspan.trace.tally import tally_of
 from turnspan.trace.times import active_ms_of
@@ -27,7 +27,7 @@ from turnspan.trace.times import active_ms_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from turnspan.trace.model import Content, Message, Span, Trace, Usage
+    from turnspan.trace.model import Content, Span, Trace, Usage
 
 Row = tuple[object, ...]
 
@@ -64,9 +64,8 @@ def rows_of(trace: Trace, project: str) -> TraceRows:
         span_id, kind = span.span_id.hex(), span.kind
         if kind is Kind.GENERATION:
             responses.append(_response(span, span_id, agents.get(span.span_id, "")))
-            if isinstance(span.output, tuple):
-                _add_text(texts, span_id, "answer", _joined(span.output, Text))
-                _add_text(texts, span_id, "thinking", _joined(span.output, Reasoning))
+            _add_text(texts, span_id, "answer", _joined(span.output, Text))
+            _add_text(texts, span_id, "thinking", _joined(span.output, Reasoning))
         elif kind is Kind.TOOL:
             tools.append(_tool(span, span_id, agents.get(span.span_id, "")))
             if isinstance(span.input, Json):
@@ -75,8 +74,7 @@ def rows_of(trace: Trace, project: str) -> TraceRows:
         elif kind is Kind.AGENT:  # it has no texts: its prompt is the input of a call, its answer a response
             subagents.append(span)
         else:
-            if isinstance(span.input, tuple):
-                _add_text(texts, span_id, "prompt", _joined(span.input, Text))
+            _add_text(texts, span_id, "prompt", _joined(span.input, Text))
             if kind is Kind.EVENT:
                 events.append(_event(span, span_id))
                 _add_output(texts, span_id, span.output)
@@ -225,9 +223,8 @@ def _add_text(texts: list[Row], span_id: str, kind: str, body: str, longest: int
         texts.append((span_id, kind, body if len(body) <= longest else body[:longest]))
 
 
-def _joined(content: tuple[Message, ...], kind: type[Text | Reasoning]) -> str:
-    texts = [part.text for message in content for part in message.parts if isinstance(part, kind)]
-    return texts[0] if len(texts) == 1 else "\n".join(texts)
+def _joined(content: Content | None, kind: type[Text | Reasoning]) -> str:
+    return "\n".join(part.text for part in parts_of(content, kind))
 
 
 def values_in(document: str) -> str:

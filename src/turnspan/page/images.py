@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from turnspan.settings.project import narrowed
 from turnspan.source.images import image_of_call, image_of_prompt
-from turnspan.trace.model import Kind, Media
+from turnspan.trace.model import Kind, Media, parts_of
 
 if TYPE_CHECKING:
     from turnspan.settings.config import Config, Destination
@@ -35,8 +35,8 @@ def images_allowed(config: Config, destination: Destination, cwd: str) -> bool:
 
 def sizes_in(span: Span) -> list[tuple[str, int]]:
     """Return the type and size of the images and documents that a prompt or a tool result mentions."""
-    if span.kind is Kind.TURN and isinstance(span.input, tuple):
-        return [(part.mime, part.bytes) for message in span.input for part in message.parts if isinstance(part, Media)]
+    if span.kind is Kind.TURN:
+        return [(media.mime, media.bytes) for media in parts_of(span.input, Media)]
     if span.kind is Kind.TOOL and isinstance(span.output, str):
         return [(mime, int(size)) for mime, size in _MARK.findall(span.output)]
     return []

@@ -16,7 +16,7 @@ from turnspan.page.tree import Layout, badges_of, figures_of, time_of_day
 from turnspan.text import count, one_line, plain
 from turnspan.trace.build import root_of
 from turnspan.trace.labels import numbered
-from turnspan.trace.model import Kind, Text
+from turnspan.trace.model import Kind, Text, parts_of
 from turnspan.trace.one_liner import gist_of
 from turnspan.trace.tally import tally_of
 from turnspan.trace.times import active_ms_of, waited_ns
@@ -67,10 +67,8 @@ def when_of(start_ns: int) -> str:
 
 def _answer(span: Span) -> str:
     """Return the first line of what a turn or an agent answered."""
-    if not isinstance(span.output, tuple):
-        return ""
-    texts = (part.text for message in span.output for part in message.parts if isinstance(part, Text))
-    return next((one_line(text)[:300] for text in texts if text.strip()), "")
+    texts = (part.text for part in parts_of(span.output, Text) if part.text.strip())
+    return next((one_line(text)[:300] for text in texts), "")
 
 
 def _happened(trace: Trace) -> Iterator[str]:

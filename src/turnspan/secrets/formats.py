@@ -200,13 +200,6 @@ ODD_PREFIX: Final = lazy.pattern(f"(?P<prefix>{_ODD})".encode())
 LOOK_BEHIND: Final = 9  # bytes; the longest prefix that ends before its run of word characters
 
 
-# Ids of Anthropic's API: a transcript has thousands, one in a line. They are too short for formats that need no
-# boundary before them. Inside, only a digit and an `m`, as in a terminal's colour, are such a boundary, and the formats
-# that would fit after it begin with A (AWS) or L (Alibaba).
-HARMLESS_ID: Final = lazy.pattern(r"\n((?:msg|req|toolu)_(?:bdrk_|vrtx_)?01[0-9A-Za-z]{22})(?=\n)")
-NOT_HARMLESS: Final = ("mA", "mL")
-
-
 def format_at(data: bytes, at: int) -> tuple[int, int, str] | None:
     """Return start, end and rule of the token whose prefix begins at `at`."""
     pattern, rules = _formats(data[at : at + 1])

@@ -25,13 +25,12 @@ import msgspec
 
 from turnspan import lazy
 from turnspan.errors import ConfigError
-from turnspan.secrets.formats import HARMLESS_ID, NOT_HARMLESS
 from turnspan.secrets.names import rule_of_name
 from turnspan.secrets.scan import Meter, OverBudget, find
 from turnspan.secrets.values import LONGEST_KNOWN, Style, is_distinctive, is_secret
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from turnspan.secrets.names import Hit
 
@@ -40,7 +39,6 @@ _MOST_KNOWN: Final = 100  # secrets that are searched everywhere else
 _PASSES: Final = 4  # masking can join two halves of a secret, once; more passes mean that rules trigger each other
 _PIECE, _OVERLAP = 4_000, 500  # characters, for the user's patterns
 _MOST_WAYS: Final = 40_000_000  # to match a piece: less than a second
-_FEW_IDS: Final = 30  # scanning them costs less than compiling a pattern, which would be for one event
 _ESCAPE: Final = lazy.pattern(rb"\\u00([2-7][0-9a-fA-F])")
 # Separates texts that are scanned together: no rule matches across it.
 _BETWEEN: Final = b"\n\0\n"
@@ -155,20 +153,6 @@ def suspects(texts: Sequence[str], *, rules: RuleSet, meter: Meter) -> tuple[set
             found.update(texts[bisect_right(ends, start) : bisect_right(ends, end - 1) + 1])
         known = _distinctive(data, hits)
     return found, known
-
-
-def harmless_ids(ids: Collection[str], *, rules: RuleSet) -> set[str]:
-    """Return the ids in which `suspects` would find nothing, known by their form; none of a few ids."""
-    lines = "\n".join(("", *ids, ""))
-    if (
-        len(ids) < _FEW_IDS
-        or rules.patterns
-        or any(credential.decode("utf-8", "surrogatepass") in lines for credential in rules.credentials)
-    ):
-        return set()
-    found: list[str] = HARMLESS_ID.findall(lines)
-    first, second = NOT_HARMLESS
-    return {text for text in found if first not in text and second not in text}
 
 
 def split_secrets(texts: Sequence[str], *, rules: RuleSet, meter: Meter) -> dict[bytes, str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan import lazy
-from turnspan.trace.model import Json, Kind, Text
+from turnspan.trace.model import Json, Kind, Text, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,9 +66,7 @@ def headline(text: str) -> str:
 
 def words_of(span: Span) -> str:
     """Return the first text of a prompt; text that an editor added only if there is no other."""
-    if not isinstance(span.input, tuple):
-        return ""
-    texts = [part.text for message in span.input for part in message.parts if isinstance(part, Text)]
+    texts = [part.text for part in parts_of(span.input, Text)]
     typed = (text for text in texts if text.strip() and _FROM_EDITOR.match(text) is None)
     return next(typed, texts[0] if texts else "")
 

@@ -2,10 +2,9 @@
 
 Rules:
 
-- A first look at the trace collects its strings and builds nothing. Only if one of them may hold a secret, a walk
-  (`strings`) replaces them. Both visit the same strings.
-- The distinct strings are scanned in long batches; only strings with a hit are masked one by one. Ids of the API that
-  no rule can match (`formats.HARMLESS_ID`) are not scanned.
+- A first walk (`strings`) collects the strings of the trace. Only if one of them may hold a secret, a second one
+  replaces them.
+- The distinct strings are scanned in long batches; only strings with a hit are masked one by one.
 - A secret that is split over two blocks of the transcript (`Trace.blocks`) is searched where the blocks meet, joined.
 - A secret is masked in all strings of its trace, unless it is an id of the trace: sessions and calls are found by it.
 - Several traces are scanned together first (`clean_traces`): most hold no secret. The others are masked one by one,
@@ -18,7 +17,7 @@ Rules:
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import filterfalse, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
@@ -27,15 +26,15 @@ from turnspan.secrets import replace
 from turnspan.secrets.names import rule_of_name
 from turnspan.secrets.replace import Masked
 from turnspan.secrets.scan import OverBudget
-from turnspan.trace.model import Json, ToolCall, ToolResult
-from turnspan.trace.strings import TEXTS, neighbouring, walk
+from turnspan.trace.model import ToolCall, ToolResult, parts_of
+from turnspan.trace.strings import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from turnspan.secrets.replace import RuleSet
     from turnspan.secrets.scan import Meter
-    from turnspan.trace.model import Facts, Message, Scalar, Trace
+    from turnspan.trace.model import Facts, Scalar, Trace
 
 Tree: TypeAlias = "dict[str, Tree] | list[Tree] | str | int | float | bool | None"
 
@@ -75,96 +74,41 @@ def clean_traces(traces: Sequence[Trace], rules: RuleSet, meter: Meter) -> set[i
 
 
 class _Collector:
-    """Collects the distinct strings of traces and finds those that may hold a secret.
-
-    It visits the strings that `walk` visits, by a loop of its own: most traces are only looked at, and the walk, which
-    can also replace, takes three times as long.
-    """
+    """Collects the distinct strings of traces and finds those that may hold a secret."""
 
     def __init__(self, *traces: Trace) -> None:
+        self._traces = traces
         self._texts: dict[str, None] = {}
-        self._documents: dict[str, None] = {}
+        self._documents: dict[str, None] = {}  # JSON with escapes, which can hide a secret
         self._suspects: set[str] = set()
-        self._ids: set[str] = set()  # of the session, of calls, of responses
         self._blocks: dict[str, tuple[str, ...]] = {}  # neighbouring blocks, or what is near their ends, by their text
         for trace in traces:
-            self._visit(trace)
+            walk(trace, self)
             self._blocks |= {"".join(near): near for blocks in trace.blocks for near in _near_ends(blocks)}
 
     def is_clean(self, suspects: set[str]) -> bool:
         """Return whether none of the strings is among the suspects."""
         return suspects.isdisjoint(self._texts) and suspects.isdisjoint(self._blocks)
 
-    @property
-    def strings(self) -> set[str]:
-        """The strings that were collected."""
-        return {*self._texts}
-
-    def _visit(self, trace: Trace) -> None:
-        texts = self._texts
-        texts[trace.name] = texts[trace.session_id] = texts[trace.client_version] = None
-        self._ids.add(trace.session_id)
-        for tag in trace.tags:
-            texts[tag] = None
-        self._visit_facts(trace.facts)
-        for span in trace.spans:
-            texts[span.name] = None
-            if span.model:
-                texts[span.model] = None
-            if span.error:
-                texts[span.error] = None
-            if span.error_message:
-                texts[span.error_message] = None
-            self._visit_facts(span.facts)
-            for content in (span.input, span.output):
-                if isinstance(content, str):
-                    texts[content] = None
-                elif isinstance(content, Json):
-                    self._visit_document(content.text)
-                elif content is not None:
-                    self._visit_messages(content)
-
-    def _visit_document(self, text: str) -> None:
+    def text(self, text: str) -> str:
         self._texts[text] = None
+        return text
+
+    def document(self, text: str) -> str:
         if "\\" in text:
             self._documents[text] = None
+        return self.text(text)
 
-    def _visit_facts(self, facts: Facts) -> None:
-        texts = self._texts
+    def facts(self, facts: Facts) -> Facts:
         for name, value in facts.items():
-            texts[name] = None
-            if isinstance(value, str):
-                texts[value] = None
-                if name.endswith("_id"):
-                    self._ids.add(value)
-                elif _names_secret(name):
-                    self._suspects.add(value)
-            elif isinstance(value, tuple):
-                texts.update(dict.fromkeys(value))
-                if _names_secret(name):
-                    self._suspects.update(value)
+            values = value if isinstance(value, tuple) else (value,) if isinstance(value, str) else ()
+            self._texts.update(dict.fromkeys((name, *values)))
+            if _names_secret(name) and not (name.endswith("_id") and isinstance(value, str)):
+                self._suspects.update(values)
+        return facts
 
-    def _visit_messages(self, messages: Iterable[Message]) -> None:
-        texts = self._texts
-        for message in messages:
-            texts[message.role] = None
-            if message.finish_reason:
-                texts[message.finish_reason] = None
-            for part in message.parts:
-                if isinstance(part, TEXTS):
-                    texts[part.text] = None
-                elif isinstance(part, ToolResult):
-                    texts[part.id] = texts[part.result] = None
-                    self._ids.add(part.id)
-                elif isinstance(part, ToolCall):
-                    texts[part.id] = texts[part.name] = None
-                    self._ids.add(part.id)
-                    self._visit_document(part.arguments)
-                else:
-                    texts[part.mime] = None
-            if len(message.parts) > 1:
-                for neighbours in neighbouring(message.parts):
-                    texts["".join(neighbours)] = None
+    def joined(self, parts: list[str]) -> None:
+        self.text("".join(parts))
 
     def scan(self, rules: RuleSet, meter: Meter) -> tuple[set[str], set[str], dict[bytes, str]]:
         """Return the strings that may hold a secret, those that exceeded the budget, and secrets that may recur."""
@@ -175,8 +119,7 @@ class _Collector:
         suspects, over_budget = self._suspects, set[str]()
         texts = {**self._texts, **dict.fromkeys(holders), **dict.fromkeys(self._blocks)}
         known: dict[bytes, str] = {}
-        harmless = replace.harmless_ids(self._ids, rules=rules)
-        for batch in _batches(filterfalse(harmless.__contains__, texts)):
+        for batch in _batches(texts):
             try:
                 found, secrets = replace.suspects(batch, rules=rules, meter=meter)
                 suspects.update(found)
@@ -212,7 +155,7 @@ class _Collector:
 
     def _recurring(self, known: dict[bytes, str], size: int) -> dict[bytes, str]:
         """Return the secrets to search in all strings: no ids, and fewer in a long trace."""
-        ids = [text.encode("utf-8", "surrogatepass") for text in self._ids]
+        ids = [text.encode("utf-8", "surrogatepass") for trace in self._traces for text in _ids_of(trace)]
         found = ((value, rule) for value, rule in known.items() if not any(value in each for each in ids))
         return dict(islice(found, min(_MOST_KNOWN, _SEARCHED // (size + 1) + 1)))
 
@@ -235,6 +178,18 @@ class _Collector:
         except _FAILURES:
             self._suspects.add(document)
         return leaves
+
+
+def _ids_of(trace: Trace) -> set[str]:
+    """Return the ids of the session, of calls and of responses."""
+    found = {trace.session_id}
+    for facts in (trace.facts, *(span.facts for span in trace.spans)):
+        found.update(value for name, value in facts.items() if name.endswith("_id") and isinstance(value, str))
+    for span in trace.spans:
+        for content in (span.input, span.output):
+            found.update(call.id for call in parts_of(content, ToolCall))
+            found.update(result.id for result in parts_of(content, ToolResult))
+    return found
 
 
 class _Masker:

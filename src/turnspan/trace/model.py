@@ -8,14 +8,18 @@ Rules:
   it.
 - Everything is derived from the transcript. The same span is always built the same.
 - Content is text or messages; `facts` are small scalar details under our own names, which each backend translates.
+- All strings of a content are visited by one walk, `map_content`: to change them, to collect them, to measure them.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 Scalar: TypeAlias = "str | int | float | bool | tuple[str, ...]"
 Facts: TypeAlias = "dict[str, Scalar]"
@@ -164,3 +168,69 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     def cwd(self) -> str:
         """The working directory; "" if the transcript does not say."""
         return str(self.facts.get("cwd") or "")
+
+
+# ---- the strings of a content
+
+_T = TypeVar("_T")
+_P = TypeVar("_P", bound=Part)
+
+
+def map_content(
+    content: Content, text: Callable[[str], str], json: Callable[[str], str], label: Callable[[str], str] = str
+) -> Content:
+    """Return content with its strings changed: text by `text`, JSON by `json`, ids, names and roles by `label`.
+
+    Content without changes is returned itself.
+    """
+    if isinstance(content, str):
+        return text(content)
+    if isinstance(content, Json):
+        return _same(content, Json(json(content.text)))
+
+    def map_part(part: Part) -> Part:
+        if isinstance(part, ToolResult):
+            return ToolResult(label(part.id), text(part.result))
+        if isinstance(part, ToolCall):
+            return ToolCall(label(part.id), label(part.name), json(part.arguments))
+        if isinstance(part, Media):
+            return Media(label(part.mime), part.bytes)
+        return type(part)(text(part.text))
+
+    def map_message(message: Message) -> Message:
+        reason = message.finish_reason
+        return Message(label(message.role), tuple(map(map_part, message.parts)), reason and label(reason))
+
+    return _same(content, tuple(map(map_message, content)))
+
+
+def texts_of(content: Content) -> list[str]:
+    """Return the texts and the JSON of a content, without ids, names and roles."""
+    found: list[str] = []
+
+    def keep(text: str) -> str:
+        found.append(text)
+        return text
+
+    map_content(content, keep, keep)
+    return found
+
+
+def parts_of(content: Content | None, kind: type[_P]) -> list[_P]:
+    """Return the parts of one kind; none if the content is not messages."""
+    if not isinstance(content, tuple):
+        return []
+    return [part for message in content for part in message.parts if isinstance(part, kind)]
+
+
+def with_parts(content: Content, parts: Callable[[Message], Iterable[Part]]) -> Content:
+    """Return messages with other parts, which `parts` returns for each; text and JSON as they are."""
+    if not isinstance(content, tuple):
+        return content
+    changed = [Message(message.role, tuple(parts(message)), message.finish_reason) for message in content]
+    return _same(content, tuple(changed))
+
+
+def _same(old: _T, new: _T) -> _T:
+    """Return the old value if the new one is equal, so that callers can compare by identity."""
+    return old if new == old else new

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -20,8 +21,7 @@ from turnspan import lazy
 from turnspan.secrets.replace import RuleSet
 from turnspan.secrets.scan import Meter
 from turnspan.trace.masking import clean_traces, masked_trace, withheld
-from turnspan.trace.model import Json, Kind, Media, Reasoning, Text, ToolCall, ToolResult
-from turnspan.trace.strings import map_messages
+from turnspan.trace.model import Json, Kind, Media, Reasoning, Text, ToolCall, ToolResult, with_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -174,10 +174,6 @@ def _metadata_facts(facts: Facts) -> Facts:
 
 def _switched(span: Span, policy: Policy) -> Span:
     """Return the span without the content that the switches exclude."""
-
-    def switched(message: Message) -> Message:
-        return msgspec.structs.replace(message, parts=tuple(_switched_parts(message, policy)))
-
     is_output = span.kind is Kind.TOOL or (span.kind is Kind.EVENT and span.facts.get("event") in _OUTPUT_EVENTS)
     inputs, outputs, message, facts = span.input, span.output, span.error_message, span.facts
     if span.kind is Kind.TOOL and not policy.tool_inputs:
@@ -186,13 +182,14 @@ def _switched(span: Span, policy: Policy) -> Span:
     if is_output and not policy.tool_outputs:
         outputs = outputs and withheld("tool outputs")
         message = message and withheld("tool outputs")
+    parts = partial(_switched_parts, policy)
     return msgspec.structs.replace(
-        span, input=inputs and map_messages(inputs, switched), output=outputs and map_messages(outputs, switched),
+        span, input=inputs and with_parts(inputs, parts), output=outputs and with_parts(outputs, parts),
         error_message=message, facts=facts,
     )  # fmt: skip
 
 
-def _switched_parts(message: Message, policy: Policy) -> Iterable[Part]:
+def _switched_parts(policy: Policy, message: Message) -> Iterable[Part]:
     for part in message.parts:
         match part:
             case Reasoning() if not policy.thinking:

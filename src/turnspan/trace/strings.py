@@ -2,7 +2,7 @@
 
 Rules:
 
-- Reading and replacing use the same walk, so that every string that is scanned can be masked and the other way round.
+- Reading and replacing are the same walk, so that every string that is scanned can be masked and the other way round.
 - Neighbouring texts of a message are also visited joined: no rule recognises half a secret.
 - A value without changes is returned itself, not a copy.
 """
@@ -10,19 +10,17 @@ Rules:
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from itertools import groupby
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from turnspan.trace.model import Json, Media, Message, Reasoning, Text, ToolCall, ToolResult, Trace
+from turnspan.trace.model import Reasoning, Text, Trace, map_content, with_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from turnspan.trace.model import Content, Facts, Part, Span
-
-T = TypeVar("T")
-TEXTS: Final = (Text, Reasoning)  # `Text | Reasoning` would be built again with each test
+    from turnspan.trace.model import Content, Facts, Message, Part, Span
 
 
 class Strings(Protocol):
@@ -79,79 +77,21 @@ def _walk_span(span: Span, strings: Strings) -> Span:
 def _walk_content(content: Content | None, strings: Strings) -> Content | None:
     if content is None:
         return None
-    if isinstance(content, str):
-        return strings.text(content)
-    if isinstance(content, Json):
-        text = strings.document(content.text)
-        return content if text is content.text else Json(text)
-    return map_messages(content, partial(_walk_message, strings))
+    merged = with_parts(content, partial(_merged, strings))
+    return map_content(merged, strings.text, strings.document, strings.text)
 
 
-def map_messages(content: Content, change: Callable[[Message], Message]) -> Content:
-    """Return the content with each message changed; text and JSON stay as they are."""
-    return content if isinstance(content, str | Json) else _same(content, tuple(map(change, content)))
-
-
-def _walk_message(strings: Strings, message: Message) -> Message:
-    parts = message.parts
-    if len(parts) > 1:
-        parts = tuple(_walk_neighbours(parts, strings))
-    else:
-        parts = tuple([map_text(part, strings.text, strings.document) for part in parts])
-    parts = _same(message.parts, parts)
-    role = strings.text(message.role)
-    reason = message.finish_reason and strings.text(message.finish_reason)
-    if parts is message.parts and role is message.role and reason is message.finish_reason:
-        return message
-    return Message(role, parts, reason)
-
-
-def map_text(part: Part, text: Callable[[str], str], document: Callable[[str], str]) -> Part:
-    """Return a part with every string replaced: JSON by `document`, ids, names and all other text by `text`."""
-    if isinstance(part, TEXTS):
-        changed = text(part.text)
-        return part if changed is part.text else type(part)(changed)
-    if isinstance(part, ToolResult):
-        return _same(part, ToolResult(text(part.id), text(part.result)))
-    if isinstance(part, ToolCall):
-        return _same(part, ToolCall(text(part.id), text(part.name), document(part.arguments)))
-    return _same(part, Media(text(part.mime), part.bytes))
-
-
-def _same(old: T, new: T) -> T:
-    """Return the old value if the new one is equal, so that callers can compare by identity."""
-    return old if new == old else new
-
-
-def neighbouring(parts: tuple[Part, ...]) -> Iterable[list[str]]:
-    """Yield the texts of neighbouring parts that `walk` also visits joined."""
-    at = 0
-    while at < len(parts):
-        end = _end_of_neighbours(parts, at)
-        if end - at > 1:
-            yield [part.text for part in parts[at:end] if isinstance(part, TEXTS)]
-        at = end
-
-
-def _end_of_neighbours(parts: tuple[Part, ...], at: int) -> int:
-    """Return where the texts of one kind that begin at a place end."""
-    end = at + 1
-    if isinstance(parts[at], TEXTS):
-        while end < len(parts) and type(parts[end]) is type(parts[at]):
-            end += 1
-    return end
-
-
-def _walk_neighbours(parts: tuple[Part, ...], strings: Strings) -> Iterable[Part]:
-    """Yield the replaced parts, with neighbouring texts merged where `strings.joined` returns a replacement."""
-    at = 0
-    while at < len(parts):
-        first, end = parts[at], _end_of_neighbours(parts, at)
-        if end - at > 1:
-            merged = strings.joined([part.text for part in parts[at:end] if isinstance(part, TEXTS)])
-            if merged is not None:
-                yield Text(merged) if isinstance(first, Text) else Reasoning(merged)
-                at = end
-                continue
-        yield from (map_text(part, strings.text, strings.document) for part in parts[at:end])
-        at = end
+def _merged(strings: Strings, message: Message) -> Iterable[Part]:
+    """Yield the parts of a message, with neighbouring texts merged where `strings.joined` returns a replacement."""
+    if len(message.parts) == 1:
+        return message.parts
+    merged: list[Part] = []
+    for kind, group in groupby(message.parts, type):
+        parts = list(group)
+        texts = [part.text for part in parts if isinstance(part, Text | Reasoning)]
+        text = strings.joined(texts) if len(texts) > 1 else None
+        if text is None:
+            merged += parts
+        else:
+            merged.append(Text(text) if kind is Text else Reasoning(text))
+    return merged

@@ -14,7 +14,7 @@ from turnspan.page.content.markdown import plain
 from turnspan.page.content.markup import tag
 from turnspan.page.content.section import Budget, Section
 from turnspan.page.content.tools import Call, tool_sections
-from turnspan.trace.model import Json, Kind, Media, Reasoning, Text, ToolCall
+from turnspan.trace.model import Json, Kind, Media, Reasoning, Text, ToolCall, with_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,19 +45,14 @@ def conversation(span: Span, *, has_children: bool = False) -> Span:
     `has_children`: the answer of a turn or an agent is in one of the responses below it.
     """
     if span.kind is Kind.GENERATION:
-        return msgspec.structs.replace(span, input=None, output=_without_calls(span.output))
+        return msgspec.structs.replace(span, input=None, output=span.output and with_parts(span.output, _said))
     if has_children and span.kind in {Kind.TURN, Kind.AGENT}:
         return msgspec.structs.replace(span, output=None, error_message="")
     return span
 
 
-def _without_calls(content: Content | None) -> Content | None:
-    if not isinstance(content, tuple):
-        return content
-    return tuple(
-        msgspec.structs.replace(message, parts=tuple(p for p in message.parts if not isinstance(p, ToolCall)))
-        for message in content
-    )
+def _said(message: Message) -> Iterator[Part]:
+    return (part for part in message.parts if not isinstance(part, ToolCall))
 
 
 def _sections(span: Span, budget: Budget) -> Iterator[Section]:
