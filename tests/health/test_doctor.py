@@ -475,10 +475,13 @@ def test_disabled_by_the_config_file(place):
     assert check.todo == f"set `enabled = true` in {place.home / 'config.toml'}"
 
 
-def test_a_wrong_pattern(place):
-    """A regular expression that is not valid is an error."""
-    place.write('patterns = { mine = "(" }\n')
-    assert [check.mark.value for check in place.about("Configuration")] == ["bad"]
+@pytest.mark.parametrize("source", ["(", "(?:\\\\w+\\\\s*){60}"])
+def test_a_wrong_pattern(place, source):
+    """A pattern that is not a regular expression, or would take too long, is an error that names it."""
+    place.write(f'patterns = {{ mine = "{source}" }}\n')
+    [check] = place.about("Configuration")
+    assert check.mark.value == "bad"
+    assert "'mine'" in check.says
 
 
 def test_a_project_that_is_off(place):

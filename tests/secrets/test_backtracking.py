@@ -16,6 +16,9 @@ SLOW = {
     "ambiguous choices": "(?:a|ab|b)" * 25 + "c",
     "a back-reference": r"(a*)b?\1c",
     "long limits": r"a{0,900}a{0,900}b",
+    "a repeated group with two repetitions": r"(?:\w+\s*){60}",
+    "nested repetitions": r"(a+)+$",
+    "nested groups": "(?:" * 40 + "a+" + ")+" * 40,
 }
 USUAL = [
     r"TCK-[0-9]{8}",
@@ -31,6 +34,8 @@ USUAL = [
     r"\b\d{3}-\d{2}-\d{4}\b",
     r"(?<=user=)\w+",
     r"ä+ö|[^\x00-\x7f]{9,}",
+    r"(?:foo|bar)+",
+    r"id-(?:[0-9]|[a-f])+",
 ]
 
 

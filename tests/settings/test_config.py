@@ -676,6 +676,14 @@ def test_config_names_problems_and_exits_with_1(place, turnspan):
     assert len(json.loads(turnspan("config", "--json")[1])["problems"]) == 2
 
 
+def test_config_names_a_pattern_that_cannot_be_used(place, turnspan):
+    """A pattern that would take too long is a problem of the settings, and does not crash a command."""
+    place.write('patterns = { ids = "(?:\\\\w+\\\\s*){60}" }\n')
+    code, out, _ = turnspan("config")
+    assert code == 1
+    assert "the pattern 'ids' can match the same text in too many ways" in out
+
+
 def test_config_shows_the_restrictions_of_the_project(place, turnspan):
     """Disabled export, restrictions and tags are shown."""
     place.narrow('enabled = false\ncapture = "metadata"\nimages = false\ntags = ["a", "b"]\n')

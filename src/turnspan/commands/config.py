@@ -35,6 +35,8 @@ def config(ctx: click.Context, *, is_table: bool, is_json: bool) -> None:
     """
     from turnspan.commands.printing import print_lines, print_record, working_directory
     from turnspan.commands.records import config_record
+    from turnspan.delivery.policy import rules_of
+    from turnspan.errors import ConfigError
     from turnspan.settings.config import load_config
     from turnspan.settings.in_force import config_lines
     from turnspan.settings.matrix import matrix_table
@@ -47,6 +49,10 @@ def config(ctx: click.Context, *, is_table: bool, is_json: bool) -> None:
     cwd = str(working_directory() or "")
     narrowing = settings.narrowing(cwd)
     problems = (*settings.problems, *narrowing.problems)
+    try:
+        rules_of(settings)
+    except ConfigError as error:  # a pattern that cannot be used
+        problems = (*problems, str(error))
     if is_json:
         print_record(config_record(settings, cwd, narrowing, problems))
     else:

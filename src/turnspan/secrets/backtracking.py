@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from math import inf
 from re import _constants as c  # type: ignore[attr-defined]  # as stable as the syntax since Python 3.11
 from re import _parser  # type: ignore[attr-defined]
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -73,7 +74,10 @@ def _atoms(parsed: Iterable[tuple[Any, Any]], length: int) -> Iterator[_Atom]:
 
 def _repeat(least: int, most: int, body: list[_Atom], length: int, *, is_final: bool) -> _Atom:
     spread = min(int(most), length) - min(least, length) + 1
-    ways = spread * _ways(body) ** min(int(most), _MOST_REPEATS)
+    try:
+        ways = spread * _ways(body) ** min(int(most), _MOST_REPEATS)
+    except OverflowError:  # more than a float can hold
+        ways = inf
     return _Atom(_chars(body), 1 if is_final else ways, is_needed=least > 0)
 
 

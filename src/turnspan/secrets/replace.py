@@ -8,8 +8,8 @@ Rules:
   budget is used up, `OverBudget` is raised and the caller withholds the text.
 - turnspan's own credentials are masked in every spelling and in every capture mode.
 - A secret that was recognised in one place is masked in all others, too: `TOKEN=…`, and later "I use … now".
-- The user's patterns run on pieces of a few thousand characters, cut at line ends, and may not nest
-  repetitions or match the same text in too many ways (`backtracking`).
+- The user's patterns run on pieces of a few thousand characters, cut at line ends, and may not match the same text in
+  too many ways (`backtracking`).
 """
 
 from __future__ import annotations
@@ -208,50 +208,24 @@ def _compiled(name: str, source: str) -> re.Pattern[str]:
         raise ConfigError(
             f"the name of the pattern {name!r} cannot be used", hint="use lower-case letters, digits and dashes"
         )
+    from turnspan.secrets.backtracking import worst_case  # noqa: PLC0415  most users have no patterns
+
     try:
         pattern = re.compile(source)
+        ways = worst_case(source, _PIECE)
     except (re.error, OverflowError, RecursionError) as exc:
         raise ConfigError(
             f"the pattern {name!r} is not a regular expression: {exc}", hint="correct or remove it"
         ) from exc
     if pattern.search("") is not None:
         raise ConfigError(f"the pattern {name!r} matches an empty text", hint="make it more specific")
-    if _nests_repetition(source):
-        raise ConfigError(
-            f"the pattern {name!r} repeats a group that holds a repetition or an alternative (exponential time)",
-            hint="write the repetition with a possessive quantifier (`++`, `*+`) or without the group",
-        )
-    from turnspan.secrets.backtracking import worst_case  # noqa: PLC0415  most users have no patterns
-
-    if worst_case(source, _PIECE) > _MOST_WAYS:
+    if ways > _MOST_WAYS:
         raise ConfigError(
             f"the pattern {name!r} can match the same text in too many ways, which would take seconds",
-            hint="limit its repetitions (`{0,40}` instead of `*`), or let them match different characters",
+            hint="limit its repetitions (`{0,40}` instead of `*`), let them match different characters, or make them"
+            " possessive (`*+`)",
         )
     return pattern
-
-
-_REPEAT: Final = lazy.pattern(r"[*+]|\{\d*,\d*\}")
-
-
-def _nests_repetition(source: str) -> bool:
-    """Return whether a repeated group holds a repetition or a choice: such a regex can take exponential time."""
-    plain = re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", "a", source, flags=re.DOTALL)
-    is_loose = [False]  # for each open group: whether it holds a repetition or a choice
-    at = 0
-    while at < len(plain):
-        if plain[at] == "(":
-            is_loose.append(False)
-        elif plain[at] == ")" and len(is_loose) > 1:
-            inner = is_loose.pop()
-            repeat = _REPEAT.match(plain, at + 1)
-            if repeat is not None and inner and plain[repeat.end() : repeat.end() + 1] != "+":
-                return True
-            is_loose[-1] = is_loose[-1] or inner or repeat is not None
-        elif plain[at] == "|" or _REPEAT.match(plain, at) is not None:
-            is_loose[-1] = True
-        at += 1
-    return False
 
 
 def _pieces(text: str, pattern: re.Pattern[str], meter: Meter) -> Iterator[re.Match[str]]:
