@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from backends.servers import OK, HttpServer, reply
@@ -26,6 +28,11 @@ ONE = "5e55104a-0000-4000-8000-000000000001"
 TWO = "5e55104a-0000-4000-8000-000000000002"
 DAY_S = 86400
 OVER = Ending(is_over=True)
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
+SESSIONS = {story.name: sorted(story.glob("projects/*/????????-*.jsonl")) for story in FIXTURES.iterdir()}
+DELETIONS = [(name, path.name) for name, paths in sorted(SESSIONS.items()) if len(paths) > 1 for path in paths]
+# Clients whose copies do not name their origin: when it is deleted after the copy was left out, `verify` expects it.
+UNNAMED = {"copied-fork-unmarked", "copied-resume-1.0.80"}
 
 
 def configure(claude_home, text):
@@ -89,6 +96,39 @@ def test_the_users_prices_count_in_every_command(claude_home, command):
     costs = {listed["cost_usd"], project["cost_usd"], expiring["unsent"]["local"]["cost_usd"]}
     assert len(costs) == 1
     assert costs.pop() > 700
+
+
+def test_a_fork_whose_origin_was_exported_and_deleted_is_complete(claude_home, command):
+    """Its copied turn was exported from the origin: `sessions` says so, as `backfill` and `verify` do."""
+    projects = claude_home / "projects"
+    shutil.copytree(FIXTURES / "copied-branch" / "projects", projects)
+    origin, fork = sorted(projects.glob("*/*.jsonl"), key=lambda path: path.stat().st_size)
+    command("backfill", "--jobs", "1", "--session", origin.stem)
+    origin.unlink()
+    assert [one["sent"] for one in asked(command, "sessions")[1]] == ["no"]
+    command("backfill", "--jobs", "1")
+    assert [(one["session_id"], one["sent"]) for one in asked(command, "sessions")[1]] == [(fork.stem, "all")]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(("story", "name"), DELETIONS)
+def test_whatever_is_deleted_every_command_counts_the_same(claude_home, command, story, name, is_first):
+    """A transcript is deleted after it was exported, before the others are or after: nothing of them is left."""
+    projects = claude_home / "projects"
+    shutil.copytree(FIXTURES / story / "projects", projects)
+    deleted = next(projects.glob(f"*/{name}"))
+    command("backfill", "--jobs", "1", *(("--session", deleted.stem) if is_first else ()))
+    deleted.unlink()
+    planned = asked(command, "backfill", "--jobs", "1", "--dry-run")[1][0]["destinations"]["local"]["total"]
+    sent = asked(command, "backfill", "--jobs", "1")[1][0]
+    assert (sent["spans"], sent["copied"]) == (planned["spans"], planned["copied"])
+    left = asked(command, "backfill", "--jobs", "1")[1][0]
+    assert (left["turns"], left["spans"], left["pending"]) == (0, 0, 0)
+    if is_first or story not in UNNAMED:
+        code, [verified] = asked(command, "verify")
+        assert (code, verified["differences"]) == (0, [])
+    listed = asked(command, "sessions")[1]
+    assert {one["session_id"]: one["sent"] for one in listed} == {one["session_id"]: "all" for one in listed}
 
 
 # ---- one bad session

@@ -17,6 +17,8 @@ from turnspan.delivery.destinations import identity_of
 from turnspan.errors import StateError
 from turnspan.index import NAME, Filter, Scope, count_sessions, forget, list_sessions, opened
 from turnspan.settings.config import load_config
+from turnspan.source.progress import Position, Progress
+from turnspan.transcript.resume import Carry
 
 SESSION = "5e55104a-0000-4000-8000-000000000001"
 
@@ -299,7 +301,8 @@ def test_what_was_sent_is_in_it(project):
     session_id = f"{1:08}-0000-4000-8000-000000000001"
     for turns in (0, 1, 2):
         if turns:
-            cursors = {identity: state.Cursor(sent_turns=turns)}
+            progress = Progress(main=Position(carry=Carry(turns=turns)))
+            cursors = {identity: state.Cursor(progress=progress)}
             state.save(config.home, state.Checkpoint(session_id=session_id, destinations=cursors))
         with opened(config) as index:
             (row,) = list_sessions(index, Filter())

@@ -35,7 +35,7 @@ from turnspan.source.reader import Reading
 from turnspan.trace.tally import Tally, tally_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from turnspan.backends import Holdings
     from turnspan.delivery.destinations import Target
@@ -99,7 +99,7 @@ def compared(
     checkpoint = state.known(config.home, session.session_id)
     cursor = checkpoint.cursor(target.identity)
     rest = Rest(session, target, now_ns)
-    found = Comparison(session, cursor, holdings)
+    found = Comparison(session, cursor, holdings, target.was_sent)
     found.is_recent = is_in_flight(cursor, holdings, now_ns)
     if cursor.progress == Progress() and not checkpoint.is_off:  # nothing was acknowledged: the rest is everything
         for trace, left in rest.traces():
@@ -112,7 +112,7 @@ def compared(
     # What was acknowledged has ended, whatever showed it then.
     acknowledged = 0 if rest.is_rewritten else cursor.progress.main.offset
     found.ending = msgspec.structs.replace(rest.ending, acknowledged=acknowledged)
-    for piece in Reading(session, Progress(), found.ending, target.prices).pieces():
+    for piece in Reading(session, Progress(), found.ending, target.prices, target.was_sent).pieces():
         for trace in piece.traces:
             found.project = found.project or trace.cwd
             if checkpoint.is_off or target.mask.is_off(trace.cwd):
@@ -130,7 +130,9 @@ def is_in_flight(cursor: state.Cursor, holdings: Holdings | None, now_ns: int) -
 class Comparison:
     """Compares a session trace by trace. It keeps ids of what is missing, and totals of everything else."""
 
-    def __init__(self, session: SessionFile, cursor: state.Cursor, holdings: Holdings | None) -> None:
+    def __init__(
+        self, session: SessionFile, cursor: state.Cursor, holdings: Holdings | None, was_sent: Callable[[str], bool]
+    ) -> None:
         self.ending = Ending()  # what is known about the session's end
         self.project = ""
         self.off = 0
@@ -138,6 +140,7 @@ class Comparison:
         self.arrived: set[bytes] = set()  # of these, spans that the backend has all the same
         self.is_recent = False  # what was acknowledged and is absent may be in flight
         self._session = session
+        self._was_sent = was_sent
         self._holdings = holdings
         self._refused = {bytes.fromhex(entry.span_id) for entry in cursor.quarantined if entry.span_id}
         # Traces of which an unknown part was refused.
@@ -214,7 +217,7 @@ class Comparison:
         left = Recount(frozenset(self._responses), frozenset(self._calls))
         if not left.total:
             return left
-        reading = Reading(self._session, Progress(), Ending(is_over=True))
+        reading = Reading(self._session, Progress(), Ending(is_over=True), None, self._was_sent)
         for piece in reading.pieces():
             left = left.minus(_identities(piece.traces))
         return left.minus(reading.skipped)

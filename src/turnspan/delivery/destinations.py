@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.delivery.state import OnDisk
+from turnspan.delivery.state import OnDisk, was_sent
 from turnspan.errors import ConfigError, TurnspanError
 from turnspan.files import private_directory, read_private, replace_private
 from turnspan.settings.options import SETTING
@@ -74,6 +74,10 @@ class Target:
     def prices(self) -> Prices | None:
         """The user's own prices, if there are any."""
         return prices_of(self._config)
+
+    def was_sent(self, session_id: str) -> bool:
+        """Return whether this destination has turns of a session, whose transcript may be deleted since."""
+        return was_sent(self.home, session_id, self.identity)
 
     def link(self, trace_id: bytes) -> str | None:
         """Return the URL of a trace at this destination, without a network request; None if it has none."""

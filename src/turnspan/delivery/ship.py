@@ -14,7 +14,6 @@ Rules:
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -234,8 +233,8 @@ class _Export:
         from turnspan.source.reader import Reading  # noqa: PLC0415  an event with nothing new must not load it
 
         ending = unsent.known_ending(self._session, self._target, self._cursor, ending)
-        was_sent = partial(state.was_sent, self._target.home, identity=self._target.identity)
-        shipped, reading = self.shipped, Reading(self._session, progress, ending, self._target.prices, was_sent)
+        target, shipped = self._target, self.shipped
+        reading = Reading(self._session, progress, ending, target.prices, target.was_sent)
         for piece in reading.pieces():
             traces = self._exportable(piece.traces)
             while not self._send(traces, piece, reading):

@@ -83,6 +83,11 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reported: Reported = Reported()  # older versions ignore it
 
     @property
+    def last_turn(self) -> int:
+        """The number of the last turn that was acknowledged, or left out because it is exported from elsewhere."""
+        return self.progress.main.carry.turns
+
+    @property
     def refused_spans(self) -> int:
         """How many spans the destination refused for good."""
         return sum(entry.spans for entry in self.quarantined) + self.forgotten

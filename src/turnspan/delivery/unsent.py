@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -305,8 +304,7 @@ class Rest:
         elif is_outdated_copy(session, checkpoint, target.identity):
             return
         arrived = {bytes.fromhex(span) for span in cursor.arrived}
-        was_sent = partial(state.was_sent, target.home, identity=target.identity)
-        reading = Reading(session, cursor.progress, self.ending, target.prices, was_sent)
+        reading = Reading(session, cursor.progress, self.ending, target.prices, target.was_sent)
         for piece in reading.pieces():
             self.copied += piece.copied
             self.repeated += piece.repeated

@@ -29,7 +29,7 @@ SORTS: Final = {
     "last": "last_ns", "first": "first_ns", "written": "file.modified_ns", "turns": "turns", "cost": "cost_usd",
     "tokens": "input + output + cache_read + cache_write_5m + cache_write_1h", "errors": "errors",
     "active": "active_ns", "title": "title COLLATE NOCASE", "project": "project COLLATE NOCASE",
-    "branch": "branch COLLATE NOCASE", "sent": "(SELECT min(turns) FROM sent WHERE session = session.id)",
+    "branch": "branch COLLATE NOCASE", "sent": "(SELECT min(last_turn) FROM sent WHERE session = session.id)",
 }  # fmt: skip
 _FROM: Final = "FROM session JOIN file ON file.session = session.id LEFT JOIN checkpoint USING (session_id)"
 _NAMES: Final = (
@@ -152,9 +152,11 @@ def _of_project(project: str) -> tuple[str, list[object]]:
 
 
 def _sent(index: Index, session: int) -> dict[str, int]:
+    """Return how many turns of a session each destination has, or has left out: those up to its last one."""
     rows: Sequence[tuple[str, int]] = index.connection.execute(
-        "SELECT destination, turns FROM sent WHERE session = ?", (session,)
-    ).fetchall()
+        "SELECT destination, (SELECT count(*) FROM turn WHERE turn.session = sent.session AND NOT is_later "
+        "AND number <= last_turn) FROM sent WHERE session = ?", (session,)
+    ).fetchall()  # fmt: skip
     return dict(rows)
 
 

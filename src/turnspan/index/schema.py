@@ -54,7 +54,7 @@ _TABLES: Final = (
         id INTEGER PRIMARY KEY, turn INTEGER REFERENCES turn, span_id TEXT, name TEXT, start_ns INTEGER,
         end_ns INTEGER, hint TEXT)""",
     """CREATE TABLE sent(
-        session INTEGER REFERENCES session, destination TEXT, turns INTEGER,
+        session INTEGER REFERENCES session, destination TEXT, last_turn INTEGER,
         PRIMARY KEY(session, destination)) WITHOUT ROWID""",
     # internal
     "CREATE TABLE piece(session INTEGER, piece INTEGER, progress BLOB, PRIMARY KEY(session, piece))",

@@ -313,8 +313,9 @@ class Updater:
             checkpoint, problem = checkpoint_of(self._config, session_id)
             values = (session_id, *stamp, restriction_of(checkpoint), problem)
             execute("INSERT INTO checkpoint VALUES (?, ?, ?, ?, ?)", values)
-            cursors = [each for each in checkpoint.destinations.items() if each[1].sent_turns or each[1].sent_spans]
-            many("INSERT INTO sent VALUES (?, ?, ?)", [(row[0], name, cursor.sent_turns) for name, cursor in cursors])
+            cursors = checkpoint.destinations.items()
+            passed = [(row[0], name, each.last_turn) for name, each in cursors if each.last_turn or each.sent_spans]
+            many("INSERT INTO sent VALUES (?, ?, ?)", passed)
 
     def _store_flat(self, changes: Changes) -> None:
         if changes.flat:

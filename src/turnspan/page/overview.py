@@ -77,9 +77,7 @@ def sent_of(row: SessionRow, identities: Sequence[str], *, is_enabled: bool) -> 
 
 def _least(sent: Mapping[str, int], identities: Sequence[str], turns: int) -> str:
     """Return how much of a session the destination has that has the least of it: all, 3/5 or no."""
-    least = min((sent.get(each, 0) for each in identities), default=0)
-    if least:
-        return "all" if least >= turns else f"{least}/{turns}"
-    # A session of which only subagents are left has no turn: then it is enough that spans of it have arrived.
-    is_lost = not turns and bool(identities) and all(each in sent for each in identities)
-    return "all" if is_lost else "no"
+    if not identities or any(each not in sent for each in identities):
+        return "no"
+    least = min(sent[each] for each in identities)  # of 0 turns: only subagents are left of it, or it is all copied
+    return "all" if least >= turns else f"{least}/{turns}" if least else "no"
