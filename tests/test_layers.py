@@ -59,7 +59,7 @@ MAY_IMPORT = {
         "backends", "bulk", "claude", "delivery", "errors", "health", "hook", "index", "files", "settings",
         "source", "text", "trace", "page",
     },
-    "cli": {"commands", "errors", "processes"},
+    "cli": {"commands", "errors"},
     # For scripts, notebooks and third-party backends.
     "api": {"backends", "delivery", "errors", "secrets", "settings", "source", "trace"},
     "__main__": {"cli", "hook"},

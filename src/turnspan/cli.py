@@ -23,7 +23,6 @@ import click
 from turnspan import __version__
 from turnspan.commands.declare import Command, write_help
 from turnspan.errors import TurnspanError
-from turnspan.processes import GC_THRESHOLD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,6 +37,8 @@ SECTIONS: Final = {
 }
 COMMANDS: Final = ("hook", *(name for names in SECTIONS.values() for name in names))
 _INTERRUPTED: Final = 130
+# New objects between two garbage collections: Python's default takes a tenth of a process that reads transcripts.
+_GC_THRESHOLD: Final = 100_000
 
 
 class _PipeClosedError(Exception):
@@ -124,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="replace")  # for characters that the locale cannot encode
     if not _is_debugging():
         sys.excepthook = _report_bug
-    gc.set_threshold(GC_THRESHOLD)
+    gc.set_threshold(_GC_THRESHOLD)
     code = _run(arguments)
     gc.freeze()  # what is left ends with the process: looking for garbage in it took a fifth of a short command
     sys.exit(code)

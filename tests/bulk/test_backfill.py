@@ -1,6 +1,5 @@
 """A backfill sends every session once, even if it is interrupted or killed."""
 
-import importlib
 import json
 import os
 import random
@@ -12,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
-from multiprocessing import Pipe
+from multiprocessing import Pipe, SimpleQueue, get_context
 from pathlib import Path
 
 import pytest
@@ -21,21 +20,21 @@ from reads import one_pass, read
 from rows import Writer, agent_writer, save_agent
 
 from turnspan.backends.otlp_json import decode_line
-from turnspan.bulk.backfill import Sender
+from turnspan.bulk.backfill import Sender, run
 from turnspan.bulk.dry_run import DryRun
-from turnspan.bulk.plan import Job, Selection, age_warning, make_plan
-from turnspan.bulk.pool import Done, Lost, Parent, Pool
+from turnspan.bulk.plan import Selection, age_warning, make_plan
 from turnspan.bulk.report import dry_run_lines
-from turnspan.bulk.runner import Orders, Task, Totals, in_order
+from turnspan.bulk.runner import Orders, Task, Totals
 from turnspan.commands.selection import When
 from turnspan.delivery import backoff, marks, state
 from turnspan.delivery.destinations import Target
 from turnspan.delivery.ship import ship
-from turnspan.errors import TranscriptError
+from turnspan.errors import StateError, TranscriptError
+from turnspan.processes import Parent
 from turnspan.settings.config import Destination, load_config
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reading
-from turnspan.source.sessions import SessionFile, all_sessions, session_at
+from turnspan.source.sessions import all_sessions, session_at
 
 GENERATOR = Path(__file__).parents[2] / "benchmarks" / "generate.py"
 START = "from turnspan.cli import main; main()"
@@ -139,9 +138,9 @@ def send_here(claude, *paths, orders=None, **selection):
     plan = make_plan(
         orders.config, Selection(paths=paths, **selection), orders.destinations, is_resend=orders.is_resend
     )
-    (inbox, _stop), (_heard, outbox) = Pipe(duplex=False), Pipe(duplex=False)
-    sender = Sender(orders)
-    return {job.session.session_id: sender(Parent(inbox, outbox), Task((job,)))[0] for job in plan.jobs}
+    unstopped, _ = Pipe(duplex=False)
+    sender, parent = Sender(orders), Parent(unstopped, SimpleQueue())
+    return {job.session.session_id: sender(parent, Task((job,)))[0] for job in plan.jobs}
 
 
 def send_one(claude, orders=None):
@@ -970,58 +969,6 @@ def test_a_resend_that_was_stopped_says_how_to_continue(tmp_path):
 # ---- worker processes
 
 
-ODD_JOBS = """
-import os
-
-def prepare():
-    def do(parent, task):
-        if task == 3:
-            os._exit(9)
-        parent.send(f"about {task}")
-        return 2 * task
-    return do
-"""
-
-
-def test_a_process_that_dies_loses_one_task(tmp_path, monkeypatch):
-    """The other tasks continue, and the lost task is reported."""
-    (tmp_path / "odd_jobs.py").write_text(ODD_JOBS)
-    monkeypatch.syspath_prepend(tmp_path)
-    tasks, messages = [5, 4, 3, 2, 1], []
-    with Pool(2, importlib.import_module("odd_jobs").prepare) as pool:
-        while tasks or pool.running:
-            while tasks and pool.has_room:
-                pool.start(tasks.pop())
-            messages += list(pool.messages(0.1))
-    assert (3, Lost(9)) in messages
-    assert {task: message.result for task, message in messages if isinstance(message, Done)} == {
-        1: 2,
-        2: 4,
-        4: 8,
-        5: 10,
-    }
-    assert (5, "about 5") in messages
-
-
-PARENT = """
-import os, sys
-from turnspan.bulk.pool import Pool
-
-def prepare():
-    return lambda parent, task: os.getpid()
-
-if __name__ == "__main__":
-    with Pool(2, prepare) as pool:
-        pool.start(1)
-        pool.start(2)
-        found = []
-        while len(found) < 2:
-            found += [message.result for _, message in pool.messages(0.1)]
-        print(*found, flush=True)
-        sys.stdin.read()
-"""
-
-
 def test_several_processes_send_over_grpc(tmp_path):
     """Its library cannot be used in a forked process, so these are started anew."""
     for number in (1, 2, 3, 4):
@@ -1034,47 +981,91 @@ def test_several_processes_send_over_grpc(tmp_path):
     assert (code, totals["sessions"], totals["spans"]) == (0, 4, 8), err
 
 
-def is_running(pid):
-    """Return whether a process runs; one that has ended and was not waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+def processes_of(group):
+    """Return the processes of a process group; one that has ended and was not waited for is none."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, pgrp = path.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        found += [int(path.parent.name)] if int(pgrp) == group and state not in {"Z", "X"} else []
+    return found
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
-def test_worker_processes_end_with_their_parent(tmp_path):
-    """If the parent is killed, none of its workers keeps the pipe of another one open: all of them end."""
-    (tmp_path / "parent.py").write_text(PARENT)
-    with subprocess.Popen(
-        [sys.executable, tmp_path / "parent.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as parent:
-        workers = [int(pid) for pid in parent.stdout.readline().split()]
-        assert len(set(workers)) == 2
-        assert all(map(is_running, workers))
-        parent.kill()
-    wait_for(lambda: not any(map(is_running, workers)), "the workers")
+def test_a_backfill_that_is_killed_leaves_no_process(claude):
+    """Only the command is killed, at random moments: its processes end too, and the next run sends the rest, once."""
+    complete = sorted(expected(claude / "projects"))
+    dice = random.Random(SEED)
+    for _ in range(6):
+        process = start(claude, "backfill", "--jobs", "3")
+        wait_for(lambda p=process: p.poll() is not None or len(processes_of(p.pid)) == 4, "its processes")
+        time.sleep(dice.random() * 0.2)
+        process.kill()
+        process.communicate()
+        wait_for(lambda p=process: not processes_of(p.pid), "its processes to end")
+    code, record, _ = backfill(claude)
+    assert code == 0, record
+    assert sorted(ids(map(json.loads, lines_on_disk(claude)))) == complete
 
 
-def job_of(number, size):
-    """A session of some size."""
-    return Job(SessionFile(str(number), Path(f"{number}.jsonl")), number, size, size)
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_a_process_that_waits_for_a_server_ends_with_its_parent(claude):
+    """Nothing keeps a session locked, however long its server takes to answer."""
+    is_over = threading.Event()
+    with HttpServer(lambda _connection, _request: is_over.wait(DEADLINE_S)) as server:
+        process = start(claude, "backfill", "--jobs", "2", TURNSPAN_OTLP_ENDPOINT=server.url)
+        wait_for(lambda: len(server.requests) == 2, "the first requests")
+        process.kill()
+        began_s = time.monotonic()
+        wait_for(lambda: not processes_of(process.pid), "its processes to end")
+        assert time.monotonic() - began_s < 5
+        is_over.set()
+        process.communicate()
 
 
-@pytest.mark.parametrize(
-    ("sizes", "processes", "expected"),
-    [
-        ([1, 2, 3, 90], 1, [1, 2, 3, 90]),
-        ([1, 2, 3, 90], 2, [90, 3, 2, 1]),
-        ([5, 5, 5, 5, 10], 2, [5, 5, 10, 5, 5]),
-        ([0, 0], 2, [0, 0]),
-        ([], 2, []),
-    ],
-)
-def test_a_session_that_the_others_would_wait_for_begins_early(sizes, processes, expected):
-    """All others begin oldest first."""
-    jobs = [job_of(number, size) for number, size in enumerate(sizes)]
-    assert [job.left_bytes for job in in_order(jobs, processes)] == expected
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_sessions_of_a_process_that_ends_are_tried_again(claude, number):
+    """SIGTERM ends a process that is sending, within seconds; the command sends its sessions in another one."""
+    is_over = threading.Event()
+    killed = []
+
+    def answer(connection, _request):
+        if not killed:
+            is_over.wait(DEADLINE_S)
+        connection.sendall(OK)
+
+    with HttpServer(answer) as server:
+        process = start(claude, "backfill", "--json", "--jobs", "2", TURNSPAN_OTLP_ENDPOINT=server.url)
+        wait_for(lambda: len(server.requests) == 2, "the first requests")
+        killed += [pid for pid in processes_of(process.pid) if pid != process.pid]
+        os.kill(killed[0], number)
+        wait_for(lambda: not {*killed} & {*processes_of(process.pid)}, "the processes to end")
+        is_over.set()
+        code, out, err = finish(process)
+        spans = {(span["trace_id"], span["span_id"]) for request in server.requests for span in request.spans}
+    assert (code, json.loads(out)["sessions"], err) == (0, 9, "")
+    assert spans == expected(claude / "projects")
+
+
+def test_a_home_that_cannot_be_written_is_an_error(claude):
+    """It is said once, before anything is read."""
+    orders = orders_for(claude)
+    plan = make_plan(orders.config, Selection(), orders.destinations)
+    claude.chmod(0o500)
+
+    def attempt():
+        if os.geteuid() == 0:
+            os.setuid(54321)
+        with pytest.raises(StateError, match="no access to"):
+            run(plan, orders, 2, lambda _totals: None, lambda: False)
+
+    child = get_context("fork").Process(target=attempt)
+    child.start()
+    child.join()
+    assert child.exitcode == 0
 
 
 def test_lines_that_cannot_be_read_are_reported(claude_home, command):

@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import Pipe
+from multiprocessing import Pipe, SimpleQueue
 from pathlib import Path
 
 import pytest
@@ -31,11 +31,11 @@ from turnspan.backends import Answer, Verdict
 from turnspan.backends.local import read_spans
 from turnspan.bulk.backfill import Sender
 from turnspan.bulk.plan import Selection, make_plan
-from turnspan.bulk.pool import Parent
 from turnspan.bulk.runner import Orders, Runner, Step, Task
 from turnspan.delivery import state
 from turnspan.errors import StateError
 from turnspan.files import Busy
+from turnspan.processes import Parent
 from turnspan.settings.config import load_config
 
 SESSIONS = 4
@@ -52,7 +52,7 @@ directory = "{two}"
 # Runs the sessions of a home as one group, in one process, and dies at a call: before it, after it, or half way.
 DRIVER = """
 import os, signal, sys
-from multiprocessing import Pipe
+from multiprocessing import Pipe, SimpleQueue
 
 CALLS = ("open", "write", "writev", "fsync", "replace", "ftruncate", "close", "mkdir")
 harm, wanted = sys.argv[1], int(sys.argv[2])
@@ -75,8 +75,8 @@ def wrapped(name, real):
 
 from turnspan.bulk.backfill import Sender
 from turnspan.bulk.plan import Selection, make_plan
-from turnspan.bulk.pool import Parent
 from turnspan.bulk.runner import Orders, Task
+from turnspan.processes import Parent
 from turnspan.settings.config import load_config
 import turnspan.backends.local, turnspan.backends.otlp, turnspan.source.reader, turnspan.delivery.deliver, turnspan.log
 import concurrent.futures.thread
@@ -84,11 +84,11 @@ import concurrent.futures.thread
 config = load_config(os.environ)
 orders = Orders(config=config, destinations=config.destinations)
 plan = make_plan(config, Selection(), config.destinations)
-(inbox, _stop), (_heard, outbox) = Pipe(duplex=False), Pipe(duplex=False)
-sender = Sender(orders)
+unstopped, _ = Pipe(duplex=False)
+sender, parent = Sender(orders), Parent(unstopped, SimpleQueue())
 for name in CALLS:
     setattr(os, name, wrapped(name, getattr(os, name)))
-outcomes = sender(Parent(inbox, outbox), Task(tuple(plan.jobs)))
+outcomes = sender(parent, Task(tuple(plan.jobs)))
 os.write(1, f"{count} {sum(shipped.spans for outcome in outcomes for shipped in outcome.shipped)}".encode())
 """
 
@@ -131,14 +131,15 @@ class Home:
         """Send all sessions as one group; return the outcomes by session, and the messages."""
         orders = self.orders(**more)
         plan = make_plan(orders.config, Selection(), orders.destinations)
-        (inbox, _stop), (heard, outbox) = Pipe(duplex=False), Pipe(duplex=False)
+        unstopped, _ = Pipe(duplex=False)
+        reports = SimpleQueue()
         sender = Sender(orders)
         for target, backend in zip(sender._targets, backends, strict=False):
             target.backend = sender._group.buffered(target.identity, backend)
-        outcomes = sender(Parent(inbox, outbox), Task(tuple(plan.jobs)))
+        outcomes = sender(Parent(unstopped, reports), Task(tuple(plan.jobs)))
         messages = []
-        while heard.poll():
-            message = heard.recv()
+        while not reports.empty():
+            message = reports.get()
             messages += message if isinstance(message, list) else [message]
         return dict(zip([job.session.session_id for job in plan.jobs], outcomes, strict=False)), messages
 

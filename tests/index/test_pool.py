@@ -3,19 +3,22 @@
 import multiprocessing
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 from rows import Writer
 
 from index.dumps import dump
+from turnspan.index import schema
+from turnspan.index.changes import find_changes
 from turnspan.index.pool import read_jobs
-from turnspan.index.reading import Finish, Job, SessionReader
+from turnspan.index.reading import Job, SessionReader
 from turnspan.settings.config import load_config
 
 _LONG = 600  # turns: some pieces
@@ -113,29 +116,28 @@ def test_the_index_of_several_processes(claude_home, monkeypatch):
     assert "hunter" not in str(expected)
 
 
-@pytest.mark.parametrize("before", [0, 1, 2])
-def test_a_process_that_dies_loses_nothing(project, monkeypatch, before):
-    """The sessions of a process that was killed are read again, from the start if a part of one was used."""
+def test_the_newest_are_read_first(claude_home):
+    """Whatever their sizes are, the sessions that were written last are read before the others."""
+    project = claude_home / "projects" / "-home-ada-loom"
+    for number, turns in enumerate((1, 3, 2, 4), start=1):
+        os.utime(session_of(number, turns, project), (number, number))
+    with closing(sqlite3.connect(":memory:")) as connection:
+        schema.create(connection)
+        changes = find_changes(connection, load_config(os.environ))
+    assert [change.transcript.session_id[7] for change in changes.read] == ["4", "3", "2", "1"]
+
+
+def test_processes_that_die_lose_nothing(project, monkeypatch):
+    """The sessions of processes that were killed are read in this one."""
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     config = load_config(os.environ)
     jobs = jobs_of(project)
-    found, killed = {}, 0
+    found = {}
     for path, parts in read_jobs(jobs, config, config.destinations[0]):
-        found[path] = []
-        for part in parts:
-            is_anew = not isinstance(part, Finish) and part.is_anew
-            found[path] = [part] if is_anew else [*found[path], part]
-            if path == jobs[0].path and len(found[path]) == before:
-                killed += kill_children()
-        if not before:
-            killed += kill_children()
-    assert killed == 1
+        found[path] = list(parts)
+        assert kill_children() == (2 if len(found) == 1 else 0)
     reader = SessionReader(config, config.destinations[0])
-    assert sorted(found) == sorted(job.path for job in jobs)
-    for job in jobs:
-        expected = [row for part in reader.parts(job) if not isinstance(part, Finish) for row in part.rows]
-        assert [row for part in found[job.path][:-1] for row in part.rows] == expected
-        assert isinstance(found[job.path][-1], Finish)
+    assert found == {job.path: list(reader.parts(job)) for job in jobs}
 
 
 def kill_children():
@@ -154,7 +156,7 @@ def test_its_processes_end_when_it_is_killed(project):
     with subprocess.Popen([sys.executable, "-c", _READ, *paths], stdout=subprocess.PIPE, text=True) as running:
         children = [int(word) for word in running.stdout.readline().split()]
         running.kill()
-    assert len(children) == 2
+    assert len(children) == 3
     deadline = time.monotonic() + _DEADLINE_S
     while any(is_running(child) for child in children):
         assert time.monotonic() < deadline

@@ -19,7 +19,7 @@ from turnspan.backends import Answer
 from turnspan.bulk.group import Group, GroupTarget, Refused
 from turnspan.bulk.runner import PATIENCE_S, Outcome, Runner, Step, Waiting, bytes_read
 from turnspan.claude.event import Event
-from turnspan.delivery import backoff, marks
+from turnspan.delivery import backoff, marks, state
 from turnspan.delivery.destinations import identity_of
 from turnspan.delivery.ship import Shipped, resend, ship
 from turnspan.errors import StateError, TurnspanError
@@ -33,19 +33,24 @@ if TYPE_CHECKING:
 
     from turnspan.backends import Verdict
     from turnspan.bulk.plan import Plan
-    from turnspan.bulk.pool import Parent
     from turnspan.bulk.runner import Orders, Task, Totals
+    from turnspan.processes import Parent
     from turnspan.settings.config import Config
     from turnspan.source.progress import Progress
 
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
+_SHOWN_REASON: Final = 500
 
 
 def run(
     plan: Plan, orders: Orders, processes: int, watch: Callable[[Totals], None], should_stop: Callable[[], bool]
 ) -> Totals:
-    """Send the sessions of a plan. `watch` is called with the totals many times a second."""
+    """Send the sessions of a plan. `watch` is called with the totals many times a second.
+
+    Raises StateError if no progress could be stored.
+    """
+    state.probe_writable(orders.config.home)
     for destination in orders.destinations:
         held = backoff.load(orders.config.home, identity_of(destination))
         if held is not None and held.answer != Answer.LATER:
@@ -169,8 +174,8 @@ class Sender:
         def commit(shipped: Shipped, progress: Progress) -> bool:
             nonlocal turns, spans
             read_bytes = bytes_read(job, progress, index, len(self._targets))
-            step = Step(shipped.turns - turns, shipped.spans - spans, read_bytes, place)
-            self._group.when_stored(job.session.session_id, target.identity, step)
+            step = Step(job.session.session_id, shipped.turns - turns, shipped.spans - spans, read_bytes)
+            self._group.when_stored(target.identity, step)
             self._spans += shipped.spans - spans
             turns, spans = shipped.turns, shipped.spans
             patience.renew()
@@ -223,7 +228,7 @@ class Patience:
         pause_s = max(self._pause_s, verdict.retry_after_s or 0.0)
         if self._waited_s + pause_s > PATIENCE_S:
             return False
-        self._report(Waiting(verdict.reason, pause_s))
+        self._report(Waiting(verdict.reason[:_SHOWN_REASON], pause_s))
         self._waited_s += pause_s
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
         self.is_cut_short = not self._pause(pause_s)

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from turnspan.bulk.plan import Job, Plan
-    from turnspan.bulk.pool import Parent
     from turnspan.bulk.runner import Orders, Task
     from turnspan.delivery.policy import ExportPolicy
+    from turnspan.processes import Parent
     from turnspan.trace.model import Trace
 
 
@@ -142,7 +142,7 @@ class Previewer:
             part = _share_of(traces, rest.mask or target.mask)
             share.add(part)
             read_bytes = bytes_read(job, progress, index, len(self._targets))
-            parent.send([Step(part.tally.turns, part.spans, read_bytes, place)])
+            parent.send([Step(job.session.session_id, part.tally.turns, part.spans, read_bytes)])
             if parent.is_stopping:
                 shipped.is_interrupted = True
                 break

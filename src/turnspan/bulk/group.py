@@ -166,12 +166,12 @@ class Group:
         """Nothing more is sent of a session: its lock is released with its group."""
         self._finished.add(session_id)
 
-    def when_stored(self, session_id: str, destination: str, step: Step) -> None:
+    def when_stored(self, destination: str, step: Step) -> None:
         """Report a step when what was sent of a session to a destination is committed; not at all if it is not."""
         if self.is_immediate:
             self.on_stored([step])
         else:
-            self._steps.append((session_id, destination, step))
+            self._steps.append((step.session_id, destination, step))
 
     def buffered(self, destination: str, backend: Backend) -> Backend:
         """Return a backend whose requests are stored with the group, if it can store several together."""

@@ -5,9 +5,10 @@ reads and masks.
 
 Rules:
 
-- Sessions run in parallel; one session is handled by one process at a time.
-- All processes finish at about the same time: tasks become smaller, and a session for which the other processes would
-  have to wait at the end begins before its turn.
+- Sessions run in parallel; one session is handled by one process at a time. Tasks become smaller, so that all processes
+  finish at about the same time.
+- If a process dies, or a task fails for a reason that nobody foresaw, its sessions are tried again, one after the other
+  and nothing beside them: the one that is the cause is named.
 - A session that another process has locked is retried later.
 - A destination that answers "later" gets the time it asks for. One that does not recover, or refuses our credentials,
   is given up for the rest of the run; the other destinations continue.
@@ -18,21 +19,23 @@ from __future__ import annotations
 
 import heapq
 import time
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from turnspan.backends import Answer
-from turnspan.bulk.pool import Done, Lost, Pool
 from turnspan.delivery import backoff, state
 from turnspan.delivery.destinations import identity_of
+from turnspan.errors import TurnspanError
+from turnspan.processes import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from turnspan.bulk.plan import Job, Plan
-    from turnspan.bulk.pool import Parent
     from turnspan.delivery.ship import Shipped
+    from turnspan.processes import Parent
     from turnspan.settings.config import Config, Destination
     from turnspan.source.progress import Progress
 
@@ -59,18 +62,19 @@ class Task(msgspec.Struct, frozen=True):
 
     jobs: tuple[Job, ...]
     given_up: frozenset[str] = frozenset()
+    is_retry: bool = False  # of one session, alone
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What was acknowledged since the last step, and how many bytes of the session's files have been read.
+    """What was acknowledged of a session since the last step, and how many bytes of its files have been read.
 
     A worker sends lists of them.
     """
 
+    session_id: str
     turns: int
     spans: int
     read_bytes: float
-    place: int = 0  # of the session in its task
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -141,10 +145,10 @@ class Runner:
         self._home = orders.config.home
         self._complete: set[str] = set()
         self._processes = 1
-        self._jobs: list[Job] = []  # in the order in which they begin
-        self._queue: list[tuple[float, int]] = []  # not before this time; index of the job
-        self._number: dict[str, int] = {}  # the index of each session
-        self._alone: set[int] = set()  # jobs that get a task of their own
+        self._queue = [(0.0, number) for number in range(len(plan.jobs))]  # not before this time; index of the job
+        self._number = {job.session.session_id: number for number, job in enumerate(plan.jobs)}
+        self._suspects: list[Job] = []  # of tasks that failed
+        self._running: dict[Future[Sequence[Outcome]], Task] = {}
         self._names = {identity_of(destination): destination.name for destination in orders.destinations}
         self._read: dict[str, float] = {}
         self._busy_since: dict[str, float] = {}
@@ -153,16 +157,10 @@ class Runner:
 
     def run(self, processes: int, watch: Callable[[Totals], None], should_stop: Callable[[], bool]) -> Totals:
         """Handle every session of the plan. `watch` is called with the totals many times a second."""
-        size = min(processes, len(self._plan.jobs))
-        if size:
-            self._processes = size
-            self._jobs = in_order(self._plan.jobs, size)
-            self._queue = [(0.0, number) for number in range(len(self._jobs))]
-            self._number = {job.session.session_id: number for number, job in enumerate(self._jobs)}
-            rate = self._orders.rate
-            shared = msgspec.structs.replace(self._orders, rate=rate / size if rate is not None else None)
-            with Pool[Task](size, self._worker, shared) as pool:
-                self._work(pool, watch, should_stop)
+        self._processes = min(processes, len(self._plan.jobs))
+        while not self._is_over():
+            self._work(watch, should_stop)  # again if a process died
+        if self._plan.jobs:
             self._finish_totals()
             watch(self.totals)
         self.totals.left.update(self._plan.unread)
@@ -170,20 +168,48 @@ class Runner:
         self.totals.tried += self._plan.complete
         return self.totals
 
-    def _work(self, pool: Pool[Task], watch: Callable[[Totals], None], should_stop: Callable[[], bool]) -> None:
-        totals = self.totals
-        while True:
-            if should_stop() and not totals.is_interrupted:
-                totals.is_interrupted = True
-                pool.stop()
-            is_over = totals.is_interrupted or len(self._given_up) == len(self._names)
-            while not is_over and pool.has_room and self._queue and self._queue[0][0] <= time.time():
-                pool.start(Task(self._next_jobs(), frozenset(self._given_up)))
-            if not pool.running and (is_over or not self._queue):
-                return
-            for task, message in pool.messages(_POLL_S):
-                self._take(task, message)
-            watch(totals)
+    def _is_over(self) -> bool:
+        is_over = self.totals.is_interrupted or len(self._given_up) == len(self._names)
+        return not self._running and (is_over or not (self._queue or self._suspects))
+
+    def _work(self, watch: Callable[[Totals], None], should_stop: Callable[[], bool]) -> None:
+        """Hand tasks to processes until all are done, or a process has died."""
+        is_broken = False
+        with self._started() as workers:
+            while self._running or not (is_broken or self._is_over()):
+                if should_stop() and not self.totals.is_interrupted:
+                    self.totals.is_interrupted = True
+                    workers.stop()
+                while not is_broken and (task := self._next_task()) is not None:
+                    self._running[_submitted(workers, task)] = task
+                done = wait(self._running, _POLL_S, FIRST_COMPLETED).done
+                if not self._running:
+                    time.sleep(_POLL_S)  # a session that is locked is tried again later
+                for report in workers.reports():
+                    self._note(report)
+                for future in done:
+                    self._take(self._running.pop(future), future)
+                    is_broken |= isinstance(future.exception(), BrokenExecutor)
+                watch(self.totals)
+
+    def _started(self) -> Workers:
+        rate = self._orders.rate
+        shared = msgspec.structs.replace(self._orders, rate=rate / self._processes if rate is not None else None)
+        try:
+            return Workers(self._processes, self._worker, shared)
+        except (OSError, ImportError, NotImplementedError) as error:  # the latter: a system without semaphores
+            raise TurnspanError(f"cannot start processes: {error}") from error
+
+    def _next_task(self) -> Task | None:
+        """Return the next task, if one can begin now."""
+        is_over = self.totals.is_interrupted or len(self._given_up) == len(self._names)
+        if is_over or len(self._running) >= (1 if self._suspects else self._processes):
+            return None
+        given_up = frozenset(self._given_up)
+        if self._suspects:
+            return Task((self._suspects.pop(0),), given_up, is_retry=True)
+        jobs = self._next_jobs()
+        return Task(jobs, given_up) if jobs else None
 
     def _next_jobs(self) -> tuple[Job, ...]:
         """Take the next jobs from the queue: less than a process's share of what is left, unless there is only one.
@@ -191,20 +217,18 @@ class Runner:
         A process waits for the disk at the end of each task, so there should be few.
         """
         shares = self._processes + 1 if self._processes > 1 else 1
-        left_bytes = sum(self._jobs[number].left_bytes for _, number in self._queue)
+        left_bytes = sum(self._plan.jobs[number].left_bytes for _, number in self._queue)
         most_bytes = min(_MOST_BYTES, max(_LEAST_BYTES, left_bytes // shares))
         most_jobs = min(_MOST_JOBS, -(-len(self._queue) // shares))
         jobs: list[Job] = []
         size = 0
         while self._queue and self._queue[0][0] <= time.time() and len(jobs) < most_jobs:
-            number = self._queue[0][1]
-            size += self._jobs[number].left_bytes
-            if jobs and (size > most_bytes or number in self._alone):
+            job = self._plan.jobs[self._queue[0][1]]
+            size += job.left_bytes
+            if jobs and size > most_bytes:
                 break
             heapq.heappop(self._queue)
-            jobs.append(self._jobs[number])
-            if number in self._alone:
-                break
+            jobs.append(job)
         return tuple(jobs)
 
     def _finish_totals(self) -> None:
@@ -215,26 +239,31 @@ class Runner:
             since_s = max(left_ns[0], self._plan.since_ns) // 10**9
             totals.resend_since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(since_s))
 
-    def _take(self, task: Task, message: object) -> None:
+    def _note(self, report: object) -> None:
+        """Take a report about a running task."""
         totals = self.totals
-        match message:
+        match report:
             case list() as steps:
                 for step in steps:
                     totals.turns += step.turns
                     totals.spans += step.spans
-                    self._note_read(task.jobs[step.place], step.read_bytes)
+                    self._note_read(self._plan.jobs[self._number[step.session_id]], step.read_bytes)
                 totals.waiting = ""
             case Waiting(reason, seconds):
                 totals.waiting = f"waiting {seconds:.0f} s: {reason}"
-            case Done(list() as outcomes):
-                for job, outcome in zip(task.jobs, outcomes, strict=False):  # after a stop there are fewer
-                    self._finish(job, outcome)
-            case Lost(exit_code) if len(task.jobs) == 1:
-                self._finish(task.jobs[0], Outcome(error=f"the worker process ended with code {exit_code}"))
-            case Lost():  # one of them is the cause: each gets a task of its own
-                self._alone |= {self._number[job.session.session_id] for job in task.jobs}
-                for job in task.jobs:
-                    self._retry(job, 0.0)
+
+    def _take(self, task: Task, future: Future[Sequence[Outcome]]) -> None:
+        """Take the result of a task."""
+        error = future.exception()
+        if error is None:
+            for job, outcome in zip(task.jobs, future.result(), strict=False):  # after a stop there are fewer
+                self._finish(job, outcome)
+        elif task.is_retry:
+            is_dead = isinstance(error, BrokenExecutor)
+            why = "its process ended unexpectedly" if is_dead else f"{type(error).__name__}: {error}"
+            self._finish(task.jobs[0], Outcome(error=why))
+        else:
+            self._suspects += task.jobs
 
     def _note_read(self, job: Job, read_bytes: float) -> None:
         """Count progress in bytes, without those that were acknowledged before the run."""
@@ -316,22 +345,16 @@ class Runner:
         self._give_up(shipped.destination, why)
 
 
-def in_order(jobs: Sequence[Job], processes: int) -> list[Job]:
-    """Return the jobs as they are, but one that is a process's share of what is left, or more, before its turn."""
-    if processes == 1:
-        return [*jobs]
-    left = sum(job.left_bytes for job in jobs)
-    by_size = sorted(range(len(jobs)), key=lambda number: jobs[number].left_bytes)
-    order: dict[int, None] = {}
-    for number in range(len(jobs)):
-        while number not in order:
-            while by_size[-1] in order:
-                by_size.pop()
-            largest = by_size[-1]
-            chosen = largest if jobs[largest].left_bytes * processes >= left else number
-            order[chosen] = None
-            left -= jobs[chosen].left_bytes
-    return [jobs[number] for number in order]
+def _submitted(workers: Workers, task: Task) -> Future[Sequence[Outcome]]:
+    """Hand a task to a process; what prevents it is in the result. Raises TurnspanError if none can be started."""
+    try:
+        return workers.submit(task)
+    except BrokenExecutor as error:
+        failed: Future[Sequence[Outcome]] = Future()
+        failed.set_exception(error)
+        return failed
+    except OSError as error:
+        raise TurnspanError(f"cannot start processes: {error}") from error
 
 
 def bytes_read(job: Job, progress: Progress, index: int, destinations: int) -> float:

@@ -81,7 +81,6 @@ class Scope(msgspec.Struct, frozen=True):
             changes.read = [change for change in changes.read if change.transcript.path == self.path]
             changes.signature = ""  # what is not read now is not in the index
         elif is_in_memory and self.newest is not None:
-            changes.read.sort(key=lambda change: change.transcript.stamp[1], reverse=True)
             wanted = (change for change in changes.read if self.project is None or is_of(_file(change), self.project))
             changes.read = list(islice(wanted, self.newest))
 
@@ -168,6 +167,7 @@ def _compared(connection: Connection, config: Config, walk: Walk, restricted: se
         )
         if is_anew or transcript.stamp != each.stamp or transcript.digest != each.agents:
             changes.read.append(Change(transcript, restriction, each.session, is_anew))
+    changes.read.sort(key=lambda change: change.transcript.stamp[1], reverse=True)  # the newest are read first
     stamps = {row[0]: row[1:] for row in connection.execute("SELECT * FROM title_file")}
     changes.titles = {name: stamp for name, stamp in listing.titles.items() if stamps.get(as_text(name)) != stamp}
     return changes

@@ -1,56 +1,85 @@
-"""Reads several sessions: in this process, or in several if there is much to read (`processes`)."""
+"""Reads several sessions: in this process, or in others if there is much to read, while this one writes.
+
+Sessions are begun in the given order, newest first, and arrive as they are read. A process that dies loses nothing: its
+sessions are read in this process instead.
+"""
 
 from __future__ import annotations
 
-import gc
 import os
-from contextlib import closing, contextmanager, suppress
+from collections import deque
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from turnspan.index.reading import SessionReader
-from turnspan.processes import GC_THRESHOLD, can_fork
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from concurrent.futures import Future
 
     from turnspan.index.reading import Finish, Job, Part
+    from turnspan.processes import Parent, Workers
     from turnspan.settings.config import Config, Destination
 
-# Starting processes takes as long as reading this much. Forking takes 3 ms of CPU time, starting an interpreter 150.
-_WORTH_FORKING: Final = 4 << 20
-_WORTH_SPAWNING: Final = 8 << 20
+_WORTH_BYTES: Final = 8 << 20  # starting processes takes as long as reading half of this
+_MOST_BYTES: Final = 64 << 20  # of a session whose rows are all in memory, twice; a larger one is read here, in parts
 _MOST_PROCESSES: Final = 8
+_AHEAD: Final = 2  # sessions of each process that are being read, or wait to be written
 
 
 def read_jobs(
     jobs: Sequence[Job], config: Config, destination: Destination
 ) -> Iterator[tuple[str, Iterable[Part | Finish]]]:
-    """Yield each session's path and what was read of it, in any order. Use each before you take the next."""
-    if not jobs:
-        return
+    """Yield each session's path and what was read of it. Use each before you take the next."""
     reader = SessionReader(config, destination)
-    others = min(_MOST_PROCESSES, os.cpu_count() or 1) - 1
-    is_forked = can_fork()
-    worth_bytes = _WORTH_FORKING if is_forked else _WORTH_SPAWNING
-    with _rare_collections():
-        if not others or sum(job.size for job in jobs) < worth_bytes:
-            for job in jobs:
+    processes = min(_MOST_PROCESSES, os.cpu_count() or 1, len(jobs))
+    workers = None
+    if processes > 1 and sum(job.size for job in jobs) >= _WORTH_BYTES:
+        from turnspan.processes import Workers  # noqa: PLC0415 - most updates need no other process
+
+        with suppress(OSError, ImportError, NotImplementedError):  # no more files, or a system without semaphores
+            workers = Workers(processes, _Elsewhere, config, destination)
+    if workers is None:
+        for job in jobs:
+            yield job.path, reader.parts(job)
+        return
+    with workers:
+        yield from _read_elsewhere(jobs, reader, workers, _AHEAD * processes)
+
+
+def _read_elsewhere(
+    jobs: Sequence[Job], reader: SessionReader, workers: Workers, most: int
+) -> Iterator[tuple[str, Iterable[Part | Finish]]]:
+    waiting = deque(jobs)
+    running: dict[Future[list[Part | Finish]], Job] = {}
+    while waiting or running:
+        while waiting and len(running) < most:
+            job = waiting.popleft()
+            future = _submitted(workers, job) if job.size <= _MOST_BYTES else None
+            if future is None:
                 yield job.path, reader.parts(job)
-            return
-        from turnspan.index.processes import Pool  # noqa: PLC0415 - most updates need no other process
-
-        with closing(Pool(reader, config, destination, is_forked=is_forked)) as pool:
-            with suppress(OSError):  # too many processes: then there are fewer, or this one only
-                pool.start(min(others, len(jobs)))
-            yield from pool.read(jobs)
+            else:
+                running[future] = job
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            job = running.pop(future)
+            yield job.path, reader.parts(job) if future.exception() is not None else future.result()
 
 
-@contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Let the garbage collector run less often."""
-    before = gc.get_threshold()
-    gc.set_threshold(GC_THRESHOLD)
+def _submitted(workers: Workers, job: Job) -> Future[list[Part | Finish]] | None:
+    """Hand a session to another process; return None if there is none."""
     try:
-        yield
-    finally:
-        gc.set_threshold(*before)
+        return workers.submit(job)
+    except (BrokenExecutor, OSError):
+        return None
+
+
+class _Elsewhere:
+    """Reads sessions in another process."""
+
+    def __init__(self, config: Config, destination: Destination) -> None:
+        self._reader = SessionReader(config, destination)
+
+    def __call__(self, _parent: Parent, job: Job) -> list[Part | Finish]:
+        """Return what was read of a session."""
+        return list(self._reader.parts(job))

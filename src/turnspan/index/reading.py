@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import IntEnum
 from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -45,7 +45,6 @@ class Job(msgspec.Struct, frozen=True):
     progress: Progress = Progress()
     restriction: str = ""  # how the user restricted this session: `restriction_of`
     size: int = 0  # bytes to read, for the progress bar
-    is_anew: bool = False  # parts of it were read already, and are void: a process that read it died
 
 
 class Stage(IntEnum):
@@ -65,20 +64,13 @@ class Part(msgspec.Struct, frozen=True):
     is_anew: bool = False  # the file was rewritten: this is the first part of it, and earlier rows are void
 
 
-class TracePart(msgspec.Struct, frozen=True):
+class _Unmasked(NamedTuple):
     """What a `Part` is made of: traces as they were read."""
 
     change: Progress
     traces: list[Trace]
     stage: Stage = Stage.SETTLED
     is_anew: bool = False
-
-
-class Unmasked(msgspec.Struct, frozen=True):
-    """Parts of a session that are masked together."""
-
-    parts: list[TracePart]
-    restriction: str
 
 
 class Finish(msgspec.Struct, frozen=True):
@@ -110,45 +102,36 @@ class SessionReader:
 
     def parts(self, job: Job) -> Iterator[Part | Finish]:
         """Yield what was read, part by part, and at last a `Finish`."""
-        for found in self.batches(job):
-            if isinstance(found, Finish):
-                yield found
-            else:
-                yield from self.masked(found)
-
-    def batches(self, job: Job) -> Iterator[Unmasked | Finish]:
-        """Yield what was read, not masked yet, and at last a `Finish`."""
-        parts: list[TracePart] = []
+        policy = self._policy_of(job.restriction)
+        parts: list[_Unmasked] = []  # that are masked together
         spans = 0
-        for found in self._read(job):
-            if isinstance(found, TracePart):
-                parts.append(found)
-                spans += sum(len(trace.spans) for trace in found.traces)
-            if parts and (spans >= PIECE_SPANS or isinstance(found, Finish)):
-                yield Unmasked(parts, job.restriction)
-                parts, spans = [], 0
+        for found in self._read(job, policy):
             if isinstance(found, Finish):
+                yield from self._masked(parts, policy)
                 yield found
+                return
+            parts.append(found)
+            spans += sum(len(trace.spans) for trace in found.traces)
+            if spans >= PIECE_SPANS:
+                yield from self._masked(parts, policy)
+                parts, spans = [], 0
 
-    def masked(self, found: Unmasked) -> list[Part]:
-        """Return the masked rows of what was read."""
-        traces = [[trace for trace in part.traces if trace.spans] for part in found.parts]  # others are not exported
-        rows = self._rows([*chain.from_iterable(traces)], self._policy_of(found.restriction))
-        return [
-            Part(part.change, list(islice(rows, len(own))), part.stage, part.is_anew)
-            for part, own in zip(found.parts, traces, strict=True)
-        ]
+    def _masked(self, parts: Sequence[_Unmasked], policy: ExportPolicy) -> Iterator[Part]:
+        """Yield the masked rows of what was read."""
+        traces = [[trace for trace in part.traces if trace.spans] for part in parts]  # others are not exported
+        rows = self._rows([*chain.from_iterable(traces)], policy)
+        for part, own in zip(parts, traces, strict=True):
+            yield Part(part.change, list(islice(rows, len(own))), part.stage, part.is_anew)
 
-    def _read(self, job: Job) -> Iterator[TracePart | Finish]:
+    def _read(self, job: Job, policy: ExportPolicy) -> Iterator[_Unmasked | Finish]:
         session = SessionFile(job.session_id, Path(job.path))
         reading = Reading(session, job.progress, Ending(is_over=True), self._prices)
         before, narrowings, problem = job.progress, dict[str, str](), ""
         is_disabled = job.restriction == DISABLED
-        policy = self._policy_of(job.restriction)
         is_off, capture, is_first = is_disabled, str(policy.capture("")), True
         try:
             for piece in reading.pieces(is_end_apart=True):
-                is_anew = is_first and (reading.is_rewritten or job.is_anew)
+                is_anew = is_first and reading.is_rewritten
                 before = Progress() if is_anew else before
                 for trace in piece.traces:
                     self._note_narrowing(trace.cwd, narrowings)
@@ -157,11 +140,11 @@ class SessionReader:
                 stage = Stage(reading.is_at_end + reading.is_behind_end)
                 change = difference(piece.progress, before)
                 before, is_first = piece.progress, False
-                yield TracePart(change, piece.traces, stage, is_anew)
+                yield _Unmasked(change, piece.traces, stage, is_anew)
         except TranscriptError as error:
             problem = str(error)
-        if is_first and (reading.is_rewritten or job.is_anew):
-            yield TracePart(Progress(), [], is_anew=True)
+        if is_first and reading.is_rewritten:
+            yield _Unmasked(Progress(), [], is_anew=True)
         began_in = self._without_secrets(cwd_of(session.path))
         is_from_start = reading.is_rewritten or not job.progress.main.offset
         yield Finish(

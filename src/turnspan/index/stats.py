@@ -24,7 +24,7 @@ import msgspec
 from turnspan.index.measures import COUNTS, Figures, figures_of
 from turnspan.source.sessions import is_project
 from turnspan.text import last_part, one_line, short_model
-from turnspan.transcript.classify import SYNTHETIC
+from turnspan.transcript.rows import SYNTHETIC
 
 if TYPE_CHECKING:
     import sqlite3

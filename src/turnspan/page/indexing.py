@@ -54,7 +54,7 @@ class Indexing:
         What they read is lost, and read again by the next command.
         """
         for process in active_children():
-            process.terminate()
+            process.kill()
 
     def close(self) -> None:
         """Wait until nothing is written to the index."""
