@@ -174,7 +174,11 @@ def config_record(config: Config, cwd: str, narrowing: Narrowing, problems: tupl
             }
             for destination in config.destinations
         ],
-        "project": {"directory": cwd, **_fields(narrowing, without=("problems",)), "why": narrowing.why or None},
+        "project": {
+            "directory": cwd,
+            **{name: getattr(narrowing, name) for name in ("is_off", "capture", "withheld", "tags")},
+            "why": narrowing.why or None,
+        },
         "problems": list(problems),
         "ignored": list(config.ignored),
     }

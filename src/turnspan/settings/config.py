@@ -39,6 +39,7 @@ from turnspan.settings.options import (
     from_text,
     narrower,
     of_kind,
+    restricted,
 )
 from turnspan.settings.planted import LOCATING, OURS, PLUGIN, TRACEPARENT, Planted, planted_in
 from turnspan.settings.project import PROJECT_FILE, Narrowing, narrowed, project_narrowing
@@ -107,7 +108,7 @@ class Config(msgspec.Struct, frozen=True):
         """What the user's settings and the project's files restrict in a working directory."""
         for pattern in self.values["off"]:
             if cwd and any(_matches(cwd, expanded) for expanded in _expanded(str(pattern))):
-                return Narrowing(is_off=True, why=f"`off` contains {pattern}")
+                return Narrowing({"enabled": False}, why=f"`off` contains {pattern}")
         return project_narrowing(cwd)
 
 
@@ -156,8 +157,7 @@ class _Loading:
     def policy(self, own: Mapping[str, Any]) -> dict[str, Any]:
         """What is exported to a destination with these settings of its own."""
         policy = {name: own.get(name, self.values[name]) for name in POLICY}
-        limits = {name: limit for name, limit in self.limits.items() if name in policy}
-        return policy | {name: narrower(SETTING[name], policy[name], limit) for name, limit in limits.items()}
+        return policy | restricted(policy, self.limits)
 
 
 def load_config(env: Mapping[str, str], project: Path | None = None, transcript: Path | None = None) -> Config:

@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from typing import TYPE_CHECKING, Final
@@ -27,7 +28,6 @@ Value = str | bool | int | list[str] | dict[str, str]
 
 _SIZE_LIMIT: Final = 1 << 20
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
-_ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 
 
 def write_destination(env: Mapping[str, str], name: str, values: Mapping[str, Value]) -> Path:
@@ -87,26 +87,13 @@ def _section(name: str, values: Mapping[str, Value]) -> list[str]:
 
 
 def _value(value: Value) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, list):
-        return f"[{', '.join(_text(item) for item in value)}]"
     if isinstance(value, dict):
-        return f"{{ {', '.join(f'{_key(key)} = {_text(item)}' for key, item in value.items())} }}" if value else "{}"
-    return _text(value)
+        return f"{{ {', '.join(f'{_key(key)} = {_value(item)}' for key, item in value.items())} }}" if value else "{}"
+    text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # the same in TOML, but for this letter
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise ConfigError("a value is not valid text", hint="type it again")
+    return text
 
 
 def _key(key: str) -> str:
-    return key if _BARE.fullmatch(key) else _text(key)
-
-
-def _text(text: str) -> str:
-    if any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise ConfigError("a value is not valid text", hint="type it again")
-    return '"' + "".join(_ESCAPES.get(letter) or _escaped(letter) for letter in text) + '"'
-
-
-def _escaped(letter: str) -> str:
-    return f"\\u{ord(letter):04X}" if letter < " " or letter == "\x7f" else letter
+    return key if _BARE.fullmatch(key) else _value(key)

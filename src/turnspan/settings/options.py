@@ -20,7 +20,7 @@ from turnspan.errors import ConfigError
 from turnspan.settings.matrix import SettingSource, settings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 CAPTURES: Final = ("metadata", "redacted", "full")  # from the least to the most
 TURN_NAMES: Final = ("prompt", "number")
@@ -205,6 +205,11 @@ def narrower(setting: Setting, one: Any, other: Any) -> Any:  # noqa: ANN401 - o
     if setting.narrowest in (one, other):
         return setting.narrowest
     return min(one, other, key=setting.choices.index) if setting.choices else one
+
+
+def restricted(values: Mapping[str, Any], limits: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that have a limit, each the more restrictive of the two."""
+    return {name: narrower(SETTING[name], values[name], limit) for name, limit in limits.items() if name in values}
 
 
 def _invalid(setting: Setting, value: object) -> ConfigError:

@@ -18,7 +18,7 @@ import msgspec
 
 from turnspan.errors import ConfigError
 from turnspan.settings.matrix import SettingSource, settings_of
-from turnspan.settings.options import CAPTURES, POLICY, SETTING, checked
+from turnspan.settings.options import POLICY, SETTING, checked, restricted
 from turnspan.settings.toml_text import read_toml
 
 if TYPE_CHECKING:
@@ -28,27 +28,36 @@ if TYPE_CHECKING:
 
 PROJECT_FILE: Final = Path(".claude") / "turnspan.toml"
 _ALLOWED: Final = settings_of(SettingSource.PROJECT)
-_SWITCHES: Final = tuple(name for name in _ALLOWED if name in POLICY and SETTING[name].kind is bool)
 
 
 class Narrowing(msgspec.Struct, frozen=True):
     """The restrictions in a working directory."""
 
-    is_off: bool = False
-    capture: str | None = None
-    withheld: tuple[str, ...] = ()
+    limits: dict[str, Any] = {}  # the most that each setting may be
     tags: tuple[str, ...] = ()
     why: str = ""  # the file or setting they come from
     problems: tuple[str, ...] = ()
 
+    @property
+    def is_off(self) -> bool:
+        """Whether nothing is exported."""
+        return self.limits.get("enabled") is False
+
+    @property
+    def capture(self) -> str | None:
+        """The widest capture mode that is allowed; None: any."""
+        return self.limits.get("capture")
+
+    @property
+    def withheld(self) -> tuple[str, ...]:
+        """The parts of a turn that are not exported."""
+        return tuple(name for name in POLICY if self.limits.get(name) is False)
+
     def and_also(self, other: Narrowing) -> Narrowing:
         """Both restrictions combined."""
-        captures = [capture for capture in (self.capture, other.capture) if capture is not None]
         decides = self if self.is_off or not other.is_off else other
         return Narrowing(
-            is_off=self.is_off or other.is_off,
-            capture=min(captures, key=CAPTURES.index, default=None),
-            withheld=tuple(dict.fromkeys((*self.withheld, *other.withheld))),
+            {**self.limits, **other.limits, **restricted(self.limits, other.limits)},
             tags=tuple(dict.fromkeys((*self.tags, *other.tags))),
             why=decides.why or other.why,
             problems=(*self.problems, *other.problems),
@@ -63,7 +72,7 @@ def project_narrowing(cwd: str) -> Narrowing:
     for directory in (Path(cwd), *Path(cwd).parents):
         file = read_toml(directory / PROJECT_FILE)
         if file.problem:
-            found = found.and_also(Narrowing(is_off=True, why=file.problem, problems=(file.problem,)))
+            found = found.and_also(Narrowing({"enabled": False}, why=file.problem, problems=(file.problem,)))
         elif file.table:
             found = found.and_also(_asked_by(file))
     return found
@@ -81,21 +90,10 @@ def _asked_by(file: TomlFile) -> Narrowing:
         except ConfigError as error:
             values[key] = SETTING[key].narrowest
             problems.append(f"{file.at('', key)}: {error}")
-    return Narrowing(
-        is_off=values.get("enabled") is False,
-        capture=values.get("capture"),
-        withheld=tuple(key for key in _SWITCHES if values.get(key) is False),
-        tags=tuple(values.get("tags") or ()),
-        why=str(file.path),
-        problems=tuple(problems),
-    )
+    tags = tuple(values.pop("tags", None) or ())
+    return Narrowing(values, tags, why=str(file.path), problems=tuple(problems))
 
 
 def narrowed(policy: Mapping[str, Any], narrowing: Narrowing) -> dict[str, Any]:
     """A destination's policy in one project: the more restrictive of the two."""
-    result = dict(policy)
-    if narrowing.capture is not None:
-        result["capture"] = min(narrowing.capture, result["capture"], key=CAPTURES.index)
-    for key in narrowing.withheld:
-        result[key] = False
-    return result
+    return {**policy, **restricted(policy, narrowing.limits)}
