@@ -34,7 +34,7 @@ from turnspan.trace.tally import Tally, tally_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from turnspan.backends import Holdings
+    from turnspan.backends import Readable
     from turnspan.delivery.destinations import Target
     from turnspan.settings.config import Config
     from turnspan.source.sessions import SessionFile
@@ -73,7 +73,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.missing or self.doubtful or self.is_unknown or self.overlooked.total)
 
 
-def check(session: SessionFile, target: Target, config: Config, holdings: Holdings | None, now_ns: int) -> Checked:
+def check(session: SessionFile, target: Target, config: Config, holdings: Readable | None, now_ns: int) -> Checked:
     """Compare a session with what a destination acknowledged, and with what it stored."""
     return compared(session, target, config, holdings, now_ns).result()
 
@@ -82,7 +82,7 @@ def check(session: SessionFile, target: Target, config: Config, holdings: Holdin
 
 
 def compared(
-    session: SessionFile, target: Target, config: Config, holdings: Holdings | None, now_ns: int
+    session: SessionFile, target: Target, config: Config, holdings: Readable | None, now_ns: int
 ) -> Comparison:
     """Read a session and compare it, one trace at a time."""
     checkpoint = state.known(config.home, session.session_id)
@@ -111,7 +111,7 @@ def compared(
     return found
 
 
-def is_in_flight(cursor: state.Cursor, holdings: Holdings | None, now_ns: int) -> bool:
+def is_in_flight(cursor: state.Cursor, holdings: Readable | None, now_ns: int) -> bool:
     """Whether a destination acknowledged something so recently that it may not show it yet."""
     return 0 <= now_ns / 1e9 - cursor.last_success_s < float(getattr(holdings, "lag_s", 0.0))
 
@@ -119,7 +119,7 @@ def is_in_flight(cursor: state.Cursor, holdings: Holdings | None, now_ns: int) -
 class Comparison:
     """Compares a session trace by trace. It keeps ids of what is missing, and totals of everything else."""
 
-    def __init__(self, session: SessionFile, cursor: state.Cursor, holdings: Holdings | None) -> None:
+    def __init__(self, session: SessionFile, cursor: state.Cursor, holdings: Readable | None) -> None:
         self.ending = Ending()  # what is known about the session's end
         self.project = ""
         self.off = 0
@@ -158,7 +158,7 @@ class Comparison:
         for name, counted in (("response_id", self._responses), ("tool_call_id", self._calls)):
             counted.difference_update([str(span.facts[name]) for span in trace.spans if name in span.facts])
 
-    def _ask(self, holdings: Holdings, trace: Trace, ids: set[bytes], tally: Tally) -> None:
+    def _ask(self, holdings: Readable, trace: Trace, ids: set[bytes], tally: Tally) -> None:
         stored = holdings.stored(trace.trace_id)
         if stored is None:
             self._is_known = False
