@@ -28,9 +28,9 @@ from turnspan.backends import (
     local,
     otlp,
     probe,
+    reader_of,
     sdk,
 )
-from turnspan.backends.reading import reader_of
 from turnspan.errors import ConfigError, TurnspanError
 from turnspan.trace.model import Kind
 

@@ -16,6 +16,7 @@ from turnspan.backends import Answer, langfuse_api
 from turnspan.backends.langfuse import LangfuseNaming, open_backend
 from turnspan.backends.settings import Capture
 from turnspan.errors import BackendError, ConfigError
+from turnspan.settings.options import LANGFUSE_REGIONS
 from turnspan.trace.model import Usage
 
 KEYS = {"public_key": "pk-lf-1234", "secret_key": "sk-lf-very-secret"}
@@ -327,3 +328,11 @@ print(loaded, names, type(trace.get_tracer_provider()).__name__)
 def test_an_unknown_trace_is_empty():
     """Nothing stored is an answer."""
     assert _stored(_page())[0] == frozenset()
+
+
+@pytest.mark.parametrize(("name", "url"), LANGFUSE_REGIONS)
+def test_the_hint_about_unknown_keys_names_every_other_region(name, url):
+    """Keys of Japan are unknown in Europe: the hint has the address to set, and not the one that is set."""
+    hint = langfuse_api.wrong_keys_hint(url)
+
+    assert hint.endswith(f"({', '.join(other for region, other in LANGFUSE_REGIONS if region != name)})")

@@ -17,9 +17,9 @@ from backends.langfuse_records import observation
 from backends.servers import OK, HttpServer, partial_success, reply, reset
 from rows import Writer
 
+from turnspan.backends import reader_of
 from turnspan.backends.jaeger import JaegerBackend
 from turnspan.backends.local import read_spans
-from turnspan.backends.reading import reader_of
 from turnspan.bulk.recount import Recount, recount
 from turnspan.bulk.repair import repair
 from turnspan.bulk.report import Verified, verify_lines

@@ -16,15 +16,20 @@ Rules:
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from turnspan.trace.model import Trace
+
+_PAUSES_S: Final = (0.5, 1.0, 2.0)  # before `stored` is asked again
+_GIVE_UP_AFTER: Final = 3  # traces without an answer
 
 
 class Answer(StrEnum):
@@ -155,9 +160,6 @@ class Grouping(Protocol):
         """Deliver several request bodies: all of them, or none."""
 
 
-Holdings = Readable  # the old name, which ship and verify still use
-
-
 def probe(backend: Backend) -> Probe:
     """Probe a backend; one without the ability is sent an empty request."""
     return backend.probe() if isinstance(backend, Probeable) else probe_by_sending(backend)
@@ -170,3 +172,53 @@ def probe_by_sending(backend: Backend) -> Probe:
     if verdict.answer in {Answer.ACKNOWLEDGED, Answer.PARTIAL, Answer.INVALID}:
         return Probe(Answer.ACKNOWLEDGED)
     return Probe(verdict.answer, verdict.reason)
+
+
+# ---- asking what is stored
+
+
+def repeated(spans: Sequence[bytes]) -> frozenset[bytes]:
+    """Return the ids that occur more than once."""
+    return frozenset(span for span, times in Counter(spans).items() if times > 1)
+
+
+def reader_of(backend: Backend, sleep: Callable[[float], None] = time.sleep) -> Reader | None:
+    """Return a reader for a backend; None if it cannot report what it stores."""
+    return Reader(backend, sleep) if isinstance(backend, Readable) else None
+
+
+class Reader:
+    """Retries `stored`; after several traces without an answer it stops asking."""
+
+    def __init__(self, backend: Readable, sleep: Callable[[float], None]) -> None:
+        self._backend = backend
+        self._sleep = sleep
+        self._unanswered = 0
+
+    @property
+    def silence(self) -> str:
+        """Why there was no answer; empty if the backend does not say."""
+        return str(getattr(self._backend, "silence", ""))
+
+    @property
+    def doubles(self) -> frozenset[bytes]:
+        """The spans of the last trace that are stored more than once, where the backend can say it."""
+        return frozenset(getattr(self._backend, "doubles", ()))
+
+    @property
+    def lag_s(self) -> float:
+        """How long it may take until what was acknowledged is shown."""
+        return float(getattr(self._backend, "lag_s", 0.0))
+
+    def stored(self, trace_id: bytes) -> frozenset[bytes] | None:
+        """Return the ids of the stored spans of a trace; None if there was no answer."""
+        for pause_s in (*_PAUSES_S, None):
+            found = self._backend.stored(trace_id) if self._unanswered < _GIVE_UP_AFTER else None
+            if found is not None:
+                self._unanswered = 0
+                return found
+            if pause_s is None or self._unanswered >= _GIVE_UP_AFTER:
+                break
+            self._sleep(pause_s)
+        self._unanswered += 1
+        return None

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.backends import Finding, Outcome
+from turnspan.backends import Finding, Outcome, repeated
 from turnspan.backends.http_transport import HttpTransport, NoAnswerError
 from turnspan.backends.otlp import OtlpBackend, open_transport
-from turnspan.backends.reading import repeated
 
 if TYPE_CHECKING:
     from turnspan.backends import Probe

@@ -17,19 +17,20 @@ from __future__ import annotations
 import base64
 import re
 import time
+from contextlib import suppress
 from functools import cached_property
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from turnspan import lazy
-from turnspan.backends import Erased, content, naming
+from turnspan.backends import Erased, content, naming, repeated
 from turnspan.backends.attributes import Attributes
-from turnspan.backends.langfuse_projects import ProjectIds
 from turnspan.backends.otlp import OtlpBackend, open_transport, secrets_in
-from turnspan.backends.reading import repeated
 from turnspan.backends.settings import COMMON, TRANSPORT, Server, Settings
-from turnspan.errors import BackendError, ConfigError
+from turnspan.errors import BackendError, ConfigError, StateError
+from turnspan.files import private_directory, read_private, replace_private
 from turnspan.trace.model import Kind
 
 if TYPE_CHECKING:
@@ -61,7 +62,12 @@ _SEARCHABLE = {"response_id": "gen_ai.response.id", "tool_call_id": "gen_ai.tool
 
 _NUMBER_ONLY = lazy.pattern(r"Turn [0-9]+")
 
+_PROJECTS = "langfuse-projects.json"
+_MAX_PROJECTS_BYTES = 1 << 20
+_PROJECT_ID = lazy.pattern(r"[A-Za-z0-9_-]{1,100}")  # it becomes part of a URL
+
 _encode = msgspec.json.Encoder().encode
+_decode_projects = msgspec.json.Decoder(dict[str, str]).decode
 
 
 class LangfuseNaming:
@@ -191,6 +197,38 @@ def _iso(at_ns: int) -> str:
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest_ns // 1_000:06d}Z"
 
 
+class ProjectIds:
+    """The id of the project that a public key belongs to on one server: a link to a trace contains it.
+
+    A probe (`install`, `doctor`, `status --check`) asks Langfuse and remembers the id in turnspan's home. No event asks
+    for it.
+    """
+
+    def __init__(self, home: Path, base_url: str, public_key: str) -> None:
+        self._home = home
+        self._key = blake2b(f"{base_url}\0{public_key}".encode(), digest_size=8).hexdigest()
+
+    def known(self) -> str | None:
+        """Return the id; None if Langfuse was not asked yet."""
+        found = self._all().get(self._key, "")
+        return found if _PROJECT_ID.fullmatch(found) else None
+
+    def remember(self, project_id: str) -> None:
+        """Store the id. A home that cannot be written to only costs the links."""
+        found = self._all()
+        if found.get(self._key) == project_id or _PROJECT_ID.fullmatch(project_id) is None:
+            return
+        with suppress(StateError, OSError):
+            private_directory(self._home)
+            replace_private(self._home / _PROJECTS, msgspec.json.encode({**found, self._key: project_id}))
+
+    def _all(self) -> dict[str, str]:
+        try:
+            return _decode_projects(read_private(self._home / _PROJECTS, _MAX_PROJECTS_BYTES) or b"{}")
+        except (StateError, OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return {}
+
+
 class LangfuseBackend(OtlpBackend):
     """Langfuse: traces over OTLP, everything else over its API."""
 
@@ -271,7 +309,7 @@ class LangfuseBackend(OtlpBackend):
 
     def probe(self) -> Probe:
         """Check the server, its version, the keys, and the project they belong to."""
-        from turnspan.backends.langfuse_probe import probe_langfuse  # noqa: PLC0415 - no event needs it
+        from turnspan.backends.langfuse_api import probe_langfuse  # noqa: PLC0415 - no event needs it
 
         return probe_langfuse(self, self._langfuse, self._api, self._projects)
 

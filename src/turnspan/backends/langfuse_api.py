@@ -1,4 +1,4 @@
-"""Langfuse's API: health, the project of the keys, stored observations, deletion.
+"""Langfuse's API: health, the project of the keys, stored observations, deletion; and a probe that uses it.
 
 It uses the generated API client of the `langfuse` package, never its tracing client, which sets up OpenTelemetry and
 starts threads. Importing the package takes 0.3 s of CPU, so it is loaded with the first request.
@@ -21,10 +21,13 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
+from turnspan.backends import Finding, Outcome, Probe
 from turnspan.backends.http_transport import HttpTransport, NoAnswerError
 from turnspan.backends.otlp import open_transport
+from turnspan.backends.probing import look_at, send_empty
 from turnspan.backends.verdicts import Response, read_verdict
 from turnspan.errors import BackendError
+from turnspan.settings.options import LANGFUSE_REGIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,8 +36,11 @@ if TYPE_CHECKING:
     from langfuse.api.client import LangfuseAPI as Client
     from langfuse.api.commons.types.observation_v2 import ObservationV2
 
+    from turnspan.backends import Backend
+    from turnspan.backends.langfuse import ProjectIds
     from turnspan.backends.settings import Server
 
+_OLDEST: Final = (3, 22)  # the first with an OTLP endpoint
 _DELETED_AT_ONCE: Final = 500
 _MAX_PAGES: Final = 500
 _ENDLESS: Final = "the response of Langfuse has no end"
@@ -242,3 +248,57 @@ def _readable() -> Iterator[None]:
         yield
     except (ApiError, *_UNREADABLE) as error:
         raise BackendError("the response of Langfuse cannot be read") from error
+
+
+# ---- probing
+
+
+def probe_langfuse(backend: Backend, server: Server, api: LangfuseApi, projects: ProjectIds) -> Probe:
+    """Probe a Langfuse server, and remember the project of the keys."""
+    version = ""
+
+    def ask_health() -> Response:
+        nonlocal version
+        response, version = api.health()
+        return response
+
+    try:
+        found = look_at(server, ask_health)
+    except BackendError as error:
+        return send_empty(backend, server, (Finding(Outcome.UNKNOWN, str(error), error.hint),))
+    if found.failed is not None:
+        return found.failed
+    assert found.response is not None
+    findings = (*found.findings, _version_finding(version, found.response.status, server))
+    hint = wrong_keys_hint(server.endpoint.url)
+    probe = msgspec.structs.replace(send_empty(backend, server, findings, hint), version=version)
+    return _with_project(probe, api, projects) if probe.outcome is Outcome.GOOD else probe
+
+
+def wrong_keys_hint(url: str) -> str:
+    """Return what to do about keys that a server does not know."""
+    others = ", ".join(region for _, region in LANGFUSE_REGIONS if region != url)
+    return f"check both keys; keys of another region or server are unknown here: set `base_url` ({others})"
+
+
+def _version_finding(version: str, status: int, server: Server) -> Finding:
+    if not version:
+        says = f"{server.endpoint.authority} does not answer like Langfuse (HTTP {status})"
+        return Finding(Outcome.UNKNOWN, says, "check `base_url`")
+    parts = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    if parts and parts < _OLDEST:
+        return Finding(Outcome.BAD, f"Langfuse {version} does not accept OTLP yet", "update it to 3.22 or newer")
+    return Finding(Outcome.GOOD, f"Langfuse {version}")
+
+
+def _with_project(probe: Probe, api: LangfuseApi, projects: ProjectIds) -> Probe:
+    try:
+        project = api.project()
+    except BackendError as error:
+        finding = Finding(Outcome.UNKNOWN, f"the project of the keys is unknown: {error}", "check the keys")
+        return msgspec.structs.replace(probe, findings=(*probe.findings, finding))
+    projects.remember(project.id)
+    days = project.retention_days
+    kept = f", which keeps traces for {days} day{'' if days == 1 else 's'}" if days else ""
+    finding = Finding(Outcome.GOOD, f"the keys belong to the project {project.name}{kept}")
+    return msgspec.structs.replace(probe, project=project.name, findings=(*probe.findings, finding))

@@ -19,7 +19,7 @@ from turnspan.source.progress import Ending
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from turnspan.backends import Holdings, Verdict
+    from turnspan.backends import Readable, Verdict
     from turnspan.bulk.backfill import Patience
     from turnspan.bulk.verify import Checked
     from turnspan.delivery.destinations import Target
@@ -32,7 +32,7 @@ _ASK_AGAIN_S: Final = (0.2, 0.8)  # pauses: what was sent a moment ago may not b
 
 
 def repair_problem(
-    checked: Checked, target: Target, config: Config, holdings: Holdings | None, patience: Patience
+    checked: Checked, target: Target, config: Config, holdings: Readable | None, patience: Patience
 ) -> str:
     """Repair a session; return why it is not complete, or "" if it is."""
     if why_not := _why_not_repairable(checked, is_asked=holdings is not None):
@@ -64,7 +64,7 @@ def _is_begun(checked: Checked, target: Target) -> bool:
     return target.identity in checkpoint.destinations or len(checked.unsent) < checked.spans
 
 
-def _not_shown_yet(checked: Checked, target: Target, config: Config, holdings: Holdings | None) -> str:
+def _not_shown_yet(checked: Checked, target: Target, config: Config, holdings: Readable | None) -> str:
     """Ask again whether a backend has everything now; return what is not there yet, or "" if nothing is missing."""
     if holdings is None:
         return ""
@@ -99,7 +99,7 @@ def repair(
     session: SessionFile,
     target: Target,
     config: Config,
-    holdings: Holdings | None,
+    holdings: Readable | None,
     is_patient: Callable[[Verdict], bool] = lambda _verdict: False,
 ) -> list[Shipped]:
     """Send what is missing of a session. Raises Busy if another process has it; events may wait after it."""

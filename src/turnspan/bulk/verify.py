@@ -37,7 +37,7 @@ from turnspan.trace.tally import Tally, tally_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from turnspan.backends import Holdings
+    from turnspan.backends import Readable
     from turnspan.delivery.destinations import Target
     from turnspan.settings.config import Config
     from turnspan.source.sessions import SessionFile
@@ -76,7 +76,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.missing or self.doubtful or self.is_unknown or self.overlooked.total)
 
 
-def is_history(session: SessionFile, target: Target, holdings: Holdings | None, uses: Mapping[str, float]) -> bool:
+def is_history(session: SessionFile, target: Target, holdings: Readable | None, uses: Mapping[str, float]) -> bool:
     """Return whether a session waits for `backfill`, and the backend has nothing of it, as far as it can be asked."""
     if not unsent.is_history(session, state.known(target.home, session.session_id), target, uses):
         return False
@@ -84,7 +84,7 @@ def is_history(session: SessionFile, target: Target, holdings: Holdings | None, 
     return first is None or holdings is None or not holdings.stored(first[0].trace_id)
 
 
-def check(session: SessionFile, target: Target, config: Config, holdings: Holdings | None, now_ns: int) -> Checked:
+def check(session: SessionFile, target: Target, config: Config, holdings: Readable | None, now_ns: int) -> Checked:
     """Compare a session with what a destination acknowledged, and with what it stored."""
     return compared(session, target, config, holdings, now_ns).result()
 
@@ -93,7 +93,7 @@ def check(session: SessionFile, target: Target, config: Config, holdings: Holdin
 
 
 def compared(
-    session: SessionFile, target: Target, config: Config, holdings: Holdings | None, now_ns: int
+    session: SessionFile, target: Target, config: Config, holdings: Readable | None, now_ns: int
 ) -> Comparison:
     """Read a session and compare it, one trace at a time."""
     checkpoint = state.known(config.home, session.session_id)
@@ -122,7 +122,7 @@ def compared(
     return found
 
 
-def is_in_flight(cursor: state.Cursor, holdings: Holdings | None, now_ns: int) -> bool:
+def is_in_flight(cursor: state.Cursor, holdings: Readable | None, now_ns: int) -> bool:
     """Whether a destination acknowledged something so recently that it may not show it yet."""
     return 0 <= now_ns / 1e9 - cursor.last_success_s < float(getattr(holdings, "lag_s", 0.0))
 
@@ -131,7 +131,7 @@ class Comparison:
     """Compares a session trace by trace. It keeps ids of what is missing, and totals of everything else."""
 
     def __init__(
-        self, session: SessionFile, cursor: state.Cursor, holdings: Holdings | None, was_sent: Callable[[str], bool]
+        self, session: SessionFile, cursor: state.Cursor, holdings: Readable | None, was_sent: Callable[[str], bool]
     ) -> None:
         self.ending = Ending()  # what is known about the session's end
         self.project = ""
@@ -172,7 +172,7 @@ class Comparison:
         for name, counted in (("response_id", self._responses), ("tool_call_id", self._calls)):
             counted.difference_update([str(span.facts[name]) for span in trace.spans if name in span.facts])
 
-    def _ask(self, holdings: Holdings, trace: Trace, ids: set[bytes], tally: Tally) -> None:
+    def _ask(self, holdings: Readable, trace: Trace, ids: set[bytes], tally: Tally) -> None:
         stored = holdings.stored(trace.trace_id)
         if stored is None:
             self._is_known = False

@@ -15,7 +15,7 @@ from turnspan.commands.selection import INTERRUPTED, selecting
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from turnspan.backends import Holdings
+    from turnspan.backends import Readable
     from turnspan.bulk.backfill import Patience
     from turnspan.bulk.plan import Job, Selection
     from turnspan.bulk.report import Verified
@@ -71,7 +71,7 @@ def verify(
     exports; `overlooked` are ids of responses and tool calls that are in the files and in
     no span: a bug of turnspan, please report it.
     """
-    from turnspan.backends.reading import reader_of
+    from turnspan.backends import reader_of
     from turnspan.bulk.plan import make_plan
     from turnspan.bulk.report import verify_lines
     from turnspan.commands.printing import destinations_named, print_lines, print_record, remark, settings_for_export
@@ -122,7 +122,7 @@ def _verified(
     jobs: Iterable[Job],
     target: Target,
     config: Config,
-    holdings: Holdings | None,
+    holdings: Readable | None,
     failed: dict[str, str],
     *,
     is_repair: bool,

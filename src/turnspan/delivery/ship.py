@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from turnspan.backends import Answer, Holdings
+from turnspan.backends import Answer, Readable
 from turnspan.delivery import backoff, state, unsent
 from turnspan.delivery.callers import called
 from turnspan.errors import StateError, TurnspanError
@@ -327,7 +327,7 @@ class _Export:
         """Return which of these spans the backend has; if it does not say, it gets all of them again."""
         backend = self._target.backend
         found: set[bytes] = set()
-        if isinstance(backend, Holdings):
+        if isinstance(backend, Readable):
             for trace in traces:
                 held = backend.stored(trace.trace_id)
                 if held is None:

@@ -6,8 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
-from turnspan.backends import Answer, Finding, Linkable, Outcome, Probeable
-from turnspan.backends.reading import reader_of
+from turnspan.backends import Answer, Finding, Linkable, Outcome, Probeable, reader_of
 from turnspan.delivery import backoff, state
 from turnspan.delivery.destinations import Target, identity_of
 from turnspan.errors import StateError, TurnspanError
