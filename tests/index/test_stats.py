@@ -1,21 +1,17 @@
-"""`turnspan stats`: its figures, and that they are those of `show`, of what was exported, and of an independent count."""
+"""`turnspan stats`: its groups, periods and filters; `test_figures` compares the figures with those of `show`."""
 
 import json
 import re
-import shutil
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from rows import MODEL, Writer, agent_writer, save_agent, tool_id
-from test_count import counted as independent_count
 
 from turnspan.commands.stats import GROUPINGS
 from turnspan.index.stats import DIMENSIONS
 from turnspan.text import cells
 
-FIXTURES = sorted(path.parent for path in (Path(__file__).resolve().parents[2] / "fixtures").glob("*/projects"))
 KINDS = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
 PRICES = {"input": 5, "output": 25, "cache_read": 0.5, "cache_write_5m": 6.25, "cache_write_1h": 10}  # of MODEL
 
@@ -55,77 +51,6 @@ def saved(writer, home):
 def test_every_dimension_can_be_grouped_by():
     """`--by` takes every dimension of the index."""
     assert tuple(DIMENSIONS) == GROUPINGS
-
-
-# ---- the same figures everywhere
-
-
-def sums_of_show(command):
-    """Add up what `show` says about every session."""
-    sums = dict.fromkeys(("turns", "generations", "tools", "agents", "errors", "cost_usd", *KINDS), 0)
-    for session in records(command, "sessions", "--limit", "1000"):
-        for trace in records(command, "show", session["path"]):
-            for span in trace["spans"]:
-                sums[f"{span['kind']}s"] = sums.get(f"{span['kind']}s", 0) + 1
-                sums["errors"] += span["error"] is not None and span["kind"] in {"generation", "tool"}
-                sums["cost_usd"] += span["cost_usd"] or 0
-                for kind in KINDS:
-                    sums[kind] += span["usage"][kind] if span["usage"] else 0
-    return sums
-
-
-def sums_of_files(home):
-    """Add up the attributes of the spans in the exported files, without any code of ours."""
-    sums = dict.fromkeys(("generations", "tools", "cost_usd", "input", "output"), 0)
-    for path in (home / "turnspan" / "traces").glob("*.jsonl"):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            for span in json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"]:
-                values = {each["key"]: next(iter(each["value"].values())) for each in span["attributes"]}
-                if values.get("openinference.span.kind") == "LLM":
-                    sums["generations"] += 1
-                    sums["cost_usd"] += values.get("turnspan.cost.usd", 0)
-                    cached = int(values.get("gen_ai.usage.cache_read.input_tokens", 0))
-                    cached += int(values.get("gen_ai.usage.cache_creation.input_tokens", 0))
-                    sums["input"] += int(values.get("gen_ai.usage.input_tokens", 0)) - cached
-                    sums["output"] += int(values.get("gen_ai.usage.output_tokens", 0))
-                sums["tools"] += values.get("openinference.span.kind") == "TOOL"
-    return sums
-
-
-@pytest.mark.parametrize("tree", FIXTURES, ids=lambda tree: tree.name)
-def test_totals_are_those_of_show_of_the_export_and_of_an_independent_count(tree, claude_home, command):
-    """The figures of a story are those of `show`, of the exported files, and of a count that shares no code with us.
-
-    Every grouping adds up to them.
-    """
-    shutil.copytree(tree / "projects", claude_home / "projects")
-    total = stats(command)[1]
-    flat = total | total["usage"]
-    shown = sums_of_show(command)
-    assert {name: flat[name] for name in shown if name in flat} == pytest.approx(
-        {name: value for name, value in shown.items() if name in flat}, abs=1e-9
-    )
-    command("backfill", "--since", "2020-01-01")
-    exported = sums_of_files(claude_home)
-    assert {name: flat[name] for name in exported} == pytest.approx(exported, abs=1e-9)
-    if tree.name != "damaged":  # that counter skips rows that are glued to a torn one
-        usages, calls = independent_count(claude_home / "projects")
-        assert flat["input"] == sum(used[0] for used in usages.values())
-        assert flat["output"] == sum(used[1] for used in usages.values())
-        assert flat["tools"] == len(calls)
-    for by in GROUPINGS:
-        groups, again = stats(command, "--by", by)
-        assert again == total
-        for name, value in total.items():
-            parts = [group[name] for group in groups.values() if group[name] is not None]
-            if name in {"by", "key", "label", "sessions", "is_cost_partial", "cache_hit_rate"} or not parts:
-                continue
-            if name == "usage":
-                assert {kind: sum(part[kind] for part in parts) for kind in KINDS} == {
-                    kind: value[kind] for kind in KINDS
-                }
-            else:
-                assert sum(parts) == pytest.approx(value, abs=1e-9), (by, name)
 
 
 def test_active_time_is_that_of_the_turn(claude_home, command):
