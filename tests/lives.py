@@ -8,7 +8,7 @@ from turnspan.source.sessions import all_sessions
 from turnspan.transcript.carry import parse_time
 from turnspan.transcript.grouping import Grouper
 from turnspan.transcript.lines import Anomalies, parse
-from turnspan.transcript.rows import Place
+from turnspan.transcript.rows import LinePlace
 
 
 class Life:
@@ -79,7 +79,7 @@ def answered_places(data):
         for entry in parse(line.rstrip(b"\r\n"), anomalies):
             if entry.type in {"user", "assistant"}:
                 places.append(at)
-            ends += [sealed.end.end for sealed in grouper.feed(entry, Place(number, at, at + len(line)))]
+            ends += [sealed.end.end for sealed in grouper.feed(entry, LinePlace(number, at, at + len(line)))]
         at += len(line)
     last = grouper.seal() if grouper.is_answered else None
     ends += [last.end.end] if last is not None else []

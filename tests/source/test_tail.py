@@ -12,7 +12,7 @@ from turnspan.source.decode import entries_from
 from turnspan.source.progress import Position
 from turnspan.source.tail import Line, complete_lines, fingerprint, open_regular
 from turnspan.transcript.lines import Anomalies, parse
-from turnspan.transcript.rows import Place
+from turnspan.transcript.rows import LinePlace
 
 
 def lines_of(path, offset=0, number=0, **options):
@@ -244,7 +244,7 @@ def test_lines_that_are_decoded_together_give_what_each_gives_by_itself(tmp_path
     path.write_bytes(b"".join(line + b"\n" for line in lines))
     together, alone = Anomalies(), Anomalies()
     wanted = [
-        (Place(line.number, line.offset, line.end), entry)
+        (LinePlace(line.number, line.offset, line.end), entry)
         for line in lines_of(path)
         for entry in parse(line.data, alone)
     ]

@@ -5,11 +5,11 @@ from turnspan.trace.facts import agent_arguments
 from turnspan.trace.model import Json, Kind, Media, Message, Reasoning, Text, ToolCall, ToolResult, Usage
 from turnspan.transcript import entries as e
 from turnspan.transcript.carry import TurnRef
-from turnspan.transcript.rows import Place
-from turnspan.transcript.turns import Call, Happening, InlineAgent, Prompt, Response, Result, Said, Turn
+from turnspan.transcript.rows import LinePlace
+from turnspan.transcript.turns import Happening, InlineAgent, ModelResponse, Prompt, Result, Said, Turn, TurnCall
 
 S = 1_000_000_000
-HERE = Place(0, 0, 1)
+HERE = LinePlace(0, 0, 1)
 MODEL = "claude-opus-4-5-20251101"
 
 
@@ -23,16 +23,18 @@ def turn(*responses, number=1, part=0, **fields):
 def said(key, *parts, at=103, **fields):
     """Return a response that ended at a second."""
     known = {"first_ns": at * S, "last_ns": at * S, "trigger_ns": 100 * S, "stop_reason": "end_turn",
-             "usage": e.Usage(input_tokens=10, output_tokens=5)}  # fmt: skip
+             "usage": e.ApiUsage(input_tokens=10, output_tokens=5)}  # fmt: skip
     texts = [part for part in parts if isinstance(part, str)]
-    calls = [part for part in parts if isinstance(part, Call)]
+    calls = [part for part in parts if isinstance(part, TurnCall)]
     parts = [Said("text", part) if isinstance(part, str) else part for part in parts]
-    return Response(key, f"u-{key}", MODEL, "2.1.325", parts=parts, calls=calls, texts=texts, **{**known, **fields})
+    return ModelResponse(
+        key, f"u-{key}", MODEL, "2.1.325", parts=parts, calls=calls, texts=texts, **{**known, **fields}
+    )
 
 
 def call(key="t", name="Bash", arguments="{}", at=102, result=None):
     """Return a tool call that was made at a second."""
-    return Call(key, name, arguments, at * S, result)
+    return TurnCall(key, name, arguments, at * S, result)
 
 
 def by_kind(trace, kind):
@@ -168,13 +170,13 @@ def test_a_turn_without_any_time_is_still_a_turn():
 @pytest.mark.parametrize(
     ("recorded", "usage"),
     [
-        (e.Usage(3, 5, 7, 11), Usage(3, 5, 7, 11, 0)),
-        (e.Usage(3, 5, 7, 11, e.CacheCreation(8, 3)), Usage(3, 5, 7, 8, 3)),
-        (e.Usage(3, 5, 7, 0, e.CacheCreation(8, 3)), Usage(3, 5, 7, 8, 3)),
-        (e.Usage(3, 5, 7, 11, e.CacheCreation(None, 3)), Usage(3, 5, 7, 8, 3)),
-        (e.Usage(3, 5, server_tool_use=e.ServerTools(2)), Usage(3, 5, web_searches=2)),
-        (e.Usage(-3, 2**60), Usage()),
-        (e.Usage(), Usage()),
+        (e.ApiUsage(3, 5, 7, 11), Usage(3, 5, 7, 11, 0)),
+        (e.ApiUsage(3, 5, 7, 11, e.CacheCreation(8, 3)), Usage(3, 5, 7, 8, 3)),
+        (e.ApiUsage(3, 5, 7, 0, e.CacheCreation(8, 3)), Usage(3, 5, 7, 8, 3)),
+        (e.ApiUsage(3, 5, 7, 11, e.CacheCreation(None, 3)), Usage(3, 5, 7, 8, 3)),
+        (e.ApiUsage(3, 5, server_tool_use=e.ServerTools(2)), Usage(3, 5, web_searches=2)),
+        (e.ApiUsage(-3, 2**60), Usage()),
+        (e.ApiUsage(), Usage()),
     ],
 )
 def test_usage_is_what_the_api_counted(recorded, usage):
@@ -196,7 +198,7 @@ def test_usage_is_what_the_api_counted(recorded, usage):
 )
 def test_a_placeholder_is_marked_as_incomplete(version, stop, output, text, is_incomplete):
     """Output counts that the client recorded before the stream had ended are marked as such."""
-    response = said("m", text, stop_reason=stop, usage=e.Usage(1, output))
+    response = said("m", text, stop_reason=stop, usage=e.ApiUsage(1, output))
     response.version = version
     assert build_turn(turn(response)).spans[1].usage.is_incomplete is is_incomplete
 
@@ -204,7 +206,7 @@ def test_a_placeholder_is_marked_as_incomplete(version, stop, output, text, is_i
 def test_totals_are_on_the_turn_and_nowhere_else():
     """A turn has the sum of what is below it, with foreground agents, without background agents."""
     launching = call("t", "Agent", result=Result("ok", False, 109 * S))
-    inner = turn(said("i", "x", usage=e.Usage(1, 2)))
+    inner = turn(said("i", "x", usage=e.ApiUsage(1, 2)))
     agents = {"t": [Agent("a1", "Explore", (inner,)), Agent("a2", "Explore", (inner,), is_background=True)]}
     root, first, *_ = build_turn(turn(said("m", launching)), agents).spans
     assert root.totals == Usage(11, 7)
@@ -227,7 +229,7 @@ def test_cost_follows_the_model_that_was_asked_for_and_its_advisors():
     asked = build_turn(turn(said("m", "x", requested_model="claude-haiku-4-5"))).spans[1]
     assert asked.cost_usd == pytest.approx(10 * 1e-6 + 5 * 5e-6)
     advice = e.Iteration("advisor_message", "claude-haiku-4-5", 1000, 100)
-    advised = build_turn(turn(said("m", "x", usage=e.Usage(10, 5, iterations=[advice])))).spans[1]
+    advised = build_turn(turn(said("m", "x", usage=e.ApiUsage(10, 5, iterations=[advice])))).spans[1]
     assert advised.cost_usd == pytest.approx(10 * 5e-6 + 5 * 25e-6 + 1000 * 1e-6 + 100 * 5e-6)
     assert build_turn(turn(said("m", "x", is_aborted=True))).spans[1].cost_usd is None
 
@@ -410,7 +412,7 @@ def test_a_trace_knows_its_session():
 
 def test_a_generation_knows_its_request():
     """Ids, effort, limits, tier, speed and thinking time of a response are facts; a finish reason is always there."""
-    usage = e.Usage(1, 2, service_tier="standard", speed="fast")
+    usage = e.ApiUsage(1, 2, service_tier="standard", speed="fast")
     known = said(
         "m", call(), request_id="r", effort="high", max_tokens=9, thinking_ms=70.5, usage=usage, stop_reason="tool_use"
     )

@@ -10,7 +10,7 @@ from rows import Writer
 
 from turnspan.transcript import entries, lines
 from turnspan.transcript.carry import parse_time
-from turnspan.transcript.entries import Block, Entry, Inner, Source
+from turnspan.transcript.entries import ContentBlock, Entry, Inner, MediaSource
 from turnspan.transcript.lines import Anomalies, parse
 
 
@@ -336,7 +336,7 @@ def test_ide_tags_are_separated_from_the_prompt():
 
 def test_a_result_is_text_with_markers_for_the_rest():
     """Images and links in a result are described, not repeated."""
-    image = Inner(type="image", source=Source("image/png", msgspec.Raw(b'"aGVsbG8h"')))
+    image = Inner(type="image", source=MediaSource("image/png", msgspec.Raw(b'"aGVsbG8h"')))
     assert entries.inner_texts([Inner(type="text", text="two"), image, "ells"]) == [
         "two",
         "[image/png, 6 bytes]",
@@ -376,5 +376,8 @@ def test_the_outcome_is_read_only_as_far_as_needed():
 def test_plain_text_is_only_text_blocks():
     """Blocks of other types add nothing to the text."""
     assert (
-        entries.plain_text([Block(type="text", text="a"), Block(type="image"), Block(type="text", text="b")]) == "a\nb"
+        entries.plain_text(
+            [ContentBlock(type="text", text="a"), ContentBlock(type="image"), ContentBlock(type="text", text="b")]
+        )
+        == "a\nb"
     )

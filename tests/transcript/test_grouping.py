@@ -6,14 +6,14 @@ from rows import Writer, tool_id
 from turnspan.transcript.carry import Carry
 from turnspan.transcript.grouping import Grouper
 from turnspan.transcript.lines import Anomalies, parse
-from turnspan.transcript.rows import Place
+from turnspan.transcript.rows import LinePlace
 
 
 def entries_of(writer):
     """Return the entries of a transcript with their places."""
     at, found = 0, []
     for number, line in enumerate(writer.lines()):
-        place = Place(number, at, at + len(line))
+        place = LinePlace(number, at, at + len(line))
         found += [(entry, place) for entry in parse(line.rstrip(b"\n"), Anomalies())]
         at += len(line)
     return found

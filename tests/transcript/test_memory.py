@@ -5,7 +5,9 @@ from turnspan.transcript.carry import Carry
 from turnspan.transcript.context import ContextState, SessionContext
 from turnspan.transcript.memory import REMEMBERED_ROWS, Memory
 
-STEPS = st.one_of(st.tuples(st.integers(0, 80), st.integers(1, 4)), st.sampled_from(["begin", "commit", "undo", "trim"]))
+STEPS = st.one_of(
+    st.tuples(st.integers(0, 80), st.integers(1, 4)), st.sampled_from(["begin", "commit", "undo", "trim"])
+)
 
 
 @given(st.lists(st.tuples(st.integers(0, 80), st.integers(1, 4)), max_size=100), st.lists(STEPS, max_size=40))

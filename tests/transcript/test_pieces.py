@@ -8,7 +8,7 @@ import msgspec
 from turnspan.transcript.carry import Carry
 from turnspan.transcript.grouping import Grouper
 from turnspan.transcript.lines import Anomalies, parse
-from turnspan.transcript.rows import Place
+from turnspan.transcript.rows import LinePlace
 
 CASES = 1600  # a few seconds
 CALL = {"type": "tool_use", "id": "t1", "name": "Skill", "input": {}}
@@ -54,7 +54,7 @@ def read(rows, cuts, *, is_agent):
     lines, at = [], 0
     for number, row in enumerate(rows):
         data = json.dumps(row).encode()
-        lines.append((Place(number, at, at + len(data) + 1), data))
+        lines.append((LinePlace(number, at, at + len(data) + 1), data))
         at += len(data) + 1
     by_offset = {place.offset: data for place, data in lines}
     found, offset, carry = [], 0, Carry()

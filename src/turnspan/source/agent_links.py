@@ -38,7 +38,7 @@ from turnspan.transcript.turns import AGENT_TOOLS
 if TYPE_CHECKING:
     from turnspan.source.progress import Progress
     from turnspan.source.sessions import AgentFile, SessionFile
-    from turnspan.transcript.turns import Call, Turn
+    from turnspan.transcript.turns import Turn, TurnCall
 
 
 class Parent(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class Parent(msgspec.Struct, frozen=True):
 class Link(msgspec.Struct, frozen=True):
     """A call that launched agents or sent them on, and their files, as far as they exist."""
 
-    call: Call
+    call: TurnCall
     launched: Launched
     named: str | None  # the agent that the result names
     files: list[AgentFile]
@@ -97,7 +97,7 @@ class Links:
         calls = self.launched.get(agent_id, ())
         return next((call for call in reversed(calls) if call.since_ns <= time_ns), calls[0] if calls else None)
 
-    def find(self, call: Call, turn: Turn, parent: Parent) -> Link | None:
+    def find(self, call: TurnCall, turn: Turn, parent: Parent) -> Link | None:
         """Return the agents that one of the `agent_calls` launched.
 
         None if an agent's own turn names the agent itself: it does not launch itself.
@@ -108,7 +108,7 @@ class Links:
         files = [file for file in self._files_of(call, turn) if file.agent_id != parent.agent_id]
         return Link(call, _launched(call, parent), named, files)
 
-    def _files_of(self, call: Call, turn: Turn) -> list[AgentFile]:
+    def _files_of(self, call: TurnCall, turn: Turn) -> list[AgentFile]:
         found = [file for file in self._by_call.get(call.id, ()) if file.agent_id not in self.launched]
         if found:
             return found
@@ -155,7 +155,7 @@ class Links:
             self.record(link.named, link.launched)
 
 
-def agent_calls(turn: Turn) -> list[Call]:
+def agent_calls(turn: Turn) -> list[TurnCall]:
     """Return the calls of a turn that launch agents or send them on."""
     return [
         call
@@ -165,7 +165,7 @@ def agent_calls(turn: Turn) -> list[Call]:
     ]
 
 
-def _launched(call: Call, parent: Parent) -> Launched:
+def _launched(call: TurnCall, parent: Parent) -> Launched:
     span_id = ids.span_id(parent.trace_id, Kind.TOOL, call.id)
     is_background = call.result is not None and call.result.is_background
     agent_type = agent_arguments(call)[1]

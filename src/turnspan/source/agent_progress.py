@@ -17,14 +17,14 @@ from turnspan.source.scan import rows_with
 from turnspan.transcript.carry import known_as
 from turnspan.transcript.grouping import Grouper
 from turnspan.transcript.lines import MARK, AgentMessage, message_in, writes_progress
-from turnspan.transcript.rows import Place, response_key
+from turnspan.transcript.rows import LinePlace, response_key
 from turnspan.transcript.turns import AGENT_TOOLS, Prompt
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from turnspan.source.sessions import SessionFile
-    from turnspan.transcript.turns import Call, Turn
+    from turnspan.transcript.turns import Turn, TurnCall
 
 
 class ProgressAgent(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class ProgressAgent(msgspec.Struct, frozen=True):
         grouper = Grouper(self.session_id, is_agent=True)
         turns: list[Turn] = []
         for number, message in enumerate(self.messages):
-            for sealed in grouper.feed(message.entry, Place(number, number, number + 1)):
+            for sealed in grouper.feed(message.entry, LinePlace(number, number, number + 1)):
                 turns += sealed.turns
         last = grouper.seal()
         turns += last.turns if last is not None else []
@@ -58,7 +58,7 @@ class ProgressAgent(msgspec.Struct, frozen=True):
         return turns
 
 
-def progress_agents(session: SessionFile, turn: Turn, agent_calls: Sequence[Call]) -> dict[str, ProgressAgent]:
+def progress_agents(session: SessionFile, turn: Turn, agent_calls: Sequence[TurnCall]) -> dict[str, ProgressAgent]:
     """Return the agents in the progress rows of a turn, by the call that launched them."""
     calls = [call for call in agent_calls if call.name in AGENT_TOOLS]
     if not calls or not writes_progress(turn.version):

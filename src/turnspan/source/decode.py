@@ -9,7 +9,7 @@ from turnspan.errors import TranscriptError
 from turnspan.source import tail
 from turnspan.source.progress import Position
 from turnspan.transcript import entries, lines
-from turnspan.transcript.rows import Place
+from turnspan.transcript.rows import LinePlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def entries_from(
     descriptor: int, position: Position, anomalies: lines.Anomalies, until: int | None = None
-) -> Iterator[list[tuple[Place, entries.Entry]]]:
+) -> Iterator[list[tuple[LinePlace, entries.Entry]]]:
     """Yield the entries of a file from a position on, each with its place, some at a time."""
     for chunk in tail.complete_chunks(
         descriptor, position.offset, position.line, until=until, is_complete=lines.is_record
@@ -33,12 +33,14 @@ def entries_from(
         for entry, line_end in zip(found, chunk.ends, strict=True):
             end = offset + line_end
             if entry.type in lines.WANTED or lines.is_wanted(entry, anomalies):
-                placed.append((Place(number, begin, end), entry))
+                placed.append((LinePlace(number, begin, end), entry))
             number, begin = number + 1, end
         yield placed
 
 
-def _entries_on(descriptor: int, line: tail.Line, anomalies: lines.Anomalies) -> Iterator[tuple[Place, entries.Entry]]:
+def _entries_on(
+    descriptor: int, line: tail.Line, anomalies: lines.Anomalies
+) -> Iterator[tuple[LinePlace, entries.Entry]]:
     """Yield the entries of one line, which may be damaged: mostly one, sometimes none or several."""
     if line.data is None:
         anomalies.oversized += 1
@@ -52,15 +54,15 @@ def _entries_on(descriptor: int, line: tail.Line, anomalies: lines.Anomalies) ->
     if len(found) > 1:
         yield from _glued(line, line.data)
     elif found:
-        yield Place(line.number, line.offset, line.end), found[0]
+        yield LinePlace(line.number, line.offset, line.end), found[0]
 
 
-def _glued(line: tail.Line, data: bytes) -> Iterator[tuple[Place, entries.Entry]]:
+def _glued(line: tail.Line, data: bytes) -> Iterator[tuple[LinePlace, entries.Entry]]:
     """Yield the records of a line that lost its newline, each with its own place: a turn can end between them."""
     found = lines.records(data)
     for start, end in found:
         is_last = (start, end) == found[-1]
-        place = Place(line.number, line.offset + start, line.end if is_last else line.offset + end)
+        place = LinePlace(line.number, line.offset + start, line.end if is_last else line.offset + end)
         for entry in lines.parse(data[start:end], lines.Anomalies()):
             yield place, entry
 

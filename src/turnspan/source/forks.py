@@ -67,7 +67,7 @@ from turnspan.transcript.turns import Happening
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from turnspan.transcript.turns import Response, Turn
+    from turnspan.transcript.turns import ModelResponse, Turn
 
 _TIMES_KEPT_FROM: Final = (2, 0, 30)  # copies made by earlier clients carry new timestamps
 
@@ -320,7 +320,7 @@ def repeats_itself(turn: Turn, session: SessionFile) -> bool:
     return turn.is_repeat_suspect and _has_prompt_before(turn, session.path)
 
 
-def _is_repeated(turn: Turn, session: SessionFile, response: Response) -> bool:
+def _is_repeated(turn: Turn, session: SessionFile, response: ModelResponse) -> bool:
     """Whether a response is in the file before, with all of its calls: a copy can lack one of several calls."""
     return all(_is_before(turn, session, key) for key in (response.key, *(call.id for call in response.calls)))
 
@@ -334,7 +334,7 @@ def drop_repeated(turn: Turn, session: SessionFile) -> None:
     _drop_repeated_agents(turn, session)
     if turn.part > 0 or not (turn.is_repeat_suspect or _may_have_new_uuids(turn)):
         return
-    kept: list[Response] = []
+    kept: list[ModelResponse] = []
     for response in turn.responses:
         if not _is_before(turn, session, response.key):
             kept.append(response)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from turnspan.source.sessions import SessionFile
-    from turnspan.transcript.entries import Block, Entry, Source
+    from turnspan.transcript.entries import ContentBlock, Entry, MediaSource
 
 MOST_BYTES: Final = 16 << 20  # of an image that is shown
 _KINDS: Final = (
@@ -82,11 +82,11 @@ def _entries(path: Path, needle: bytes) -> Iterator[Entry]:
         yield from lines.parse(row, lines.Anomalies())
 
 
-def _blocks(entry: Entry) -> list[Block]:
+def _blocks(entry: Entry) -> list[ContentBlock]:
     return entries.blocks(entry.message) if entry.message is not None else []
 
 
-def _image(sources: Sequence[Source], sizes: Sequence[int], number: int) -> Image | None:
+def _image(sources: Sequence[MediaSource], sizes: Sequence[int], number: int) -> Image | None:
     """Return an image if these are the ones that were meant, and it is one that browsers display safely."""
     if [entries.media(source)[1] for source in sources] != list(sizes) or not 0 <= number < len(sources):
         return None

@@ -27,7 +27,7 @@ from turnspan.trace import ids
 from turnspan.trace.build import build_turn
 from turnspan.transcript.grouping import Grouper
 from turnspan.transcript.lines import Anomalies
-from turnspan.transcript.rows import Place
+from turnspan.transcript.rows import LinePlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -232,7 +232,7 @@ class Reading:
         words = grouper.seal_words() if is_over or ending.is_idle(grouper.carry.high_water_ns) else None
         if words is not None:
             main = self._draft.main
-            at_start = Place(main.line - 1, main.offset, main.offset)
+            at_start = LinePlace(main.line - 1, main.offset, main.offset)
             self._add(words if words.end.end else msgspec.structs.replace(words, end=at_start))
 
     def _has_ended(self, grouper: Grouper) -> bool:

@@ -42,14 +42,14 @@ from turnspan.trace.model import (
 from turnspan.trace.times import active_ms, bounds, lasting, request_times, start_of
 from turnspan.trace.usage import Costs, cost_of, usage_of
 from turnspan.transcript.rows import SYNTHETIC
-from turnspan.transcript.turns import AGENT_TOOLS, Call
+from turnspan.transcript.turns import AGENT_TOOLS, TurnCall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from turnspan.trace.cost import Prices
     from turnspan.transcript.carry import TurnRef
-    from turnspan.transcript.turns import Happening, Response, Result, Turn
+    from turnspan.transcript.turns import Happening, ModelResponse, Result, Turn
 
 FINISH_REASONS: Final = {
     "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_call",
@@ -232,7 +232,7 @@ class _Builder:
         self._blocks[place:place] = filter(None, level.blocks)
         return level.totals, level.costs.value
 
-    def _add_response(self, level: _Level, response: Response, asked: Sequence[Message]) -> list[Message]:
+    def _add_response(self, level: _Level, response: ModelResponse, asked: Sequence[Message]) -> list[Message]:
         """Add a response with its tools and their agents; return the results, which the next response is asked with."""
         times = request_times(level.turn, response, level.began_ns)
         span = self._generation(level, response, asked, times)
@@ -257,7 +257,9 @@ class _Builder:
                     level.totals = msgspec.structs.replace(level.totals, is_incomplete=True)
         return results
 
-    def _generation(self, level: _Level, response: Response, asked: Sequence[Message], times: tuple[int, int]) -> Span:
+    def _generation(
+        self, level: _Level, response: ModelResponse, asked: Sequence[Message], times: tuple[int, int]
+    ) -> Span:
         start, end = times
         finish = _finish_reason(response)
         used = response.usage
@@ -292,7 +294,7 @@ class _Builder:
             facts=facts,
         )
 
-    def _add_tool(self, call: Call, generation: bytes, *, asked_ns: int, is_partial: bool) -> bytes:
+    def _add_tool(self, call: TurnCall, generation: bytes, *, asked_ns: int, is_partial: bool) -> bytes:
         """Add a tool call; return the id of its span."""
         self._is_partial |= is_partial
         start = end = call.time_ns if call.time_ns is not None else asked_ns
@@ -319,7 +321,7 @@ class _Builder:
         self._spans.append(span)
         return span_id
 
-    def _agents_of(self, call: Call) -> list[Agent]:
+    def _agents_of(self, call: TurnCall) -> list[Agent]:
         """Return the agents that a call launched, once: in a damaged file an agent can contain its own call.
 
         Of an agent inside the parent's file, the text of the first row is the call's prompt.
@@ -410,7 +412,7 @@ def _is_partial(result: Result | None, agents: Sequence[Agent]) -> bool:
     return not agents or any(agent.is_partial for agent in agents)
 
 
-def _finish_reason(response: Response) -> str:
+def _finish_reason(response: ModelResponse) -> str:
     """Return why the model stopped, in OpenTelemetry's terms; inferred if the client did not record it."""
     reason = response.stop_reason or ""
     return FINISH_REASONS.get(reason, reason) or ("tool_call" if response.calls else "stop")
@@ -430,13 +432,13 @@ def _answer_messages(turn: Turn) -> tuple[Message, ...] | None:
     return (Message("assistant", (Text(text),), "stop"),) if text else None
 
 
-def _said(response: Response, finish: str, blocks: list[tuple[str, ...]]) -> Message:
+def _said(response: ModelResponse, finish: str, blocks: list[tuple[str, ...]]) -> Message:
     """Return a response as a message; add the texts of several blocks that are one text in it to `blocks`."""
     if len(response.texts) > 1:
         blocks.append(tuple(response.texts))
     parts: list[Part] = []
     for part in response.parts:
-        if isinstance(part, Call):
+        if isinstance(part, TurnCall):
             parts.append(ToolCall(part.id, part.name, part.arguments))
         elif part.kind == "thinking":
             if part.text:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.transcript.entries import Usage, exit_code_of
+from turnspan.transcript.entries import ApiUsage, exit_code_of
 
 if TYPE_CHECKING:
     from turnspan.trace.model import Facts
-    from turnspan.transcript.turns import Call, Response, Result, Turn
+    from turnspan.transcript.turns import ModelResponse, Result, Turn, TurnCall
 
 _REJECTED: Final = ("The user doesn't want to proceed", "Permission to use", "Claude requested permissions")
 _CUT_SHORT: Final = "[Request interrupted by user"
-_NO_USAGE: Final = Usage()
+_NO_USAGE: Final = ApiUsage()
 _LONGEST_ARGUMENTS: Final = 1_000_000
 _ARGUMENT_FACTS: Final = {
     "Read": ("file_path", "file_path"), "Write": ("file_path", "file_path"), "Edit": ("file_path", "file_path"),
@@ -44,7 +44,7 @@ class _AgentArguments(msgspec.Struct):
     description: str | None = None
 
 
-def agent_arguments(call: Call) -> tuple[str, str, str]:
+def agent_arguments(call: TurnCall) -> tuple[str, str, str]:
     """Return prompt, type and description of an Agent call; empty where missing."""
     try:
         known = msgspec.json.decode(call.arguments, type=_AgentArguments)
@@ -53,7 +53,7 @@ def agent_arguments(call: Call) -> tuple[str, str, str]:
     return known.prompt or "", known.subagent_type or "", known.description or ""
 
 
-def tool_facts(call: Call) -> Facts:
+def tool_facts(call: TurnCall) -> Facts:
     """Return the facts of a tool call."""
     result = call.result
     facts: Facts = {"tool_call_id": call.id}
@@ -98,7 +98,7 @@ def failure_of(result: Result) -> str | None:
     return "tool_error"
 
 
-def generation_facts(response: Response, finish: str) -> Facts:
+def generation_facts(response: ModelResponse, finish: str) -> Facts:
     """Return the facts of a response."""
     used = response.usage or _NO_USAGE
     known = {

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from turnspan.trace.model import Span, Trace
-    from turnspan.transcript.turns import Response, Turn
+    from turnspan.transcript.turns import ModelResponse, Turn
 
 _WORK: Final = frozenset({Kind.GENERATION, Kind.TOOL, Kind.AGENT})
 _QUESTIONS: Final = frozenset({"AskUserQuestion", "ExitPlanMode"})  # tools that only wait for the user
@@ -80,7 +80,7 @@ def bounds(turn: Turn) -> tuple[int, int]:
     return start, max([start, *turn.times])
 
 
-def request_times(turn: Turn, response: Response, began_ns: int) -> tuple[int, int]:
+def request_times(turn: Turn, response: ModelResponse, began_ns: int) -> tuple[int, int]:
     """Return start and end of a response: the recorded request, else the row that triggered it; its last block.
 
     `began_ns`: when its turn began.

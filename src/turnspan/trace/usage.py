@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 from turnspan.trace.cost import cost_usd
 from turnspan.trace.model import Usage
 from turnspan.transcript.carry import version_of
-from turnspan.transcript.turns import Call
+from turnspan.transcript.turns import TurnCall
 
 if TYPE_CHECKING:
     from turnspan.trace.cost import Prices
     from turnspan.transcript import entries as e
-    from turnspan.transcript.turns import Response
+    from turnspan.transcript.turns import ModelResponse
 
 # From this version on a response without a stop reason has a streaming placeholder for its output count; before, any
 # response may have one.
@@ -21,7 +21,7 @@ _CHARACTERS_PER_TOKEN: Final = 12  # generous: with more text per token, the cou
 _PLACEHOLDER_TOKENS: Final = 8  # the initial count of a stream
 
 
-def usage_of(response: Response, used: e.Usage) -> Usage:
+def usage_of(response: ModelResponse, used: e.ApiUsage) -> Usage:
     """Return the tokens of a response."""
     split = used.cache_creation
     five = _count(split.ephemeral_5m_input_tokens) if split is not None else 0
@@ -43,19 +43,21 @@ def _count(value: int | None) -> int:
     return value if value is not None and 0 < value < 2**53 else 0
 
 
-def _is_incomplete(response: Response) -> bool:
+def _is_incomplete(response: ModelResponse) -> bool:
     """Whether the output count is a streaming placeholder (docs/dev/decisions.md has the versions)."""
     if response.stop_reason is not None:
         return False
     version = version_of(response.version)
     if response.is_aborted or not version or version >= _PLACEHOLDER_FROM:
         return True
-    characters = sum(len(part.arguments if isinstance(part, Call) else part.text) for part in response.parts)
+    characters = sum(len(part.arguments if isinstance(part, TurnCall) else part.text) for part in response.parts)
     counted = _count(response.usage.output_tokens) if response.usage is not None else 0
     return counted <= _PLACEHOLDER_TOKENS or characters > _CHARACTERS_PER_TOKEN * counted
 
 
-def cost_of(response: Response, used: e.Usage, usage: Usage, prices: Prices | None, end_ns: int) -> float | None:
+def cost_of(
+    response: ModelResponse, used: e.ApiUsage, usage: Usage, prices: Prices | None, end_ns: int
+) -> float | None:
     """Return the cost of a response as the client counts it: by the requested model, plus an advisor's tokens."""
     if response.is_aborted:
         return None  # the client does not charge for it, and the count is a placeholder

@@ -25,7 +25,7 @@ from turnspan.transcript.turns import Happening, several
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
 
-    from turnspan.transcript.rows import Row
+    from turnspan.transcript.rows import TranscriptRow
     from turnspan.transcript.turns import Turn
 
 _REMEMBERED_WORDS: Final = 16
@@ -56,7 +56,7 @@ class SessionContext:
         self.leaf = self._unclaimed_leaf()  # the row that an unclaimed summary names, one that may be another session's
         self.dequeued = 0  # words taken from the queue since the last row of the conversation
 
-    def take(self, row: Row) -> bool:
+    def take(self, row: TranscriptRow) -> bool:
         """Take a row that is part of the context; return False if it is not."""
         entry = row.entry
         if entry.type == "queue-operation":
@@ -152,7 +152,7 @@ class SessionContext:
             elif not turn.permission_mode:
                 turn.permission_mode = value
 
-    def _take_queue_operation(self, row: Row) -> None:
+    def _take_queue_operation(self, row: TranscriptRow) -> None:
         queued, taken = self.state.queued, self.state.taken
         text = e.system_text(row.entry)
         if is_task_notice(text):
@@ -175,7 +175,7 @@ class SessionContext:
     def _set_line(self, kind: str, at: Words) -> None:
         self.state = msgspec.structs.replace(self.state, lines={**self.state.lines, kind: at})
 
-    def _remember(self, row: Row) -> Words:
+    def _remember(self, row: TranscriptRow) -> Words:
         at = (row.place.offset, row.place.end - row.place.offset)
         self._cached[at] = row.entry
         return at

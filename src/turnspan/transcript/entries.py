@@ -54,7 +54,7 @@ class Iteration(msgspec.Struct, frozen=True):
     cache_creation_input_tokens: int | None = None
 
 
-class Usage(msgspec.Struct, frozen=True):
+class ApiUsage(msgspec.Struct, frozen=True):
     """Tokens as the API counted them."""
 
     input_tokens: int | None = None
@@ -69,7 +69,7 @@ class Usage(msgspec.Struct, frozen=True):
     iterations: list[Iteration] | None = None
 
 
-class Source(msgspec.Struct, frozen=True):
+class MediaSource(msgspec.Struct, frozen=True):
     """An inlined image or document; only the size of its data is read."""
 
     media_type: str | None = None
@@ -81,13 +81,13 @@ class Inner(msgspec.Struct, frozen=True):
 
     type: str | None = None
     text: str | None = None
-    source: Source | None = None
+    source: MediaSource | None = None
     title: str | None = None
     url: str | None = None
     tool_name: str | None = None
 
 
-class Block(msgspec.Struct, frozen=True):
+class ContentBlock(msgspec.Struct, frozen=True):
     """One content block of a message."""
 
     type: str | None = None
@@ -99,18 +99,18 @@ class Block(msgspec.Struct, frozen=True):
     tool_use_id: str | None = None
     content: str | list[Inner | str] | Inner | None = None
     is_error: bool | None = None
-    source: Source | None = None
+    source: MediaSource | None = None
 
 
-class Message(msgspec.Struct, frozen=True):
+class ApiMessage(msgspec.Struct, frozen=True):
     """The API message inside a line."""
 
     id: str | None = None
     role: str | None = None
     model: str | None = None
-    content: str | list[Block | str] | None = None
+    content: str | list[ContentBlock | str] | None = None
     stop_reason: str | None = None
-    usage: Usage | None = None
+    usage: ApiUsage | None = None
 
 
 class ForkedFrom(msgspec.Struct, frozen=True, rename="camel"):
@@ -145,7 +145,7 @@ class Attachment(msgspec.Struct, frozen=True, rename="camel"):
     """What the client added to the conversation."""
 
     type: str | None = None
-    prompt: str | list[Block | str] | None = None
+    prompt: str | list[ContentBlock | str] | None = None
     command_mode: str | None = None
 
 
@@ -180,7 +180,7 @@ class Entry(msgspec.Struct, rename="camel"):
     is_visible_in_transcript_only: bool | None = None
     is_api_error_message: bool | None = None
     is_aborted_mid_stream: bool | None = None
-    message: Message | None = None
+    message: ApiMessage | None = None
     agent_id: str | None = None
     cwd: str | None = None
     git_branch: str | None = None
@@ -226,7 +226,7 @@ class Entry(msgspec.Struct, rename="camel"):
     pr_url: str | None = None
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class ToolOutcome(msgspec.Struct, frozen=True):
     """What `toolUseResult` says about a tool call."""
 
     agent_id: str | None = None
@@ -240,7 +240,7 @@ class Outcome(msgspec.Struct, frozen=True):
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_number = msgspec.json.Decoder(float).decode
 _decode_bool = msgspec.json.Decoder(bool).decode
-_NO_OUTCOME: Final = Outcome()
+_NO_OUTCOME: Final = ToolOutcome()
 _NOTHING_MORE: Final = ToolUseResult()
 
 
@@ -249,25 +249,25 @@ def time_ns(entry: Entry) -> int | None:
     return parse_time(entry.timestamp)
 
 
-def blocks(message: Message) -> list[Block]:
+def blocks(message: ApiMessage) -> list[ContentBlock]:
     """Return the content blocks of a message; plain text is one text block."""
     content = message.content
     if content is None:
         return []
     if type(content) is str:
-        return [Block(type="text", text=content)]
+        return [ContentBlock(type="text", text=content)]
     for block in content:
         if type(block) is str:  # rare
-            return [Block(type="text", text=each) if isinstance(each, str) else each for each in content]
+            return [ContentBlock(type="text", text=each) if isinstance(each, str) else each for each in content]
     return content  # type: ignore[return-value]  # no element is text; `cast` would be a call for each row
 
 
-def plain_texts(found: list[Block]) -> list[str]:
+def plain_texts(found: list[ContentBlock]) -> list[str]:
     """Return the texts of all text blocks, in order."""
     return [block.text for block in found if block.type == "text" and block.text]
 
 
-def plain_text(found: list[Block]) -> str:
+def plain_text(found: list[ContentBlock]) -> str:
     """Return the text of all text blocks, in order."""
     return "\n".join(plain_texts(found))
 
@@ -301,7 +301,7 @@ def inner_texts(content: str | list[Inner | str] | Inner | None) -> list[str]:
     return parts
 
 
-def media(source: Source | None) -> tuple[str, int]:
+def media(source: MediaSource | None) -> tuple[str, int]:
     """Return the type and the size in bytes of an image or document that is inlined as base64."""
     if source is None:
         return "image", 0
@@ -309,13 +309,13 @@ def media(source: Source | None) -> tuple[str, int]:
     return source.media_type or "image", encoded * 3 // 4
 
 
-def outcome(entry: Entry) -> Outcome:
+def outcome(entry: Entry) -> ToolOutcome:
     """Return what `toolUseResult` adds to the message; the rest of it repeats the message and is not decoded."""
     found = entry.tool_use_result
     if type(found) is not ToolUseResult or found == _NOTHING_MORE:
         return _NO_OUTCOME
     took = found.duration_ms if found.duration_ms is not _ABSENT else found.total_duration_ms
-    return Outcome(
+    return ToolOutcome(
         None if found.agent_id is _ABSENT else _value(found.agent_id, _decode_text),
         None if found.resumed_agent_id is _ABSENT else _value(found.resumed_agent_id, _decode_text),
         None if found.status is _ABSENT else _value(found.status, _decode_text),
@@ -340,7 +340,7 @@ def system_texts(entry: Entry) -> list[str]:
         if raw.startswith(b'"'):
             return [_decode_text(raw)]
         if raw.startswith(b"["):
-            return plain_texts(msgspec.json.decode(raw, type=list[Block]))
+            return plain_texts(msgspec.json.decode(raw, type=list[ContentBlock]))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     return []

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.responses import Request
+from turnspan.transcript.responses import RecordedRequest
 from turnspan.transcript.rows import (
     BASH,
     FEEDBACK,
     HOOKS,
     LOCAL,
     REPLIES,
-    Place,
-    Row,
+    LinePlace,
+    TranscriptRow,
     answers_queued,
     is_notification,
 )
@@ -44,15 +44,17 @@ class Gap(msgspec.Struct):
     boundary: str = ""  # "feedback": a hook blocked the stop; "stopped": the client recorded a stop
     stopped_ns: int | None = None
     input_ns: int | None = None  # the row that made the client send the next request
-    command: Row | None = None  # a command, a `!` line, or the client's reply: it starts a turn if the model answers
+    command: TranscriptRow | None = (
+        None  # a command, a `!` line, or the client's reply: it starts a turn if the model answers
+    )
     command_rows: dict[str, None] = {}  # the command's row and those below it, in order
 
-    def take(self, row: Row, memory: Memory) -> None:
+    def take(self, row: TranscriptRow, memory: Memory) -> None:
         """Add a row; `memory` is of the rows before it."""
         entry = row.entry
         if entry.type == "api-request":
             if entry.id:
-                memory.open.requests[entry.id] = Request(row.time_ns, entry.params)
+                memory.open.requests[entry.id] = RecordedRequest(row.time_ns, entry.params)
         elif entry.type == "attachment":
             self._take_attachment(row)
         elif entry.type == "system":
@@ -62,19 +64,19 @@ class Gap(msgspec.Struct):
         elif row.said is not None:
             self._take_user(row, row.said, is_models_own=_is_models_own(memory, entry))
 
-    def _take_attachment(self, row: Row) -> None:
+    def _take_attachment(self, row: TranscriptRow) -> None:
         """Add words typed, and tasks that ended, while the model worked (2.1.98 on); other attachments are skipped."""
         added = row.entry.attachment
         if added is None or added.type != "queued_command":
             return
-        texts = e.plain_texts(e.blocks(e.Message(content=added.prompt)))
+        texts = e.plain_texts(e.blocks(e.ApiMessage(content=added.prompt)))
         text = "\n".join(texts)
         is_task = added.command_mode == "task-notification" or is_notification(text)
         answers_call = e.tool_notified(text) if is_task else None
         kind = "task_notification" if is_task else "steering"
         self.happenings.append(event_of(kind, row, texts, answers_call=answers_call))
 
-    def _take_system(self, row: Row) -> None:
+    def _take_system(self, row: TranscriptRow) -> None:
         """Add what the client records about itself."""
         entry = row.entry
         if entry.subtype == "compact_boundary":
@@ -93,7 +95,7 @@ class Gap(msgspec.Struct):
             self.boundary = self.boundary or "stopped"
             self.stopped_ns = row.time_ns
 
-    def _take_user(self, row: Row, said: UserRow, *, is_models_own: bool) -> None:
+    def _take_user(self, row: TranscriptRow, said: UserRow, *, is_models_own: bool) -> None:
         """Add a user row that is not part of the conversation: a command, hook feedback, an expansion, a summary.
 
         `is_models_own`: if it is a command, the model ran it, not the user.
@@ -129,18 +131,18 @@ class Gap(msgspec.Struct):
         elif entry.uuid not in self.command_rows and (number := rows.owner.get(entry.parent_uuid)) is not None:
             rows.own(entry.uuid, number)
 
-    def _await_answer(self, row: Row) -> None:
+    def _await_answer(self, row: TranscriptRow) -> None:
         self.command = row
         self.command_rows = {row.entry.uuid: None} if row.entry.uuid else {}
         self.expansion, self.expansion_blocks = [], []
         self.input_ns = row.time_ns
 
-    def _take_command(self, row: Row, start: str) -> None:
+    def _take_command(self, row: TranscriptRow, start: str) -> None:
         self._await_answer(row)
         command = e.command_of(start)
         self.local_commands.append(command[0] if command else "!" + start[len(BASH) :].partition("</")[0])
 
-    def _expand(self, row: Row, said: UserRow) -> None:
+    def _expand(self, row: TranscriptRow, said: UserRow) -> None:
         self.expansion.append(said.text)
         self.expansion_blocks.append(several(said.texts))
         self.input_ns = row.time_ns or self.input_ns
@@ -149,7 +151,7 @@ class Gap(msgspec.Struct):
 NO_GAP: Final = Gap()  # the usual case, shared: nothing is ever added to it
 
 
-def gap_of(between: list[Row], memory: Memory) -> Gap:
+def gap_of(between: list[TranscriptRow], memory: Memory) -> Gap:
     """Return what is written between two conversation rows; what is remembered of it can be undone."""
     gap, context = Gap(), memory.context
     memory.begin()
@@ -204,7 +206,7 @@ def _add_words(turn: Turn, words: list[Happening], rows: RowMemory) -> None:
         rows.own(happening.key, turn.number)
 
 
-def add_joined_words(memory: Memory, row: Row, prompt: str) -> None:
+def add_joined_words(memory: Memory, row: TranscriptRow, prompt: str) -> None:
     """Add words without an answer to the turn before, which they joined, as a further part of it (up to 2.1.12)."""
     if memory.context.state.taken and memory.past.recent and answers_queued(row.entry.version):
         joined = memory.context.words_taken({prompt}, memory.rows.owner)
@@ -212,7 +214,7 @@ def add_joined_words(memory: Memory, row: Row, prompt: str) -> None:
             _add_words(memory.part_of(memory.past.recent[-1], row), joined, memory.rows)
 
 
-def joined_at_end(memory: Memory, between: list[Row]) -> Turn | None:
+def joined_at_end(memory: Memory, between: list[TranscriptRow]) -> Turn | None:
     """Return a further part of the last turn with the words that joined it, if there are any (up to 2.1.12).
 
     `between` are the rows since that turn. Nothing is kept of them but that the words are in a turn.
@@ -221,7 +223,7 @@ def joined_at_end(memory: Memory, between: list[Row]) -> Turn | None:
     last = context.entry_at(memory.past.last)
     if last is None or not answers_queued(last.version or ""):
         return None
-    turn = further_part(ref, Place(0, *memory.past.last))
+    turn = further_part(ref, LinePlace(0, *memory.past.last))
     add_surroundings(turn, last)
     before = context.state
     for row in between:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from turnspan.transcript.entries import Entry
     from turnspan.transcript.inline import Warmups
     from turnspan.transcript.memory import Sealed
-    from turnspan.transcript.rows import Place, Row
+    from turnspan.transcript.rows import LinePlace, TranscriptRow
     from turnspan.transcript.turns import Turn
 
 _MAX_EARLY: Final = 48  # rows that wait for their prompt
@@ -50,10 +50,10 @@ class Grouper:
         is_agent: bool = False,
     ) -> None:
         self._is_agent = is_agent
-        self._between: list[Row] = []  # rows since the last conversation row
-        self._early: list[Row] = []  # rows that wait for their prompt, and all rows after the first of them
-        self._untaken: list[Row] = []  # all rows after the last one that was taken
-        self._waiting: Row | None = None  # it waits for further lines of the last response
+        self._between: list[TranscriptRow] = []  # rows since the last conversation row
+        self._early: list[TranscriptRow] = []  # rows that wait for their prompt, and all rows after the first of them
+        self._untaken: list[TranscriptRow] = []  # all rows after the last one that was taken
+        self._waiting: TranscriptRow | None = None  # it waits for further lines of the last response
         self._waited = 0  # conversation rows since
         self._waiting_uuids: set[str | None] = set()  # of `_untaken`, while a row waits
         self._has_next = False  # a response of a later turn is among them
@@ -103,12 +103,12 @@ class Grouper:
         """Whether a row that seals the open turn waits for further lines of its last response."""
         return self._waiting is not None
 
-    def feed(self, entry: Entry, place: Place) -> Sequence[Sealed]:
+    def feed(self, entry: Entry, place: LinePlace) -> Sequence[Sealed]:
         """Take one entry; return what it seals."""
         row = row_of(entry, place, is_agent=self._is_agent)
         return self._feed(row) if row is not None else _NONE_SEALED
 
-    def feed_all(self, entries: Iterable[tuple[Place, Entry]]) -> Iterator[Sealed]:
+    def feed_all(self, entries: Iterable[tuple[LinePlace, Entry]]) -> Iterator[Sealed]:
         """Take entries; yield what each seals."""
         for place, entry in entries:
             yield from self.feed(entry, place)
@@ -142,7 +142,7 @@ class Grouper:
 
     # ---- the order of rows
 
-    def _feed(self, row: Row) -> Sequence[Sealed]:
+    def _feed(self, row: TranscriptRow) -> Sequence[Sealed]:
         if self._waiting is not None:
             self._untaken.append(row)
             return self.release() if self._ends_waiting(row) else _NONE_SEALED
@@ -167,7 +167,7 @@ class Grouper:
             return _NONE_SEALED
         return self._feed_again(sealed)
 
-    def _ends_waiting(self, row: Row) -> bool:
+    def _ends_waiting(self, row: TranscriptRow) -> bool:
         """Take a row that completes the open turn; else return whether no further lines of it are expected."""
         entry, uuids = row.entry, self._waiting_uuids
         is_repeated = entry.uuid is not None and entry.uuid in uuids
@@ -181,7 +181,7 @@ class Grouper:
             self._has_next = True  # a response
         return self._waited >= _MAX_WAITED or (self._has_next and _is_prompt(row))
 
-    def _is_put_aside(self, row: Row) -> bool:
+    def _is_put_aside(self, row: TranscriptRow) -> bool:
         """Keep a row that is read with a later one, and ignore repeated rows; return False if it is to be taken."""
         entry, owner = row.entry, self._memory.rows.owner
         if entry.uuid in owner or (entry.uuid is None and self._is_known(entry)):
@@ -197,7 +197,7 @@ class Grouper:
             return False
         return True
 
-    def _in_order(self, row: Row) -> list[Row]:
+    def _in_order(self, row: TranscriptRow) -> list[TranscriptRow]:
         """Return the rows that waited and the one that ends the waiting; if it is their prompt, before the answers."""
         if not self._is_late_prompt(row):
             return [*self._early, row]
@@ -205,7 +205,7 @@ class Grouper:
         rest = [early for early in self._early if not early.is_conversation]
         return [*rest, row, *answers]
 
-    def _take(self, row: Row) -> Sealed | None:
+    def _take(self, row: TranscriptRow) -> Sealed | None:
         """Take a row that has waited, with the rows before it; or return what it seals, and take nothing."""
         self._machine.can_wait = False
         sealed = self._machine.take(row, self._between)
@@ -216,7 +216,7 @@ class Grouper:
             self._memory.commit()
         return sealed
 
-    def _take_all(self, rows: list[Row]) -> list[Sealed]:
+    def _take_all(self, rows: list[TranscriptRow]) -> list[Sealed]:
         """Take rows that waited, each with the rows before it: a later reading can begin at any of them."""
         self._early = []
         for row in rows:
@@ -244,7 +244,7 @@ class Grouper:
             return entry.uuid in self._memory.rows.owner
         return entry.type in _CAN_REPEAT and key_of(entry) in self._memory.rows.owner
 
-    def _is_repeated_answer(self, row: Row) -> bool:
+    def _is_repeated_answer(self, row: TranscriptRow) -> bool:
         """Whether an old client repeats an answer before the next prompt of a stream, without its prompt (1.0.44)."""
         entry = row.entry
         if self._is_agent or entry.is_sidechain:
@@ -256,7 +256,7 @@ class Grouper:
 
     # ---- responses before their prompts
 
-    def _is_early(self, row: Row) -> bool:
+    def _is_early(self, row: TranscriptRow) -> bool:
         """Whether a response precedes its own prompt (2.1.45, 2.1.128), or a result follows such a response.
 
         Its parent is not known.
@@ -271,7 +271,7 @@ class Grouper:
         others = (other.entry for other in (*self._between, *self._early))
         return all(other.uuid != parent for other in others if other.type != "assistant")
 
-    def _is_late_prompt(self, row: Row) -> bool:
+    def _is_late_prompt(self, row: TranscriptRow) -> bool:
         """Whether a row is the prompt of the one response that was written before it, and of its results.
 
         With several responses, the second could seal the turn, and reading would continue after the prompt, past it.
@@ -285,7 +285,7 @@ class Grouper:
         return row.entry.uuid == first.entry.parent_uuid or (row.time_ns or 0) <= (first.time_ns or 0)
 
 
-def _is_prompt(row: Row) -> bool:
+def _is_prompt(row: TranscriptRow) -> bool:
     """Whether a conversation row is a prompt of the session's own."""
     said = row.said
     return said is not None and not (row.entry.is_sidechain or said.results or said.is_interruption)

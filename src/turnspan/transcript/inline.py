@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from turnspan.transcript.grouping import Grouper
-    from turnspan.transcript.rows import Row
-    from turnspan.transcript.turns import Call, Turn
+    from turnspan.transcript.rows import TranscriptRow
+    from turnspan.transcript.turns import Turn, TurnCall
 
 _REMEMBERED_AGENTS: Final = 8
 
 
-class _Arguments(msgspec.Struct):
+class _AgentPrompt(msgspec.Struct):
     prompt: str = ""
 
 
@@ -35,7 +35,7 @@ class Warmups(msgspec.Struct):
     places: set[int] = set()  # of their first rows
     skipped: set[str] = set()  # the ids of their responses and calls
 
-    def take(self, row: Row) -> None:
+    def take(self, row: TranscriptRow) -> None:
         """Add a row of such an agent."""
         message = row.entry.message
         if is_warmup(row.entry):
@@ -53,7 +53,7 @@ class InlineAgents:
         self._agents: dict[str, tuple[InlineAgent, Grouper]] = {}  # by the uuid of their first row
         self._roots: dict[str, str] = {}  # uuid of a row → the first row of its agent
 
-    def take(self, row: Row, turn: Turn, past: Carry) -> None:
+    def take(self, row: TranscriptRow, turn: Turn, past: Carry) -> None:
         """Take a row of an agent that works for this turn; a row without a known parent begins a new agent."""
         entry = row.entry
         if entry.uuid is not None and (entry.uuid in self._roots or _root_in(past, entry.uuid) is not None):
@@ -91,7 +91,7 @@ class InlineAgents:
             self._agents, self._roots = {}, {}
 
 
-def _new_agent(row: Row, turn: Turn, past: Carry) -> InlineAgent:
+def _new_agent(row: TranscriptRow, turn: Turn, past: Carry) -> InlineAgent:
     text = e.plain_text(e.blocks(row.entry.message)) if row.entry.message is not None else ""
     # Only a further part of a turn can have the agents of that turn's calls.
     call_id = dict(past.prompts).get(words_digest(text), "") if past.prompts and turn.part else ""
@@ -103,13 +103,13 @@ def _root_in(past: Carry, parent: str | None) -> str | None:
     return next((root for root, carry in past.agents.items() if parent in dict(carry.owners)), None)
 
 
-def prompts_of(calls: list[Call]) -> tuple[tuple[str, str], ...]:
+def prompts_of(calls: list[TurnCall]) -> tuple[tuple[str, str], ...]:
     """Return digests of what calls ask subagents to do, with the calls' ids."""
     found = []
     for call in calls:
         if call.name in AGENT_TOOLS:
             try:
-                found.append((words_digest(msgspec.json.decode(call.arguments, type=_Arguments).prompt), call.id))
+                found.append((words_digest(msgspec.json.decode(call.arguments, type=_AgentPrompt).prompt), call.id))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
     return tuple(found)

@@ -277,18 +277,18 @@ _SINCE: Final = (2, 1, 9)
 _UNTIL: Final = (2, 1, 97)  # no later client writes `progress` rows
 
 
-class _Data(msgspec.Struct, rename="camel"):
+class _ProgressData(msgspec.Struct, rename="camel"):
     type: str | None = None
     agent_id: str | None = None
     prompt: str | None = None
     message: Entry | None = None
 
 
-class _Row(msgspec.Struct):
+class _ProgressRow(msgspec.Struct):
     type: str | None = None
     version: str | None = None
     parent_call: str | None = msgspec.field(default=None, name="parentToolUseID")
-    data: _Data | None = None
+    data: _ProgressData | None = None
 
 
 class AgentMessage(msgspec.Struct, frozen=True):
@@ -300,7 +300,7 @@ class AgentMessage(msgspec.Struct, frozen=True):
     entry: Entry
 
 
-_decode_progress: Final = msgspec.json.Decoder(_Row).decode
+_decode_progress: Final = msgspec.json.Decoder(_ProgressRow).decode
 
 
 def writes_progress(version: str) -> bool:

@@ -56,7 +56,7 @@ from turnspan.transcript.inline import Warmups
 from turnspan.transcript.memory import NO_TURN, Memory, Sealed, Wait
 from turnspan.transcript.responses import repeats
 from turnspan.transcript.rows import (
-    Place,
+    LinePlace,
     answers_queued,
     is_own_row,
     is_synthetic,
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from turnspan.transcript.entries import Entry
     from turnspan.transcript.gaps import Gap
     from turnspan.transcript.inline import InlineAgents
-    from turnspan.transcript.rows import Row
+    from turnspan.transcript.rows import TranscriptRow
 
 
 class State(StrEnum):
@@ -170,7 +170,7 @@ class Machine:
         self.can_wait = not is_agent  # for further lines of a response
         self.memory = Memory(past, self._context, session_id, is_agent=is_agent)
         self.warmups = Warmups()
-        self.end = Place(0, 0, 0)  # of the last row that was taken
+        self.end = LinePlace(0, 0, 0)  # of the last row that was taken
 
     @property
     def state(self) -> State:
@@ -182,7 +182,7 @@ class Machine:
             return State.CONTINUED
         return State.SEALED if memory.past.recent else State.EMPTY
 
-    def kind_of(self, row: Row) -> Kind:
+    def kind_of(self, row: TranscriptRow) -> Kind:
         """Return what a row of the conversation is to the turns that are open."""
         said = row.said
         if said is not None:
@@ -191,7 +191,7 @@ class Machine:
             return Kind.SIDECHAIN
         return Kind.LINE if row.response in self.memory.open.responses else Kind.RESPONSE
 
-    def take(self, row: Row, between: list[Row]) -> Sealed | Wait | None:
+    def take(self, row: TranscriptRow, between: list[TranscriptRow]) -> Sealed | Wait | None:
         """Take a conversation row and the rows before it; or return what it seals, and take nothing.
 
         If the row would seal a turn whose last response may be incomplete, and `can_wait`, return `Wait` instead.
@@ -215,7 +215,7 @@ class Machine:
             memory.commit()
         return None
 
-    def take_ahead(self, row: Row) -> bool:
+    def take_ahead(self, row: TranscriptRow) -> bool:
         """Take a row after the one that waits if it completes a response or a call of the open turn; else do nothing.
 
         The end of what was taken does not move: the rows before it are read again, and this one is known then.
@@ -250,7 +250,7 @@ class Machine:
         self._inline.forget()
         return Sealed(turns, self.end, memory.past)
 
-    def seal_words(self, between: list[Row]) -> Sealed | None:
+    def seal_words(self, between: list[TranscriptRow]) -> Sealed | None:
         """Seal the words that joined the last turn: the session is over, so they get no answer of their own.
 
         The rows since that turn are read again if the session is resumed.
@@ -265,30 +265,30 @@ class Machine:
 
     # ---- predicates
 
-    def otherwise(self, _row: Row, _gap: Gap) -> bool:
+    def otherwise(self, _row: TranscriptRow, _gap: Gap) -> bool:
         """In all other cases."""
         return True
 
-    def is_interruption(self, row: Row, _gap: Gap) -> bool:
+    def is_interruption(self, row: TranscriptRow, _gap: Gap) -> bool:
         """The user interrupted a tool: there is nothing to interrupt."""
         return row.said is not None and row.said.is_interruption
 
-    def is_copied_launch(self, _row: Row, _gap: Gap) -> bool:
+    def is_copied_launch(self, _row: TranscriptRow, _gap: Gap) -> bool:
         """The file is a forked agent's, and begins with a copy of the message that launched it."""
         return self._is_agent and self.memory.is_fork
 
-    def answers_command(self, row: Row, gap: Gap) -> bool:
+    def answers_command(self, row: TranscriptRow, gap: Gap) -> bool:
         """It is below a command or `!` line, or its parent is not known and nothing else can have asked for it."""
         if gap.command is None or row.entry.parent_uuid in gap.command_rows:
             return gap.command is not None
         turn = self.memory.open.turn
         return row.entry.parent_uuid not in self.memory.rows.owner and (turn is None or turn.has_answer)
 
-    def answers_sealed_turn(self, row: Row, _gap: Gap) -> bool:
+    def answers_sealed_turn(self, row: TranscriptRow, _gap: Gap) -> bool:
         """The parent belongs to a sealed turn: two terminals can write to one file, and their turns alternate."""
         return not self.memory.is_of_open_turn(row.entry)
 
-    def answers_queued_words(self, row: Row, gap: Gap) -> bool:
+    def answers_queued_words(self, row: TranscriptRow, gap: Gap) -> bool:
         """It is a second final answer: up to 2.1.12, words typed while a turn ran were answered without a row for them.
 
         Not after an API error (the client tries again), nor after the feedback of a hook that blocked the stop.
@@ -302,43 +302,43 @@ class Machine:
         turn = memory.open.turn or (memory.open.parts.get(number) if number is not None else None)
         return memory.past.is_answered if turn is None else turn.has_answer and not turn.has_failed
 
-    def follows_stop(self, row: Row, gap: Gap) -> bool:
+    def follows_stop(self, row: TranscriptRow, gap: Gap) -> bool:
         """The turn was answered, and the client recorded a stop, or feedback of a hook that blocked it.
 
         An event may have exported the turn at that stop: sealing it here gives the same two parts in one reading.
         """
         return bool(gap.boundary) and self.memory.turn.has_answer and not is_synthetic(row.entry)
 
-    def continues_copy(self, row: Row, _gap: Gap) -> bool:
+    def continues_copy(self, row: TranscriptRow, _gap: Gap) -> bool:
         """The session's own response continues a turn that was copied from another session, with its responses."""
         return bool(self.memory.turn.responses) and self.answers_copied_prompt(row, NO_GAP)
 
-    def answers_copied_prompt(self, row: Row, _gap: Gap) -> bool:
+    def answers_copied_prompt(self, row: TranscriptRow, _gap: Gap) -> bool:
         """The session's own response answers a prompt that was carried over from another session (2.1.12)."""
         turn, own = self.memory.turn, self.memory.session_id
         return turn.session_id != own and turn.forked_from is None and is_own_row(row.entry, own)
 
-    def is_of_warmup(self, row: Row, _gap: Gap) -> bool:
+    def is_of_warmup(self, row: TranscriptRow, _gap: Gap) -> bool:
         """The row is of an agent that the client started by itself, to warm up (2.0.x)."""
         return is_warmup(row.entry) or self.memory.rows.owner.get(row.entry.parent_uuid or "") == NO_TURN
 
     # ---- actions
 
-    def skip(self, _row: Row, _gap: Gap) -> None:
+    def skip(self, _row: TranscriptRow, _gap: Gap) -> None:
         """Ignore the row."""
 
-    def seal(self, _row: Row, _gap: Gap) -> Sealed | Wait | None:
+    def seal(self, _row: TranscriptRow, _gap: Gap) -> Sealed | Wait | None:
         """Seal what is open; if further lines of the last response may follow, wait for them first."""
         turn = self.memory.open.turn
         if self.can_wait and turn is not None and turn.may_be_cut:
             return Wait.FOR_LINES
         return self.seal_all()
 
-    def seal_at_once(self, _row: Row, _gap: Gap) -> Sealed | None:
+    def seal_at_once(self, _row: TranscriptRow, _gap: Gap) -> Sealed | None:
         """Seal what is open."""
         return self.seal_all()
 
-    def open_turn(self, row: Row, gap: Gap) -> None:
+    def open_turn(self, row: TranscriptRow, gap: Gap) -> None:
         """Open a turn with the row as its prompt; a result that begins a truncated file gives it an empty one."""
         memory, said = self.memory, said_in(row)
         self._context.dequeue(said.text, gap.local_commands)
@@ -351,7 +351,7 @@ class Machine:
         self._context.clear_taken()
         memory.input_ns = row.time_ns
 
-    def open_command_turn(self, row: Row, gap: Gap) -> None:
+    def open_command_turn(self, row: TranscriptRow, gap: Gap) -> None:
         """Open the turn of the command or `!` line, and add the response."""
         assert gap.command is not None
         prompt, origin = command_prompt(gap.command)
@@ -364,7 +364,7 @@ class Machine:
         self._context.clear_taken()
         self.memory.add_response(turn, row, gap)
 
-    def open_queued_turn(self, row: Row, gap: Gap) -> None:
+    def open_queued_turn(self, row: TranscriptRow, gap: Gap) -> None:
         """Open the turn of words typed while the last one ran, which begins when that has ended; add the response."""
         memory = self.memory
         trigger_ns = gap.stopped_ns or memory.past.high_water_ns or None
@@ -374,28 +374,28 @@ class Machine:
         memory.input_ns = trigger_ns
         memory.add_response(turn, row, gap)
 
-    def open_unknown_turn(self, row: Row, gap: Gap) -> None:
+    def open_unknown_turn(self, row: TranscriptRow, gap: Gap) -> None:
         """Open a turn without a prompt, and add the response: the file begins in the middle of a conversation."""
         self.memory.add_response(self.memory.open_turn(row, "unknown"), row, gap)
 
-    def adopt_turn(self, row: Row, gap: Gap) -> None:
+    def adopt_turn(self, row: TranscriptRow, gap: Gap) -> None:
         """Make the open turn this session's own, and add the response."""
         self.memory.turn.session_id = self.memory.session_id
         self.add_response(row, gap)
 
-    def add_response(self, row: Row, gap: Gap) -> None:
+    def add_response(self, row: TranscriptRow, gap: Gap) -> None:
         """Add the response to the open turn."""
         self.memory.add_response(self.memory.turn, row, gap)
 
-    def continue_sealed_turn(self, row: Row, gap: Gap) -> None:
+    def continue_sealed_turn(self, row: TranscriptRow, gap: Gap) -> None:
         """Add the response to a further part of its parent's turn; if that is not known, of the last one."""
         self.memory.add_response(self.memory.part_of_earlier(row), row, gap)
 
-    def add_line(self, row: Row, _gap: Gap) -> None:
+    def add_line(self, row: TranscriptRow, _gap: Gap) -> None:
         """Merge the line into its response."""
         self.memory.add_line(row)
 
-    def complete_calls(self, row: Row, gap: Gap) -> None:
+    def complete_calls(self, row: TranscriptRow, gap: Gap) -> None:
         """Add each result to its call; a result whose call is not open becomes the event "late_result".
 
         That event is in the turn that was sealed while the call was pending, else in the turn of the row's parent.
@@ -414,18 +414,18 @@ class Machine:
         if row.time_ns is not None and row.time_ns > (memory.input_ns or 0):
             memory.input_ns = row.time_ns
 
-    def interrupt(self, row: Row, gap: Gap) -> None:
+    def interrupt(self, row: TranscriptRow, gap: Gap) -> None:
         """Mark the open turn as interrupted; without one, a further part of the parent's turn."""
         turn = self.memory.open.turn or self.memory.part_of_earlier(row)
         settle(turn, gap, self.memory)
         self.memory.interrupt(turn, row, said_in(row))
 
-    def count_warmup(self, row: Row, _gap: Gap) -> None:
+    def count_warmup(self, row: TranscriptRow, _gap: Gap) -> None:
         """Count the agent, which belongs to no turn; its answer may come in another one."""
         self.memory.rows.own(row.entry.uuid or key_of(row.entry), NO_TURN)
         self.warmups.take(row)
 
-    def add_to_agent(self, row: Row, _gap: Gap) -> None:
+    def add_to_agent(self, row: TranscriptRow, _gap: Gap) -> None:
         """Add the row to its agent, in the turn that the agent works for."""
         turn = self.memory.turn_at_work(row.entry) or self.memory.part_of_earlier(row)
         self._inline.take(row, turn, self.memory.past)

@@ -14,7 +14,7 @@ from turnspan.transcript import entries as e
 from turnspan.transcript.carry import NO_WORDS, Carry, known_as
 from turnspan.transcript.gaps import NO_GAP, settle
 from turnspan.transcript.inline import prompts_of
-from turnspan.transcript.responses import Request, merge_line, new_response, new_result
+from turnspan.transcript.responses import RecordedRequest, merge_line, new_response, new_result
 from turnspan.transcript.rows import is_own_row, key_of, message_in
 from turnspan.transcript.turns import Happening, add_surroundings, event_of, further_part, new_turn, several
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from turnspan.transcript.entries import Entry
     from turnspan.transcript.gaps import Gap
     from turnspan.transcript.inline import InlineAgents
-    from turnspan.transcript.rows import Place, Row, UserRow
-    from turnspan.transcript.turns import Call, Response, Turn
+    from turnspan.transcript.rows import LinePlace, TranscriptRow, UserRow
+    from turnspan.transcript.turns import ModelResponse, Turn, TurnCall
 
 NO_TURN: Final = 0  # the owner of rows that belong to no turn; turns are numbered from 1
 REMEMBERED_ROWS: Final = 48
@@ -39,9 +39,9 @@ class OpenTurns(msgspec.Struct):
 
     turn: Turn | None = None
     parts: dict[int, Turn] = {}  # later parts of sealed turns, by turn number
-    responses: dict[str, tuple[Turn, Response]] = {}  # by response key: further lines can follow
-    calls: dict[str, tuple[Turn, Call]] = {}  # by tool_use_id
-    requests: dict[str, Request] = {}  # by the id that response lines name
+    responses: dict[str, tuple[Turn, ModelResponse]] = {}  # by response key: further lines can follow
+    calls: dict[str, tuple[Turn, TurnCall]] = {}  # by tool_use_id
+    requests: dict[str, RecordedRequest] = {}  # by the id that response lines name
 
     @property
     def turns(self) -> list[Turn]:
@@ -49,7 +49,7 @@ class OpenTurns(msgspec.Struct):
         turns = [self.turn] if self.turn is not None else []
         return sorted([*turns, *self.parts.values()], key=_start_offset) if self.parts else turns
 
-    def call(self, call_id: str | None) -> tuple[Turn, Call] | None:
+    def call(self, call_id: str | None) -> tuple[Turn, TurnCall] | None:
         """Return the open call with an id, as a row names it."""
         return self.calls.get(call_id or "") or self.calls.get(known_as(call_id) or "")
 
@@ -64,7 +64,7 @@ class Sealed(msgspec.Struct, frozen=True):
     """Turns that can be exported. Reading continues at `end`, from `carry`."""
 
     turns: list[Turn]
-    end: Place
+    end: LinePlace
     past: Carry  # without `words`: their digests are expensive, and only those of the last turn are needed
 
     @property
@@ -178,14 +178,14 @@ class Memory:
 
     # ---- what rows add
 
-    def open_turn(self, row: Row, origin: str) -> Turn:
+    def open_turn(self, row: TranscriptRow, origin: str) -> Turn:
         """Open the turn that this row starts."""
         previous = self.earlier_turn(row.entry) if self.past.recent else None
         turn = self.open.turn = new_turn(row, origin, self.past, previous, self.session_id)
         self._add_row(turn, row)
         return turn
 
-    def part_of(self, ref: TurnRef, row: Row) -> Turn:
+    def part_of(self, ref: TurnRef, row: TranscriptRow) -> Turn:
         """Return the further part of a sealed turn that is open, or open one."""
         turn = self.open.parts.get(ref.number)
         if turn is None:
@@ -194,11 +194,11 @@ class Memory:
             self._add_row(turn, row)
         return turn
 
-    def part_of_earlier(self, row: Row) -> Turn:
+    def part_of_earlier(self, row: TranscriptRow) -> Turn:
         """Return the further part of the sealed turn that a row belongs to."""
         return self.part_of(self.earlier_turn(row.entry), row)
 
-    def add_response(self, turn: Turn, row: Row, gap: Gap) -> None:
+    def add_response(self, turn: Turn, row: TranscriptRow, gap: Gap) -> None:
         """Add the response whose first line this is to a turn, after what is written before it."""
         if gap is not NO_GAP or self.context.state.taken:
             settle(turn, gap, self)
@@ -212,7 +212,7 @@ class Memory:
         self.open.responses[key] = (turn, response)
         self.add_line(row)
 
-    def add_line(self, row: Row) -> None:
+    def add_line(self, row: TranscriptRow) -> None:
         """Merge a line into its response, which is open."""
         turn, response = self.open.responses[row.response]
         self._add_row(turn, row)
@@ -220,7 +220,7 @@ class Memory:
         for call in merge_line(response, row, message_in(row), exported):
             self.open.calls[call.id] = (turn, call)
 
-    def add_result(self, row: Row, block: e.Block, outcome: e.Outcome) -> Turn:
+    def add_result(self, row: TranscriptRow, block: e.ContentBlock, outcome: e.ToolOutcome) -> Turn:
         """Complete the call that a result belongs to, or record a late result; return its turn."""
         texts = e.inner_texts(block.content)
         known = self.open.call(block.tool_use_id)
@@ -233,7 +233,7 @@ class Memory:
         self._add_row(turn, row)
         return turn
 
-    def _add_late_result(self, row: Row, call_id: str, texts: list[str]) -> Turn:
+    def _add_late_result(self, row: TranscriptRow, call_id: str, texts: list[str]) -> Turn:
         entry, ref = row.entry, self.turn_waiting_for(call_id)
         turn = self.open.turn if ref is None and self.is_of_open_turn(entry) else None
         turn = turn or self.part_of(ref or self.earlier_turn(entry), row)
@@ -244,13 +244,13 @@ class Memory:
         )
         return turn
 
-    def interrupt(self, turn: Turn, row: Row, said: UserRow) -> None:
+    def interrupt(self, turn: Turn, row: TranscriptRow, said: UserRow) -> None:
         """Add an interruption by the user to a turn."""
         turn.is_interrupted = True
         self._add_row(turn, row)
         turn.happenings.append(event_of("interruption", row, said.texts))
 
-    def _add_row(self, turn: Turn, row: Row) -> None:
+    def _add_row(self, turn: Turn, row: TranscriptRow) -> None:
         """Add a conversation row to a turn: its place, its time, what it says about the session."""
         turn.end, entry = row.place, row.entry
         if row.time_ns is not None:
@@ -262,7 +262,7 @@ class Memory:
 
     # ---- what is kept of turns that are sealed
 
-    def seal(self, turns: list[Turn], end: Place, inline: InlineAgents) -> None:
+    def seal(self, turns: list[Turn], end: LinePlace, inline: InlineAgents) -> None:
         """Seal these turns, all that are open, up to `end`: `past` is then what later rows must know."""
         past, context = self.past, self.context.state
         self.rows.keep(self.rows.latest())

@@ -29,30 +29,30 @@ import msgspec
 from turnspan.transcript import entries as e
 from turnspan.transcript.carry import known_as
 from turnspan.transcript.rows import key_of
-from turnspan.transcript.turns import AGENT_TOOLS, Call, Response, Result, Said, several
+from turnspan.transcript.turns import AGENT_TOOLS, ModelResponse, Result, Said, TurnCall, several
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from turnspan.transcript.rows import Row
+    from turnspan.transcript.rows import TranscriptRow
 
 _MESSAGE_TOOL: Final = "SendMessage"
 _BACKGROUND: Final = frozenset({"async_launched", "teammate_spawned", "remote_launched"})
 _LAUNCH_NOTE: Final = "Async agent launched"
 
 
-class Request(msgspec.Struct, frozen=True):
+class RecordedRequest(msgspec.Struct, frozen=True):
     """A request that the client recorded (2.1.325): when it was sent, and with which parameters."""
 
     time_ns: int | None
     params: e.RequestParams | None
 
 
-def new_response(row: Row, request: Request | None, trigger_ns: int | None) -> Response:
+def new_response(row: TranscriptRow, request: RecordedRequest | None, trigger_ns: int | None) -> ModelResponse:
     """Return the response whose first line this is, without its content; `request` is the recorded one it names."""
     entry = row.entry
     params = request.params if request is not None else None
-    return Response(
+    return ModelResponse(
         key=row.response,
         uuid=entry.uuid or key_of(entry),
         model=(entry.message.model if entry.message is not None else None) or "",
@@ -70,16 +70,18 @@ def new_response(row: Row, request: Request | None, trigger_ns: int | None) -> R
     )
 
 
-def merge_line(response: Response, row: Row, message: e.Message, exported: Sequence[str]) -> list[Call]:
+def merge_line(
+    response: ModelResponse, row: TranscriptRow, message: e.ApiMessage, exported: Sequence[str]
+) -> list[TurnCall]:
     """Merge one more line into a response; return the tool calls it adds, except those already `exported`."""
     _merge_scalars(response, row, message)
-    added: list[Call] = []
+    added: list[TurnCall] = []
     for block in e.blocks(message):
         if block.type == "tool_use":
             call_id = known_as(block.id) or f"{response.key}/{len(response.parts)}"
             if call_id in exported or (response.calls and call_id in [call.id for call in response.calls]):
                 continue
-            call = Call(call_id, block.name or "tool", e.raw_text(block.input) or "{}", row.time_ns)
+            call = TurnCall(call_id, block.name or "tool", e.raw_text(block.input) or "{}", row.time_ns)
             response.parts.append(call)
             response.calls.append(call)
             added.append(call)
@@ -90,7 +92,7 @@ def merge_line(response: Response, row: Row, message: e.Message, exported: Seque
     return added
 
 
-def repeats(response: Response, message: e.Message) -> bool:
+def repeats(response: ModelResponse, message: e.ApiMessage) -> bool:
     """Whether a line contains nothing that a response does not have: the history was written again (VS Code).
 
     Such a line can be a part of a text that the first one contains. Its time can be that of the copy, hours later.
@@ -102,14 +104,14 @@ def repeats(response: Response, message: e.Message) -> bool:
     )
 
 
-def _is_part_of(said: Said | None, response: Response) -> bool:
+def _is_part_of(said: Said | None, response: ModelResponse) -> bool:
     if said is None or said in response.parts:
         return True
     texts = (part.text for part in response.parts if isinstance(part, Said) and part.kind == said.kind)
     return bool(said.text) and any(f"\n{said.text}\n" in f"\n{text}\n" for text in texts)
 
 
-def _merge_scalars(response: Response, row: Row, message: e.Message) -> None:
+def _merge_scalars(response: ModelResponse, row: TranscriptRow, message: e.ApiMessage) -> None:
     entry, time_ns = row.entry, row.time_ns
     if time_ns is not None and (response.last_ns is None or time_ns > response.last_ns):
         response.last_ns = time_ns
@@ -127,7 +129,7 @@ def _merge_scalars(response: Response, row: Row, message: e.Message) -> None:
         response.usage = used
 
 
-def _said(block: e.Block) -> Said | None:
+def _said(block: e.ContentBlock) -> Said | None:
     """Return what a block says, unless it is a tool call or of a type that is not exported."""
     kind = block.type
     if kind == "text":
@@ -142,7 +144,9 @@ def _said(block: e.Block) -> Said | None:
     return None
 
 
-def new_result(tool: str, texts: list[str], block: e.Block, row: Row, outcome: e.Outcome) -> Result:
+def new_result(
+    tool: str, texts: list[str], block: e.ContentBlock, row: TranscriptRow, outcome: e.ToolOutcome
+) -> Result:
     """Return the result of a call of this tool."""
     text = "\n".join(texts)
     agent_id, is_background = agent_of(tool, text, outcome)
@@ -159,7 +163,7 @@ def new_result(tool: str, texts: list[str], block: e.Block, row: Row, outcome: e
     )
 
 
-def agent_of(tool: str, answer: str, known: e.Outcome) -> tuple[str | None, bool]:
+def agent_of(tool: str, answer: str, known: e.ToolOutcome) -> tuple[str | None, bool]:
     """Return the agent that a call launched or resumed, and whether it runs in the background."""
     if tool == _MESSAGE_TOOL:
         resumed = known.resumed_agent_id or e.agent_resumed_in(answer)

@@ -39,7 +39,7 @@ _TASK_NOTICE: Final = '{"task_id"'  # in the queue (2.1.47)
 _TEAMMATE: Final = "<teammate-message"
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class LinePlace(msgspec.Struct, frozen=True, array_like=True):
     """Where a line is in the file."""
 
     line: int
@@ -50,25 +50,25 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 class UserRow(msgspec.Struct, frozen=True):
     """The content of a user row; without results and interruption it is a prompt."""
 
-    blocks: list[e.Block]
-    results: list[e.Block]
+    blocks: list[e.ContentBlock]
+    results: list[e.ContentBlock]
     texts: list[str]
     text: str
     is_interruption: bool
 
 
-class Row(msgspec.Struct, frozen=True):
+class TranscriptRow(msgspec.Struct, frozen=True):
     """An entry, its place in the file, and what is found out about it once, though it can be taken several times."""
 
     entry: e.Entry
-    place: Place
+    place: LinePlace
     time_ns: int | None
     is_conversation: bool = False  # a message of the user, the model or a tool; see `rows`
     response: str = ""  # of the model: what identifies the response that it is a line of
     said: UserRow | None = None  # of the user; None in a sidechain that is not this file's own
 
 
-def row_of(entry: Entry, place: Place, *, is_agent: bool) -> Row | None:
+def row_of(entry: Entry, place: LinePlace, *, is_agent: bool) -> TranscriptRow | None:
     """Return an entry as a row; None if the client wrote it because no model answered ("No response requested.")."""
     if (uuid := known_as(entry.uuid)) is not entry.uuid:
         entry.uuid = uuid
@@ -76,33 +76,33 @@ def row_of(entry: Entry, place: Place, *, is_agent: bool) -> Row | None:
         entry.parent_uuid = parent
     kind, message, time_ns = entry.type, entry.message, parse_time(entry.timestamp)
     if message is None:
-        return Row(entry, place, time_ns)
+        return TranscriptRow(entry, place, time_ns)
     if kind == "assistant":
         if message.model == SYNTHETIC and not entry.is_api_error_message:
             return None
-        return Row(entry, place, time_ns, True, response_key(entry))
+        return TranscriptRow(entry, place, time_ns, True, response_key(entry))
     if kind != "user":
-        return Row(entry, place, time_ns)
+        return TranscriptRow(entry, place, time_ns)
     if entry.is_sidechain and not is_agent:
-        return Row(entry, place, time_ns, True)
+        return TranscriptRow(entry, place, time_ns, True)
     said = _user_row(message)
     is_conversation = bool(said.results) or _is_message(entry, said, is_agent=is_agent)
-    return Row(entry, place, time_ns, is_conversation, "", said)
+    return TranscriptRow(entry, place, time_ns, is_conversation, "", said)
 
 
-def message_in(row: Row) -> e.Message:
+def message_in(row: TranscriptRow) -> e.ApiMessage:
     """Return the message of a row that is known to have one."""
     assert row.entry.message is not None
     return row.entry.message
 
 
-def said_in(row: Row) -> UserRow:
+def said_in(row: TranscriptRow) -> UserRow:
     """Return the content of a row that is known to be the user's."""
     assert row.said is not None
     return row.said
 
 
-def _user_row(message: e.Message) -> UserRow:
+def _user_row(message: e.ApiMessage) -> UserRow:
     blocks = e.blocks(message)
     results = [block for block in blocks if block.type == "tool_result"]
     if len(results) == len(blocks):
@@ -129,7 +129,7 @@ def key_of(entry: Entry) -> str:
 
 def response_key(entry: Entry) -> str:
     """Return what identifies the response that a row is a line of."""
-    message = entry.message or e.Message()
+    message = entry.message or e.ApiMessage()
     if message.model == SYNTHETIC:
         return key_of(entry)  # every copy invents new ids for these
     return known_as(message.id) or known_as(entry.request_id) or key_of(entry)

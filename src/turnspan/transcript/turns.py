@@ -11,12 +11,12 @@ import msgspec
 
 from turnspan.transcript import entries as e
 from turnspan.transcript.carry import TurnRef, known_as, words_digest
-from turnspan.transcript.rows import REPLIES, Place, key_of, origin_of, said_in
+from turnspan.transcript.rows import REPLIES, LinePlace, key_of, origin_of, said_in
 
 if TYPE_CHECKING:
     from turnspan.transcript.carry import Carry
     from turnspan.transcript.entries import Entry
-    from turnspan.transcript.rows import Row, UserRow
+    from turnspan.transcript.rows import TranscriptRow, UserRow
 
 AGENT_TOOLS: Final = frozenset({"Agent", "Task"})  # `Task` up to 2.1.47
 
@@ -35,7 +35,7 @@ class Result(msgspec.Struct, frozen=True):
     blocks: tuple[str, ...] = ()  # here and below: the texts, if there are several; a secret can be split over two
 
 
-class Call(msgspec.Struct):
+class TurnCall(msgspec.Struct):
     """A tool call, and its result if there is one yet."""
 
     id: str
@@ -53,7 +53,7 @@ class Said(msgspec.Struct, frozen=True):
     blocks: tuple[str, ...] = ()
 
 
-class Response(msgspec.Struct):
+class ModelResponse(msgspec.Struct):
     """One API response, merged from its lines."""
 
     key: str
@@ -64,10 +64,10 @@ class Response(msgspec.Struct):
     requested_model: str | None = None
     effort: str | None = None
     max_tokens: int | None = None
-    parts: list[Said | Call] = []
-    calls: list[Call] = []  # those of its parts that are tool calls
+    parts: list[Said | TurnCall] = []
+    calls: list[TurnCall] = []  # those of its parts that are tool calls
     texts: list[str] = []  # those of its parts that are text
-    usage: e.Usage | None = None
+    usage: e.ApiUsage | None = None
     stop_reason: str | None = None
     trigger_ns: int | None = None  # the row that made the client send the request
     request_ns: int | None = None  # when the request was sent, if that was recorded
@@ -114,10 +114,10 @@ class Turn(msgspec.Struct):
     number: int
     part: int
     origin: str
-    start: Place
-    end: Place
+    start: LinePlace
+    end: LinePlace
     prompt: Prompt | None = None
-    responses: list[Response] = []
+    responses: list[ModelResponse] = []
     happenings: list[Happening] = []
     agents: list[InlineAgent] = []
     previous: TurnRef | None = None
@@ -176,7 +176,7 @@ class Turn(msgspec.Struct):
         return bool(self.responses) and self.responses[-1].error is not None
 
     @property
-    def pending_calls(self) -> list[Call]:
+    def pending_calls(self) -> list[TurnCall]:
         """Calls without a result."""
         return [call for response in self.responses for call in response.calls if call.result is None]
 
@@ -213,7 +213,7 @@ def several(texts: list[str]) -> tuple[str, ...]:
     return tuple(texts) if len(texts) > 1 else ()
 
 
-def new_turn(row: Row, origin: str, past: Carry, previous: TurnRef | None, session_id: str) -> Turn:
+def new_turn(row: TranscriptRow, origin: str, past: Carry, previous: TurnRef | None, session_id: str) -> Turn:
     """Return the next turn, started by this row; `session_id` if the row does not name its session."""
     entry = row.entry
     fork = entry.forked_from or e.ForkedFrom()
@@ -236,7 +236,7 @@ def new_turn(row: Row, origin: str, past: Carry, previous: TurnRef | None, sessi
     )
 
 
-def further_part(ref: TurnRef, place: Place) -> Turn:
+def further_part(ref: TurnRef, place: LinePlace) -> Turn:
     """Return the next part of a sealed turn, which begins at this place."""
     return Turn(ref.session_id, ref.key, ref.number, part=ref.parts, origin="continued", start=place, end=place)
 
@@ -250,7 +250,7 @@ def add_surroundings(turn: Turn, entry: Entry) -> None:
     turn.entrypoint = entry.entrypoint or turn.entrypoint
 
 
-def add_prompt(turn: Turn, row: Row, said: UserRow) -> None:
+def add_prompt(turn: Turn, row: TranscriptRow, said: UserRow) -> None:
     """Add the prompt that a user row holds to its turn."""
     typed, ide = e.without_ide_tags(said.text)
     media = tuple([e.media(block.source) for block in said.blocks if block.type in {"image", "document"}])
@@ -261,7 +261,7 @@ def add_prompt(turn: Turn, row: Row, said: UserRow) -> None:
         turn.previous_session = e.session_named_in(said.text)
 
 
-def command_prompt(row: Row) -> tuple[Prompt, str]:
+def command_prompt(row: TranscriptRow) -> tuple[Prompt, str]:
     """Return the prompt of a command or `!` line, and the origin of its turn."""
     said = said_in(row)
     text, blocks = said.text, (several(said.texts),)
@@ -275,7 +275,7 @@ def command_prompt(row: Row) -> tuple[Prompt, str]:
     return Prompt(text_of_command, row.time_ns, command=name, blocks=blocks), origin_of(row.entry, text)
 
 
-def event_of(kind: str, row: Row, texts: list[str], **facts: str | float | None) -> Happening:
+def event_of(kind: str, row: TranscriptRow, texts: list[str], **facts: str | float | None) -> Happening:
     """Return what a row adds to a turn besides responses and calls: typed words, a retry; with the facts it has."""
     known = {name: value for name, value in facts.items() if value is not None}
     return Happening(kind, key_of(row.entry), row.time_ns, "\n".join(texts), known, several(texts))
