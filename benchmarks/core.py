@@ -89,13 +89,13 @@ def decode_msgspec(path: Path) -> int:
 
 def build_all(path: Path) -> int:
     """Build every trace of the sessions at `path`, as a backfill does; return the number of spans."""
-    from turnspan.source.reader import all_traces  # noqa: PLC0415  `event` imports this module without it
+    from turnspan.source.reader import Reader  # noqa: PLC0415  `event` imports this module without it
     from turnspan.source.sessions import session_at  # noqa: PLC0415
 
     sessions = [path]
     if path.is_dir():
         sessions = [file for file in session_files(path) if not file.name.startswith("agent-")]
-    return sum(len(trace.spans) for session in sessions for trace in all_traces(session_at(session)))
+    return sum(len(trace.spans) for session in sessions for trace in Reader.for_people().traces(session_at(session)))
 
 
 TASKS: dict[str, Callable[[Path], int]] = {

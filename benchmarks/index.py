@@ -37,10 +37,10 @@ SESSIONS = [sys.executable, "-m", "turnspan", "sessions"]
 TRACES = """
 import os, sys
 from pathlib import Path
-from turnspan.source.reader import all_traces
+from turnspan.source.reader import Reader
 from turnspan.source.sessions import all_sessions
 for session in all_sessions(Path(sys.argv[1]) / "projects"):
-    for trace in all_traces(session):
+    for trace in Reader.for_people().traces(session):
         pass
 """
 

@@ -29,7 +29,7 @@ from turnspan.backends.settings import Capture
 from turnspan.secrets.replace import compile_rules, mask, suspects
 from turnspan.secrets.scan import Meter, OverBudget
 from turnspan.source.progress import Ending, Progress
-from turnspan.source.reader import Reading
+from turnspan.source.reader import Reader
 from turnspan.source.sessions import session_at
 from turnspan.trace.redact import SCAN_BUDGET, Policy, redact, redact_all
 
@@ -100,8 +100,9 @@ def cost_of_traces(rounds):
     with tempfile.TemporaryDirectory() as home:
         generate.write_archive(Path(home), megabytes=6, sessions=12)
         sessions = [file for file in sorted(Path(home).rglob("*.jsonl")) if not file.name.startswith("agent-")]
-        ending = Ending(is_over=True)
-        pieces = [piece.traces for file in sessions for piece in Reading(session_at(file), Progress(), ending).pieces()]
+        reader, over = Reader.for_people(), Ending(is_over=True)
+        readings = [reader.read(session_at(file), Progress(), over) for file in sessions]
+        pieces = [piece.traces for reading in readings for piece in reading.pieces()]
     traces = [trace for piece in pieces for trace in piece]
     naming, policy = GenAI(Capture()), Policy()
     best = race(

@@ -18,7 +18,7 @@ import msgspec
 from turnspan.delivery.destinations import targets_of
 from turnspan.settings.config import load_config
 from turnspan.source.progress import Ending, Progress
-from turnspan.source.reader import Reading
+from turnspan.source.reader import Reader
 from turnspan.source.sessions import sessions_in
 from turnspan.trace.model import Trace
 
@@ -50,7 +50,7 @@ def session_digests(session, targets):
     """Return (name, digest) pairs: the traces, then the requests of each destination, one for each piece."""
     traces = hashlib.sha256()
     requests = {target.destination.name: hashlib.sha256() for target in targets}
-    for piece in Reading(session, Progress(), Ending(is_over=True)).pieces():
+    for piece in Reader.for_people().read(session, Progress(), Ending(is_over=True)).pieces():
         # Without `blocks`, which only masking reads: they repeat what the spans hold.
         fields = [name for name in Trace.__struct_fields__ if name != "blocks"]
         traces.update(msgspec.json.encode([{name: getattr(trace, name) for name in fields} for trace in piece.traces]))

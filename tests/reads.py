@@ -3,7 +3,7 @@
 import msgspec
 
 from turnspan.source.progress import Ending, Progress
-from turnspan.source.reader import Reading
+from turnspan.source.reader import Reader
 from turnspan.source.sessions import all_sessions, session_of
 
 
@@ -16,7 +16,7 @@ def read(path, progress=None, **ending):
     """Read a session once; return its traces and the progress. By default the session is over."""
     progress = progress or Progress()
     traces = []
-    for piece in Reading(session_of(path), progress, Ending(**(ending or {"is_over": True}))).pieces():
+    for piece in Reader.for_people().read(session_of(path), progress, Ending(**(ending or {"is_over": True}))).pieces():
         traces += piece.traces
         progress = piece.progress
     return traces, progress

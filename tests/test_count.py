@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from reads import spans
 
-from turnspan.source.reader import all_traces
+from turnspan.source.reader import Reader
 from turnspan.source.sessions import all_sessions, each_once
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -81,7 +81,7 @@ def exported(projects):
     """Return what the sessions of a tree give: message id → usages, and how often each tool id occurs."""
     usages, tools = {}, Counter()
     for session in each_once(all_sessions(projects)):
-        for span in spans(all_traces(session)):
+        for span in spans(Reader.for_people().traces(session)):
             if span.kind == "generation" and span.model != "<synthetic>":
                 usage = (span.usage.input, span.usage.output) if span.usage is not None else None
                 usages.setdefault(span.facts["response_id"], []).append(usage)

@@ -242,3 +242,9 @@ def test_reading_uses_no_clock():
     """The caller that reads a session passes the time."""
     for module in ("source.tail", "source.sessions", "source.reader"):
         assert "time" not in {name.split(".")[0] for name in imports(module)[1]}, module
+
+
+def test_a_session_is_opened_in_one_place():
+    """Every `Reading` comes from a `Reader`, so that no argument that decides about its traces can be forgotten."""
+    opened = [name for name, path in MODULES.items() for line in path.read_text().splitlines() if " Reading(" in line]
+    assert opened == ["source.reader"]

@@ -13,7 +13,7 @@ import pytest
 from reads import one_pass, spans
 
 from turnspan.source.progress import Ending, Progress
-from turnspan.source.reader import Reading
+from turnspan.source.reader import Reader
 from turnspan.source.sessions import all_sessions
 from turnspan.trace.model import Json, Media, Text
 
@@ -81,7 +81,7 @@ def render(projects):
     """Return the traces of every session of a story, as its golden file has them."""
     rendered = {}
     for session in all_sessions(projects):
-        reading = Reading(session, Progress(), Ending(is_over=True))
+        reading = Reader.for_people().read(session, Progress(), Ending(is_over=True))
         traces = [trace for piece in reading.pieces() for trace in piece.traces]
         anomalies = msgspec.structs.asdict(reading.anomalies)
         del anomalies["places"]

@@ -42,7 +42,7 @@ from turnspan.secrets.replace import mask as _mask
 from turnspan.settings.config import load_config
 from turnspan.source import sessions as _files
 from turnspan.source.find import find_session
-from turnspan.source.reader import all_traces
+from turnspan.source.reader import Reader
 from turnspan.source.scan import modified_ns
 from turnspan.trace.cost import cost_usd
 from turnspan.trace.model import (
@@ -194,7 +194,7 @@ class Session(msgspec.Struct, frozen=True):
         policy = None if capture is None else Policy(_mode(capture), rules=rules_of(config))
         known = state.peek(config.home, self.session_id) if _files.is_safe_id(self.session_id) else None
         mask = target.mask.of_session(known.capture if known is not None else "")
-        for trace in all_traces(_files.SessionFile(self.session_id, self.path), target.prices):
+        for trace in Reader.for_people(target.prices).traces(_files.SessionFile(self.session_id, self.path)):
             yield (mask.masked(trace) if policy is None else redact(trace, policy)).trace
 
     def turns(self, *, capture: Literal["full", "redacted", "metadata"] | None = None) -> list[Turn]:

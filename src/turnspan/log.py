@@ -15,6 +15,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from turnspan.backends import Answer
 from turnspan.errors import StateError
 from turnspan.files import Busy, kernel_lock, open_private, private_directory
@@ -102,10 +104,10 @@ def report(config: Config, session: SessionFile, shipped: Shipped, marks: list[d
         "turns": shipped.turns,
         "spans": shipped.spans,
     }
-    for name in ("copied", "repeated", "warmups", "off", "refused", "cut", "kept_as"):
-        if getattr(shipped, name):
-            facts[name] = getattr(shipped, name)
-    for name, counts in (("masked", shipped.masked), ("noticed", shipped.noticed), ("unknown", shipped.unknown)):
+    counted = {**msgspec.structs.asdict(shipped.counts), "off": shipped.off, "kept_as": shipped.kept_as}
+    masked = counted.pop("masked")
+    facts |= {name: value for name, value in counted.items() if value}
+    for name, counts in (("masked", masked), ("noticed", shipped.noticed), ("unknown", shipped.unknown)):
         if counts:
             facts[name] = ",".join(f"{key}={count}" for key, count in sorted(counts.items()))
     if shipped.is_rewritten:
@@ -119,7 +121,7 @@ def report(config: Config, session: SessionFile, shipped: Shipped, marks: list[d
 
 def _level_of(shipped: Shipped) -> Level:
     stopped = shipped.stopped
-    if shipped.refused or (stopped is not None and stopped.answer is not Answer.LATER):
+    if shipped.counts.refused or (stopped is not None and stopped.answer is not Answer.LATER):
         return "ERROR"
     return "WARN" if stopped is not None or shipped.is_rewritten or shipped.kept_as else "INFO"
 
@@ -127,7 +129,7 @@ def _level_of(shipped: Shipped) -> Level:
 def _event_of(shipped: Shipped) -> str:
     if shipped.stopped is not None:
         return f"backoff: {shipped.stopped.answer}"
-    if shipped.refused:
+    if shipped.counts.refused:
         return "quarantined"
     if shipped.kept_as:
         return "state corrupt"

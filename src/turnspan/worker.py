@@ -413,7 +413,7 @@ def _recover(context: Context, session: SessionFile, patience: _Patience, stoppe
         if shipped is None:
             continue
         turns += shipped.turns
-        if shipped.spans or shipped.stopped is not None or shipped.refused:
+        if shipped.spans or shipped.stopped is not None or shipped.counts.refused:
             report(config, session, shipped, [{"event": _RECOVERED}])
     return turns
 

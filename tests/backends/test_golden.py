@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from backends.servers import spans_in
 from turnspan.delivery.destinations import targets_of
 from turnspan.settings.config import load_config
-from turnspan.source.reader import all_traces
+from turnspan.source.reader import Reader
 from turnspan.source.sessions import all_sessions
 
 HERE = Path(__file__).parent
@@ -54,7 +54,7 @@ def test_the_request_is_the_reviewed_one(name, targets, request):
     found = []
     for story in STORIES:
         for session in all_sessions(FIXTURES / story / "projects"):
-            masked = [target.mask(trace).trace for trace in all_traces(session)]
+            masked = [target.mask(trace).trace for trace in Reader.for_people().traces(session)]
             found += spans_in(ExportTraceServiceRequest.FromString(target.backend.encode(masked)))
     for span in found:
         assert span["resource"].pop("telemetry.sdk.version")

@@ -33,7 +33,7 @@ from turnspan.errors import StateError, TranscriptError
 from turnspan.processes import Parent
 from turnspan.settings.config import Destination, load_config
 from turnspan.source.progress import Ending, Progress
-from turnspan.source.reader import Reading
+from turnspan.source.reader import Reader
 from turnspan.source.sessions import all_sessions, session_at
 
 GENERATOR = Path(__file__).parents[2] / "benchmarks" / "generate.py"
@@ -279,9 +279,8 @@ def test_a_session_sent_in_part_by_its_hook_is_completed(claude):
     """No span is sent twice, and all of them together are those of one clean pass."""
     path = max((s.path for s in all_sessions(claude / "projects")), key=lambda p: len(read(p)[0]))
     data = path.read_bytes()
-    ends = [
-        piece.progress.main.offset for piece in Reading(session_at(path), Progress(), Ending(is_over=True)).pieces()
-    ]
+    reading = Reader.for_people().read(session_at(path), Progress(), Ending(is_over=True))
+    ends = [piece.progress.main.offset for piece in reading.pieces()]
     with HttpServer() as server:
         orders = orders_for(claude, TURNSPAN_OTLP_ENDPOINT=server.url)
         target = Target(orders.destinations[0], orders.config)
@@ -490,7 +489,7 @@ def test_a_dry_run_counts_what_would_be_masked(tmp_path):
     share = record["destinations"]["local"]["projects"]["/home/ada/loom"]
     assert (code, share["turns"]) == (0, 1)
     assert sum(share["masked"].values()) > 0
-    assert send_one(tmp_path / "claude").masked == share["masked"]
+    assert send_one(tmp_path / "claude").counts.masked == share["masked"]
 
 
 TALLY = ["agents", "cost_usd", "errors", "generations", "is_cost_partial", "tools", "turns", "usage"]

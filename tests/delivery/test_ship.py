@@ -28,7 +28,7 @@ from turnspan.delivery.destinations import Target
 from turnspan.delivery.ship import Shipped, ship
 from turnspan.errors import StateError
 from turnspan.settings.config import load_config
-from turnspan.source.progress import Ending
+from turnspan.source.progress import Counts, Ending
 from turnspan.source.reader import PIECE_SPANS
 from turnspan.source.sessions import session_at
 
@@ -182,7 +182,7 @@ def test_one_poisoned_turn_among_twenty_is_named_and_the_rest_is_sent(place):
     writer = writer_of(20)
     backend = Recording(refusing("Turn 7"))
     shipped = place.ship(writer, backend)
-    assert (shipped.refused, shipped.is_complete) == (1, True)
+    assert (shipped.counts.refused, shipped.is_complete) == (1, True)
     assert turns(backend) == [f"Turn {number}" for number in range(1, 21) if number != 7]
     [named] = place.cursor(writer).quarantined
     assert (named.reason, named.at_s) == (INVALID.reason, NOW_S)
@@ -208,7 +208,7 @@ def test_a_refused_turn_is_named_as_soon_as_anything_else_is_taken(place):
 def test_what_comes_again_was_not_refused_for_good(place):
     """A destination that takes nothing is held: none of its refusals is final, so none is counted as if it were."""
     shipped = place.ship(writer_of(100), Recording(lambda _rows: INVALID))
-    assert (shipped.stopped.answer, shipped.refused) == (Answer.INVALID, 0)
+    assert (shipped.stopped.answer, shipped.counts.refused) == (Answer.INVALID, 0)
 
 
 # ---- holds
@@ -525,11 +525,11 @@ def test_the_state_holds_no_content(place):
 
 def test_two_rounds_add_up():
     """Counts are added; whether it is complete, and what is open, is as after the later round."""
-    first = Shipped(
-        "otlp", turns=1, spans=2, cut=1, masked={"jwt": 1}, kept_as="x", is_rewritten=True, has_unsealed=True
-    )
-    later = Shipped("otlp", turns=2, spans=3, masked={"jwt": 2, "aws": 1}, held_until_s=5.0)
+    counts = Counts(cut=1, off=1, masked={"jwt": 1})
+    first = Shipped("otlp", turns=1, spans=2, counts=counts, kept_as="x", is_rewritten=True, has_unsealed=True)
+    later = Shipped("otlp", turns=2, spans=3, counts=Counts(off=2, masked={"jwt": 2, "aws": 1}), held_until_s=5.0)
     both = first + later
-    assert (both.turns, both.spans, both.cut, both.masked) == (3, 5, 1, {"jwt": 3, "aws": 1})
+    assert (both.turns, both.spans) == (3, 5)
+    assert both.counts == Counts(cut=1, off=3, masked={"jwt": 3, "aws": 1})
     assert (both.kept_as, both.is_rewritten, both.has_unsealed, both.is_complete) == ("x", True, False, False)
     assert (Shipped("otlp", stopped=LATER) + Shipped("otlp")).stopped == LATER

@@ -20,7 +20,7 @@ from turnspan.delivery.ship import ship
 from turnspan.delivery.unsent import may_have_more
 from turnspan.settings.config import load_config
 from turnspan.source.progress import Ending, Progress
-from turnspan.source.reader import Reading
+from turnspan.source.reader import Reader
 from turnspan.source.sessions import session_at
 from turnspan.worker import serve
 
@@ -225,7 +225,7 @@ def test_spans_that_arrived_are_not_unsent(claude_home, command):
     """A part of a batch was accepted before an outage: `status`, the dry run, `retention` and `verify` count the rest."""
     target = target_of(claude_home)
     path = session(claude_home)
-    [piece] = Reading(session_at(path), Progress(), OVER).pieces()
+    [piece] = Reader.for_people().read(session_at(path), Progress(), OVER).pieces()
     first, _ = piece.traces
     arrived = tuple(span.span_id.hex() for span in first.spans)
     cursor = state.Cursor(arrived=arrived, sent_spans=len(arrived))

@@ -41,7 +41,7 @@ from turnspan.errors import TurnspanError
 from turnspan.settings.config import load_config
 from turnspan.source import tail
 from turnspan.source.progress import Ending, Progress
-from turnspan.source.reader import Reading, all_traces
+from turnspan.source.reader import Reader
 from turnspan.source.sessions import SessionFile, session_at
 from turnspan.worker import serve
 
@@ -420,7 +420,7 @@ class Loom(RuleBasedStateMachine):
         for transcript in self.transcripts:
             if not transcript.path.exists():
                 continue
-            traces = [mask(trace).trace for trace in all_traces(session_at(transcript.path))]
+            traces = [mask(trace).trace for trace in Reader.for_people().traces(session_at(transcript.path))]
             rows = rows_of(traces)
             if transcript.is_tampered:
                 loose.add(transcript.writer.session)
@@ -576,5 +576,5 @@ def test_the_executioner_kills(tmp_path):
     executioner.left = 1
     session = SessionFile(transcript.path.stem, transcript.path)
     with pytest.raises(Killed):
-        list(Reading(session, Progress(), Ending(is_over=True)).pieces())
+        list(Reader.for_people().read(session, Progress(), Ending(is_over=True)).pieces())
     assert executioner.left == 0

@@ -17,6 +17,7 @@ from turnspan.delivery.policy import ExportPolicy
 from turnspan.delivery.unsent import Rest
 from turnspan.page.preview import Preview
 from turnspan.settings.config import load_config
+from turnspan.source.progress import Ending
 from turnspan.source.sessions import SessionFile
 
 PRIVATE = "zebra-stripes"
@@ -203,8 +204,7 @@ def test_older_and_newer_state_files(world):
 def test_a_dry_run_masks_as_the_session_allows(world, restricted):
     """What a dry run counts as masked is what a backfill would mask."""
     config = load_config(world.env)
-    rest = Rest(SessionFile(ONE, restricted), targets_of(config)[0], now_ns=10**19)
-    [(trace, _)] = rest.traces()
+    rest = Rest(SessionFile(ONE, restricted), targets_of(config)[0], Ending.asked(10**19))
+    [(_, [(trace, _)])] = rest.pieces()
     assert PRIVATE in str(trace)
-    assert rest.mask is not None
-    assert PRIVATE not in str(rest.mask.masked(trace))
+    assert PRIVATE not in str(rest.masked([trace]))

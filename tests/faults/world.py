@@ -23,7 +23,7 @@ from turnspan.errors import TurnspanError
 from turnspan.hook import HOOK_CODE, HOOK_OPTIONS, PACKAGE_ROOT, WORKER_CODE, WORKER_OPTIONS
 from turnspan.log import LOG_NAME
 from turnspan.settings.config import load_config
-from turnspan.source.reader import all_traces
+from turnspan.source.reader import Reader
 from turnspan.source.sessions import all_sessions
 from turnspan.worker import serve
 
@@ -176,7 +176,7 @@ class World:
         target = Target(load_config(self.env).destinations[0], load_config(self.env))
         found = {}
         for session in all_sessions(self.projects):
-            for trace in all_traces(session):
+            for trace in Reader.for_people().traces(session):
                 masked = target.mask(trace)
                 for key, content in spans_in(target.backend.encode([masked.trace])):
                     assert key not in found

@@ -29,7 +29,7 @@ from turnspan.backends.otlp_messages import encode_request
 from turnspan.backends.settings import Capture
 from turnspan.source import sessions, tail
 from turnspan.source.progress import Ending, Progress
-from turnspan.source.reader import Reading
+from turnspan.source.reader import Reader
 from turnspan.trace.model import Kind
 from turnspan.trace.redact import CaptureMode, Policy, redact
 from turnspan.transcript import entries, lines
@@ -154,7 +154,7 @@ def check_path(data: bytes, cuts: Callable[[bytes], Iterable[list[int]]] | None 
 
 
 def _read(session: sessions.SessionFile) -> list[Trace]:
-    return [t for piece in Reading(session, Progress(), Ending(is_over=True)).pieces() for t in piece.traces]
+    return list(Reader.for_people().traces(session))
 
 
 def _share_ids(files: dict[str, bytes]) -> bool:
@@ -206,7 +206,7 @@ def _check_pieces(
 
 
 def _continue(session: sessions.SessionFile, progress: Progress, ending: Ending, traces: list[Trace]) -> Progress:
-    for piece in Reading(session, progress, ending).pieces():
+    for piece in Reader.for_people().read(session, progress, ending).pieces():
         traces += piece.traces
         # Progress is stored and loaded between two readings.
         progress = msgspec.json.decode(msgspec.json.encode(piece.progress), type=Progress)

@@ -13,7 +13,7 @@ from rows import Writer
 from index.dumps import dump
 from turnspan.index import NAME, Filter, list_sessions, opened
 from turnspan.settings.config import load_config
-from turnspan.source.reader import all_traces
+from turnspan.source.reader import Reader
 from turnspan.source.sessions import SessionFile
 from turnspan.trace.tally import Tally, tally_of
 
@@ -145,7 +145,7 @@ def test_totals_are_those_of_the_traces(home):
     with opened(config) as index:
         for row in list_sessions(index, Filter()):
             session = SessionFile(row.session_id, row.path)
-            traces = [trace for trace in all_traces(session, None) if trace.spans]
+            traces = [trace for trace in Reader.for_people().traces(session) if trace.spans]
             total = sum((tally_of(trace) for trace in traces), Tally())
             assert without_inferred(row.tally) == without_inferred(total), session
             found = index.connection.execute(

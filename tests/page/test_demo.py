@@ -18,7 +18,7 @@ from turnspan.page.demo.sessions import _SOURCE, write_sessions
 from turnspan.page.preview import Preview
 from turnspan.settings.config import load_config
 from turnspan.source.progress import Ending, Progress
-from turnspan.source.reader import Reading
+from turnspan.source.reader import Reader
 from turnspan.source.sessions import session_of, sessions_in
 from turnspan.trace.model import Kind
 from turnspan.trace.tally import Tally, tally_of
@@ -53,10 +53,10 @@ def test_every_session_is_read_without_anomalies(home, tmp_path):
     found = sessions(home)
     assert len(found) >= 30
     for session in found:
-        reading = Reading(session, Progress(), Ending(is_over=True), prices)
+        reading = Reader.for_people(prices).read(session, Progress(), Ending(is_over=True))
         total = Tally()
         for piece in reading.pieces():
-            assert piece.copied == 0
+            assert piece.counts.copied == 0
             for trace in piece.traces:
                 total += tally_of(trace)
         noticed = reading.anomalies

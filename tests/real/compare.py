@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from turnspan.backends.naming import scrubbed
 from turnspan.delivery.destinations import Target
 from turnspan.settings.config import load_config
-from turnspan.source.reader import all_traces
+from turnspan.source.reader import Reader
 from turnspan.source.sessions import all_sessions
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def wanted_in(projects, env) -> dict[Key, Wanted]:
     naming = target.backend._naming
     found: dict[Key, Wanted] = {}
     for session in all_sessions(projects):
-        for trace in all_traces(session):
+        for trace in Reader.for_people().traces(session):
             masked = scrubbed(target.mask(trace).trace)
             for span in masked.spans:
                 attributes = {**naming.of_trace(masked), **naming.of_span(masked, span)}

@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from real.homes import STORIES, copy_stories
 from turnspan.delivery.destinations import Target
 from turnspan.settings.config import load_config
-from turnspan.source.reader import all_traces
+from turnspan.source.reader import Reader
 from turnspan.source.sessions import all_sessions
 
 TYPES = {"span", "generation", "event", "agent", "tool", "chain", "retriever", "embedding", "evaluator", "guardrail"}
@@ -89,7 +89,7 @@ def pairs(tmp_path_factory):
     target = Target(config.destinations[0], config)
     found = []
     for session in all_sessions(projects):
-        for trace in all_traces(session):
+        for trace in Reader.for_people().traces(session):
             masked = target.mask(trace).trace
             request = ExportTraceServiceRequest.FromString(target.backend.encode([masked]))
             stored = {one["span_id"]: Observation(one) for one in spans_in(request)}

@@ -12,7 +12,7 @@ from turnspan.delivery.policy import ExportPolicy
 from turnspan.index import NAME, opened
 from turnspan.index.rows import rows_of
 from turnspan.settings.config import load_config
-from turnspan.source.reader import all_traces
+from turnspan.source.reader import Reader
 from turnspan.source.sessions import SessionFile
 
 
@@ -48,7 +48,7 @@ def test_texts_are_masked_as_for_an_export(claude_home):
     path = writer.save(project)
     config = load_config(os.environ)
     policy = ExportPolicy(config.destinations[0], config)
-    traces = [policy.masked(trace).trace for trace in all_traces(SessionFile(path.stem, path))]
+    traces = [policy.masked(trace).trace for trace in Reader.for_people().traces(SessionFile(path.stem, path))]
     expected = [row for trace in traces for row in rows_of(trace, "").texts]
     with opened(config) as index:
         found = index.connection.execute("SELECT span_id, kind, body FROM text WHERE kind <> 'title' ORDER BY rowid")

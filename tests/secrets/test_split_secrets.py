@@ -9,7 +9,7 @@ from rows import Writer, agent_writer, save_agent
 from turnspan.delivery.policy import ExportPolicy
 from turnspan.index import NAME, opened
 from turnspan.settings.config import load_config
-from turnspan.source.reader import all_traces
+from turnspan.source.reader import Reader
 from turnspan.source.sessions import SessionFile
 from turnspan.trace.model import Message, Text
 from turnspan.trace.redact import Policy, redact, redact_all
@@ -98,7 +98,7 @@ STORIES = (
 
 def traces_of(path):
     """Return the traces of a transcript, as they were built."""
-    return list(all_traces(SessionFile(path.stem, path)))
+    return list(Reader.for_people().traces(SessionFile(path.stem, path)))
 
 
 def leaks(data):
@@ -187,7 +187,7 @@ def test_a_split_secret_is_not_in_the_index(claude_home):
     assert not leaks(data)
     policy = ExportPolicy(config.destinations[0], config)
     for path in (claude_home / "projects").rglob("*.jsonl"):
-        for trace in all_traces(SessionFile(path.stem, path)):
+        for trace in Reader.for_people().traces(SessionFile(path.stem, path)):
             assert not leaks(msgspec.json.encode(policy.masked(trace).trace))
 
 

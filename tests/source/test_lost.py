@@ -10,7 +10,7 @@ from reads import outline, read
 from turnspan.errors import TranscriptError
 from turnspan.source.find import find_session
 from turnspan.source.progress import Ending, Progress
-from turnspan.source.reader import Reading
+from turnspan.source.reader import Reader
 from turnspan.source.sessions import all_sessions, each_once, session_of
 from turnspan.source.validate import require_transcript
 
@@ -73,9 +73,9 @@ def test_an_agent_alone_in_a_directory_is_read(projects, tmp_path):
 def test_warmups_of_a_lost_session_are_counted(projects):
     """An agent that the client started by itself is skipped, and counted."""
     session = session_of(projects / "-home-ada-loom" / "agent-98f00d01.jsonl")
-    reading = Reading(session, Progress(), Ending(is_over=True))
+    reading = Reader.for_people().read(session, Progress(), Ending(is_over=True))
     pieces = list(reading.pieces())
-    assert sum(piece.warmups for piece in pieces) == reading.warmups == 1
+    assert sum(piece.counts.warmups for piece in pieces) == reading.warmups == 1
     assert reading.skipped
 
 

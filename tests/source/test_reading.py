@@ -15,7 +15,7 @@ from rows import Writer, agent_writer, save_agent, tool_id
 
 from turnspan.errors import TranscriptError
 from turnspan.source.progress import IDLE_NS, IDLE_WHILE_PENDING_NS, Ending, Progress
-from turnspan.source.reader import PIECE_SPANS, Reading
+from turnspan.source.reader import PIECE_SPANS, Reader
 from turnspan.source.sessions import SessionFile
 from turnspan.transcript.carry import parse_time, words_digest
 
@@ -32,7 +32,7 @@ def project(tmp_path):
 
 def walk(path, progress=None, **ending):
     """Return a reading after its walk, and its pieces."""
-    reading = Reading(SessionFile(path.stem, path), progress or Progress(), Ending(**ending))
+    reading = Reader.for_people().read(SessionFile(path.stem, path), progress or Progress(), Ending(**ending))
     return reading, list(reading.pieces())
 
 
@@ -588,7 +588,7 @@ def test_warm_ups_in_the_sessions_own_file_are_counted(project, is_split):
     writer.turn("Two.", "Second.")
     writer.save(project)
     reading, more = walk(path, progress, is_over=True)
-    assert sum(piece.warmups for piece in pieces + more) == 1
+    assert sum(piece.counts.warmups for piece in pieces + more) == 1
     assert skipped | reading.skipped == {said["message"]["id"]}
 
 

@@ -16,7 +16,7 @@ from turnspan.source import scan, sessions
 from turnspan.source.find import find_session
 from turnspan.source.first_prompts import FirstPrompts
 from turnspan.source.progress import Ending, Progress
-from turnspan.source.reader import Reading
+from turnspan.source.reader import Reader
 from turnspan.source.sessions import SessionFile, session_at, session_names
 from turnspan.trace.build import trace_of
 from turnspan.transcript.carry import TurnRef
@@ -358,8 +358,8 @@ def test_later_parts_of_a_copied_turn_are_copies_too(project):
     fork.turn("Two.", "Second.")
     assert outlined(main.save(project)) == ["Turn 1", "  said First.", "… said More of it."]
     assert outlined(fork.save(project)) == ["Turn 2", "  said Second."]
-    reading = Reading(SessionFile(OTHER, project / f"{OTHER}.jsonl"), Progress(), Ending(is_over=True))
-    assert [(piece.turns, piece.copied) for piece in reading.pieces()] == [(1, 1)]
+    reading = Reader.for_people().read(SessionFile(OTHER, project / f"{OTHER}.jsonl"), Progress(), Ending(is_over=True))
+    assert [(piece.turns, piece.counts.copied) for piece in reading.pieces()] == [(1, 1)]
 
 
 def test_the_origin_of_an_unmarked_fork_holds_more_than_the_conversation(project):
@@ -429,7 +429,9 @@ def test_copies_whose_origin_was_deleted_are_exported_under_its_identity(project
     assert traces[0].trace_id == trace_of(TurnRef(main.session, asked["uuid"], 1, 1))
     assert traces[0].session_id == main.session
     session = SessionFile(fork.session, path)
-    reading = Reading(session, Progress(), Ending(is_over=True), None, lambda session_id: session_id == main.session)
+    reading = Reader(None, lambda session_id: session_id == main.session).read(
+        session, Progress(), Ending(is_over=True)
+    )
     assert outline([trace for piece in reading.pieces() for trace in piece.traces]) == ["Turn 2", "  said Second."]
     main.save(project)
     assert outlined(path) == ["Turn 2", "  said Second."]

@@ -21,7 +21,7 @@ from turnspan.bulk.runner import PATIENCE_S, Outcome, Runner, Step, Waiting, byt
 from turnspan.claude.event import Event
 from turnspan.delivery import backoff, marks, state
 from turnspan.delivery.destinations import identity_of
-from turnspan.delivery.ship import Shipped, resend, ship
+from turnspan.delivery.ship import ALL, UNSENT, Shipped, ship
 from turnspan.errors import StateError, TurnspanError
 from turnspan.files import Busy
 from turnspan.processes import can_fork
@@ -181,9 +181,8 @@ class Sender:
             patience.renew()
             return pause(self._ahead_s())
 
-        ending = Ending(now_ns=time.time_ns(), is_asked=True)
-        send = resend if self._orders.is_resend else ship
-        shipped = send(job.session, target, ending, time.time, is_patient=patience, should_continue=commit)
+        ending, wanted = Ending.asked(time.time_ns()), ALL if self._orders.is_resend else UNSENT
+        shipped = ship(job.session, target, ending, time.time, wanted, is_patient=patience, should_continue=commit)
         if patience.is_cut_short:
             # The user stopped the run, the destination did not fail: the next run need not wait.
             backoff.clear(target.home, target.identity)

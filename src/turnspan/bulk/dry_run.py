@@ -14,21 +14,20 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from turnspan.bulk.runner import Outcome, Runner, Step, Totals, add_counts, bytes_read
+from turnspan.bulk.runner import Outcome, Runner, Step, Totals, bytes_read
 from turnspan.delivery.destinations import Target
 from turnspan.delivery.ship import Shipped
 from turnspan.delivery.unsent import Rest
 from turnspan.errors import TurnspanError
+from turnspan.source.progress import Counts, Ending
 from turnspan.trace.tally import Tally, tally_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from turnspan.bulk.plan import Job, Plan
     from turnspan.bulk.runner import Orders, Task
-    from turnspan.delivery.policy import ExportPolicy
     from turnspan.processes import Parent
-    from turnspan.trace.model import Trace
 
 
 class Share(msgspec.Struct):
@@ -38,11 +37,7 @@ class Share(msgspec.Struct):
     spans: int = 0
     tally: Tally = Tally()
     bytes: int = 0  # of transcripts to read
-    masked: dict[str, int] = {}  # how often each rule would mask something
-    off: int = 0  # traces that are switched off
-    copied: int = 0
-    repeated: int = 0
-    warmups: int = 0
+    counts: Counts = Counts()
     cwd: str = ""  # working directory of the first trace
 
     def add(self, other: Share) -> None:
@@ -51,12 +46,8 @@ class Share(msgspec.Struct):
         self.spans += other.spans
         self.tally += other.tally
         self.bytes += other.bytes
-        self.off += other.off
-        self.copied += other.copied
-        self.repeated += other.repeated
-        self.warmups += other.warmups
+        self.counts += other.counts
         self.cwd = self.cwd or other.cwd
-        add_counts(self.masked, other.masked)
 
 
 class Preview(Outcome, frozen=True, kw_only=True):
@@ -137,30 +128,18 @@ class Previewer:
         """Add to `share` what the destination at `index` would receive; return what `ship` would."""
         job, target = task.jobs[place], self._targets[index]
         shipped = Shipped(target.identity)
-        rest = Rest(job.session, target, time.time_ns(), is_resend=self._orders.is_resend)
-        for progress, traces in rest.pieces():
-            part = _share_of(traces, rest.mask or target.mask)
+        rest = Rest(job.session, target, Ending.asked(time.time_ns()), is_all=self._orders.is_resend)
+        for piece, traces in rest.pieces():
+            part = Share(spans=sum(len(left.spans) for _, left in traces))
+            part.tally = sum((tally_of(left) for _, left in traces), start=Tally())
+            part.counts = rest.masked([trace for trace, _ in traces])[1]
             share.add(part)
-            read_bytes = bytes_read(job, progress, index, len(self._targets))
+            read_bytes = bytes_read(job, piece.progress, index, len(self._targets))
             parent.send([Step(job.session.session_id, part.tally.turns, part.spans, read_bytes)])
             if parent.is_stopping:
                 shipped.is_interrupted = True
                 break
-        share.off, share.cwd = rest.off, rest.cwd
-        share.copied, share.repeated, share.warmups = rest.copied, rest.repeated, rest.warmups
-        shipped.copied, shipped.repeated, shipped.warmups = rest.copied, rest.repeated, rest.warmups
-        shipped.spans, shipped.off, shipped.masked = share.spans, share.off, share.masked
-        shipped.has_unsealed = rest.has_open_turn
-        shipped.noticed = {"unreadable": rest.unreadable}
+        share.counts, share.cwd = share.counts + rest.counts, rest.cwd
+        shipped.spans, shipped.counts = share.spans, share.counts
+        shipped.has_unsealed, shipped.noticed = rest.has_open_turn, rest.noticed
         return shipped
-
-
-def _share_of(traces: Sequence[tuple[Trace, Trace]], policy: ExportPolicy) -> Share:
-    """Count traces, each given as it was built and with only its unsent spans."""
-    share = Share()
-    for _, unsent in traces:
-        share.spans += len(unsent.spans)
-        share.tally += tally_of(unsent)
-    for redacted in policy.masked_all([trace for trace, _ in traces]):
-        add_counts(share.masked, redacted.counts)
-    return share

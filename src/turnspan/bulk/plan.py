@@ -175,7 +175,7 @@ def _has_unsent(job: Job, targets: Sequence[Target], now_ns: int, *, is_resend: 
     """Return whether something of a session can be sent now. Unread bytes do not show it: some are never exported."""
     try:
         return bool(job.left_bytes) and any(
-            has_unsent(job.session, target, now_ns, is_resend=is_resend) for target in targets
+            has_unsent(job.session, target, now_ns, is_all=is_resend) for target in targets
         )
     except (StateError, TranscriptError):
         return True  # `ship` will say why not

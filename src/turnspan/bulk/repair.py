@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from turnspan.bulk.backfill import serve_waiting
 from turnspan.bulk.verify import check, compared
 from turnspan.delivery import backoff, state
-from turnspan.delivery.ship import send_again, send_unsent
+from turnspan.delivery.ship import Wanted, ship
 from turnspan.errors import TurnspanError
 from turnspan.files import Busy
 from turnspan.source.progress import Ending
@@ -53,8 +53,8 @@ def repair_problem(
             return f"{shipped.stopped.answer}: {shipped.stopped.reason}"
         if shipped.held_until_s is not None:
             return f"backing off until {time.strftime('%H:%M', time.localtime(shipped.held_until_s))}"
-        if shipped.refused:
-            return f"{shipped.refused} spans were refused"
+        if shipped.counts.refused:
+            return f"{shipped.counts.refused} spans were refused"
     return _not_shown_yet(checked, target, config, holdings)
 
 
@@ -112,9 +112,9 @@ def repair(
         done: list[Shipped] = []
         again = found.lost | (found.refused if holdings is not None else frozenset())
         if again:
-            done.append(send_again(session, target, comparison.ending, time.time, again, is_patient=is_patient))
+            wanted = Wanted(again=again)
+            done.append(ship(session, target, comparison.ending, time.time, wanted, is_patient=is_patient))
         if found.unsent and all(shipped.is_complete for shipped in done):
-            ending = Ending(now_ns=now_ns, is_asked=True)
-            arrived = frozenset(comparison.arrived)
-            done.append(send_unsent(session, target, ending, time.time, arrived, is_patient=is_patient))
+            wanted = Wanted(stored=frozenset(comparison.arrived))
+            done.append(ship(session, target, Ending.asked(now_ns), time.time, wanted, is_patient=is_patient))
         return done

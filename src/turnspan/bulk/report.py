@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from turnspan.bulk.runner import Totals
     from turnspan.bulk.verify import Checked
     from turnspan.claude.cleanup import Period
+    from turnspan.source.progress import Counts
 
 _NAMED: Final = 20  # sessions with a line of their own
 _CELL_WIDTH: Final = 36  # of the widest cell; of MISSING 60
@@ -75,7 +76,7 @@ def backfill_lines(totals: Totals, destinations: Sequence[str], seconds: float) 
         yield f"{count(totals.pending, 'session')} not finished: run the same command{since} to continue"
 
 
-def _skipped(found: Totals | Share) -> Iterator[str]:
+def _skipped(found: Totals | Counts) -> Iterator[str]:
     if found.copied:
         yield f"  {count(found.copied, 'turn')} skipped: copied from other sessions and exported from there"
     if found.repeated:
@@ -117,9 +118,9 @@ def dry_run_lines(found: DryRun, planned: int) -> Iterator[str]:
         total = found.total(name)
         rows = [(one_line(project), *_cells(share)) for project, share in sorted(projects.items()) if share.sessions]
         yield from _table(("PROJECT", "SESSIONS", *_FIGURES, "MB"), [*rows, ("all", *_cells(total))])
-        if total.masked:
-            yield f"  to be masked: {_rules(total.masked)}"
-        yield from _skipped(total)
+        if total.counts.masked:
+            yield f"  to be masked: {_rules(total.counts.masked)}"
+        yield from _skipped(total.counts)
     yield from _unreadable(found.totals)
     yield from _named("cannot be read", found.totals.left)
 

@@ -282,9 +282,9 @@ class Runner:
         for shipped in outcome.shipped:
             self._account(job, shipped)
         # A trace that is not exported counts once, however many destinations there are.
-        totals.copied += max((shipped.copied for shipped in outcome.shipped), default=0)
-        totals.repeated += max((shipped.repeated for shipped in outcome.shipped), default=0)
-        totals.warmups += max((shipped.warmups for shipped in outcome.shipped), default=0)
+        totals.copied += max((shipped.counts.copied for shipped in outcome.shipped), default=0)
+        totals.repeated += max((shipped.counts.repeated for shipped in outcome.shipped), default=0)
+        totals.warmups += max((shipped.counts.warmups for shipped in outcome.shipped), default=0)
         totals.off += max((shipped.off for shipped in outcome.shipped), default=0)
         unreadable = max((shipped.unreadable for shipped in outcome.shipped), default=0)
         if unreadable:
@@ -327,9 +327,9 @@ class Runner:
 
     def _account(self, job: Job, shipped: Shipped) -> None:
         totals = self.totals
-        totals.refused += shipped.refused
-        totals.cut += shipped.cut
-        add_counts(totals.masked, shipped.masked)
+        totals.refused += shipped.counts.refused
+        totals.cut += shipped.counts.cut
+        add_counts(totals.masked, shipped.counts.masked)
         if shipped.spans:
             self._refusing[shipped.destination] = -1  # it accepts some spans: a refusal is about single spans
         if shipped.stopped is None:

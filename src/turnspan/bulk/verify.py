@@ -31,15 +31,15 @@ from turnspan.delivery import state, unsent
 from turnspan.delivery.callers import called
 from turnspan.delivery.unsent import Rest
 from turnspan.source.progress import Ending, Progress
-from turnspan.source.reader import Reading
 from turnspan.trace.tally import Tally, tally_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from turnspan.backends import Readable
     from turnspan.delivery.destinations import Target
     from turnspan.settings.config import Config
+    from turnspan.source.reader import Reader
     from turnspan.source.sessions import SessionFile
     from turnspan.trace.model import Trace
 
@@ -80,8 +80,8 @@ def is_history(session: SessionFile, target: Target, holdings: Readable | None, 
     """Return whether a session waits for `backfill`, and the backend has nothing of it, as far as it can be asked."""
     if not unsent.is_history(session, state.known(target.home, session.session_id), target, uses):
         return False
-    first = next(Rest(session, target, time.time_ns()).traces(), None)
-    return first is None or holdings is None or not holdings.stored(first[0].trace_id)
+    first = next(Rest(session, target, Ending.asked(time.time_ns())).left(), None)
+    return first is None or holdings is None or not holdings.stored(first.trace_id)
 
 
 def check(session: SessionFile, target: Target, config: Config, holdings: Readable | None, now_ns: int) -> Checked:
@@ -98,21 +98,22 @@ def compared(
     """Read a session and compare it, one trace at a time."""
     checkpoint = state.known(config.home, session.session_id)
     cursor = checkpoint.cursor(target.identity)
-    rest = Rest(session, target, now_ns)
-    found = Comparison(session, cursor, holdings, target.was_sent)
+    rest = Rest(session, target, Ending.asked(now_ns), checkpoint)
+    found = Comparison(session, cursor, holdings, target.reader)
     found.is_recent = is_in_flight(cursor, holdings, now_ns)
     if cursor.progress == Progress() and not checkpoint.is_off:  # nothing was acknowledged: the rest is everything
-        for trace, left in rest.traces():
-            found.unsent |= _ids(left)
-            found.add(trace)
-        found.project, found.off, found.ending = rest.cwd, rest.off, rest.ending
+        for _, traces in rest.pieces():
+            for trace, left in traces:
+                found.unsent |= _ids(left)
+                found.add(called(trace, checkpoint.callers))
+        found.project, found.off, found.ending = rest.cwd, rest.counts.off, rest.ending
         return found
-    for _, left in rest.traces():
+    for left in rest.left():
         found.unsent |= _ids(left)
     # What was acknowledged has ended, whatever showed it then.
     acknowledged = 0 if rest.is_rewritten else cursor.progress.main.offset
     found.ending = msgspec.structs.replace(rest.ending, acknowledged=acknowledged)
-    for piece in Reading(session, Progress(), found.ending, target.prices, target.was_sent).pieces():
+    for piece in target.reader.read(session, Progress(), found.ending).pieces():
         for trace in piece.traces:
             found.project = found.project or trace.cwd
             if checkpoint.is_off or target.mask.is_off(trace.cwd):
@@ -130,9 +131,7 @@ def is_in_flight(cursor: state.Cursor, holdings: Readable | None, now_ns: int) -
 class Comparison:
     """Compares a session trace by trace. It keeps ids of what is missing, and totals of everything else."""
 
-    def __init__(
-        self, session: SessionFile, cursor: state.Cursor, holdings: Readable | None, was_sent: Callable[[str], bool]
-    ) -> None:
+    def __init__(self, session: SessionFile, cursor: state.Cursor, holdings: Readable | None, reader: Reader) -> None:
         self.ending = Ending()  # what is known about the session's end
         self.project = ""
         self.off = 0
@@ -140,7 +139,7 @@ class Comparison:
         self.arrived: set[bytes] = set()  # of these, spans that the backend has all the same
         self.is_recent = False  # what was acknowledged and is absent may be in flight
         self._session = session
-        self._was_sent = was_sent
+        self._reader = reader
         self._holdings = holdings
         self._refused = {bytes.fromhex(entry.span_id) for entry in cursor.quarantined if entry.span_id}
         # Traces of which an unknown part was refused.
@@ -217,7 +216,7 @@ class Comparison:
         left = Recount(frozenset(self._responses), frozenset(self._calls))
         if not left.total:
             return left
-        reading = Reading(self._session, Progress(), Ending(is_over=True), None, self._was_sent)
+        reading = self._reader.read(self._session, Progress(), Ending(is_over=True))
         for piece in reading.pieces():
             left = left.minus(_identities(piece.traces))
         return left.minus(reading.skipped)

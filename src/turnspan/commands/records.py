@@ -256,7 +256,8 @@ def dry_run_record(found: DryRun) -> Record:
 
 
 def _share_record(share: Share) -> Record:
-    return {**_fields(share, without=("tally", "cwd")), **_tally_record(share.tally)}
+    counts = _fields(share.counts, without=("refused", "cut"))  # of what is sent
+    return {**_fields(share, without=("tally", "cwd", "counts")), **counts, **_tally_record(share.tally)}
 
 
 def verify_record(

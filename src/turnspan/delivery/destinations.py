@@ -9,7 +9,7 @@ Third-party backends are found in the entry-point group `turnspan.backends`.
 from __future__ import annotations
 
 import importlib
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from turnspan.delivery.policy import ExportPolicy
     from turnspan.delivery.state import Checkpoints
     from turnspan.settings.config import Config, Destination
+    from turnspan.source.reader import Reader
     from turnspan.trace.cost import Prices
 
 OURS: Final = ("otlp", "langfuse", "local", "sdk")
@@ -75,9 +76,12 @@ class Target:
         """The user's own prices, if there are any."""
         return prices_of(self._config)
 
-    def was_sent(self, session_id: str) -> bool:
-        """Return whether this destination has turns of a session, whose transcript may be deleted since."""
-        return was_sent(self.home, session_id, self.identity)
+    @cached_property
+    def reader(self) -> Reader:
+        """Reads what this destination gets: without copies of turns that it got from a session since deleted."""
+        from turnspan.source.reader import Reader  # noqa: PLC0415  an event with nothing new must not load it
+
+        return Reader(self.prices, partial(was_sent, self.home, identity=self.identity))
 
     def link(self, trace_id: bytes) -> str | None:
         """Return the URL of a trace at this destination, without a network request; None if it has none."""

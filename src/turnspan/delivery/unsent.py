@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -32,22 +33,24 @@ from turnspan.delivery import marks, state
 from turnspan.delivery.callers import called
 from turnspan.errors import StateError, TranscriptError
 from turnspan.source import sessions, tail
-from turnspan.source.progress import IDLE_WHILE_PENDING_NS, Ending, Position
+from turnspan.source.progress import IDLE_WHILE_PENDING_NS, Counts, Ending, Position
 from turnspan.source.scan import last_time_ns, modified_ns, size_of, stamp_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from turnspan.claude.clients import Client
     from turnspan.delivery.destinations import Target
     from turnspan.delivery.policy import ExportPolicy
-    from turnspan.source.progress import Progress
+    from turnspan.source.progress import Piece
+    from turnspan.source.reader import Reading
     from turnspan.source.sessions import SessionFile
     from turnspan.trace.model import Trace
     from turnspan.trace.tally import Tally
 
 _LAST_ROWS_NS: Final = 10 * 10**9  # SessionEnd fires before the client writes its last rows
 _REMEMBERED_AGENTS: Final = 64
+_NOTICED: Final = ("unreadable", "misshapen", "oversized", "glued")
 
 
 # ---- whether a session has ended
@@ -259,94 +262,114 @@ class Unsent(msgspec.Struct, frozen=True, kw_only=True):
     spans: frozenset[bytes]
     tally: Tally
     cwd: str = ""  # the first working directory in what was read, also if it is switched off
-    copied: int = 0  # turns that are exported from another session
-    off: int = 0  # traces that are switched off; 1 if the session is
     has_open_turn: bool = False  # a turn or a subagent has not ended
 
 
 class Rest:
-    """Reads what one destination does not have of a session. The counters are final when `traces` has ended."""
+    """Reads what one destination does not have of a session, for everything that sends, counts or compares it.
 
-    def __init__(self, session: SessionFile, target: Target, now_ns: int, *, is_resend: bool = False) -> None:
+    `is_all`: as if nothing had been sent. What was counted is final when `pieces` has ended.
+    """
+
+    def __init__(
+        self,
+        session: SessionFile,
+        target: Target,
+        ending: Ending,
+        checkpoint: state.Checkpoint | None = None,
+        *,
+        is_all: bool = False,
+    ) -> None:
+        self.checkpoint = checkpoint or state.known(target.home, session.session_id)
+        self.cursor = self.checkpoint.cursor(target.identity)
+        self.ending = ending  # from `pieces` on, all that is known
+        self.reading: Reading | None = None  # from `pieces` on, if there is something to read
+        self.counts = Counts()  # of turns and traces that are not exported
+        self.cwd = ""
         self._session = session
         self._target = target
-        self.ending = Ending(now_ns=now_ns, is_asked=True)  # from `traces` on, all that is known
-        self._is_resend = is_resend
-        self.mask: ExportPolicy | None = None  # that of the session, from the first trace on
-        self.cwd = ""
-        self.copied = 0
-        self.repeated = 0
-        self.warmups = 0
-        self.off = 0
-        self.has_open_turn = False
-        self.unreadable = 0  # lines
-        self.is_rewritten = False  # the file is not the one that was acknowledged
+        self._is_all = is_all
 
-    def traces(self) -> Iterator[tuple[Trace, Trace]]:
-        """Yield each trace as it was built, and with only its unsent spans. Raises TranscriptError, StateError."""
-        for _, traces in self.pieces():
-            yield from traces
+    def pieces(self) -> Iterator[tuple[Piece, list[tuple[Trace, Trace]]]]:
+        """Yield each piece with its traces that have unsent spans: as built, and with its caller and only these spans.
 
-    def pieces(self) -> Iterator[tuple[Progress, list[tuple[Trace, Trace]]]]:
-        """Yield the same piece by piece, as `ship` sends it, each with the progress after it."""
-        from turnspan.source.reader import Reading  # noqa: PLC0415  an event with nothing new must not load it
-
-        session, target = self._session, self._target
-        checkpoint = state.known(target.home, session.session_id)
+        Raises TranscriptError.
+        """
+        session, target, checkpoint = self._session, self._target, self.checkpoint
         if checkpoint.is_off:
-            self.off = 1
+            self.counts = Counts(off=1)
             return
-        self.mask = mask = target.mask.of_session(checkpoint.capture)
-        cursor = checkpoint.cursor(target.identity)
-        self.ending = known_ending(session, target, cursor, self.ending)
-        if self._is_resend:
-            cursor = state.Cursor()
-        elif is_outdated_copy(session, checkpoint, target.identity):
+        self.ending = known_ending(session, target, self.cursor, self.ending)
+        if not self._is_all and is_outdated_copy(session, checkpoint, target.identity):
             return
+        cursor = state.Cursor() if self._is_all else self.cursor
         arrived = {bytes.fromhex(span) for span in cursor.arrived}
-        reading = Reading(session, cursor.progress, self.ending, target.prices, target.was_sent)
-        for piece in reading.pieces():
-            self.copied += piece.copied
-            self.repeated += piece.repeated
-            self.warmups += piece.warmups
+        self.reading = target.reader.read(session, cursor.progress, self.ending)
+        for piece in self.reading.pieces():
             unsent: list[tuple[Trace, Trace]] = []
+            off = 0
             for trace in piece.traces:
                 self.cwd = self.cwd or trace.cwd
-                if mask.is_off(trace.cwd):
-                    self.off += 1
-                elif left := without(with_caller := called(trace, checkpoint.callers), arrived):
-                    unsent.append((with_caller, left))
-            yield piece.progress, unsent
-        self.has_open_turn, self.is_rewritten = reading.has_unsealed, reading.is_rewritten
-        self.unreadable = reading.anomalies.unreadable + reading.anomalies.oversized
+                if self.mask.is_off(trace.cwd):
+                    off += 1
+                elif left := without(called(trace, checkpoint.callers), arrived):
+                    unsent.append((trace, left))
+            piece = msgspec.structs.replace(piece, counts=piece.counts + Counts(off=off))  # noqa: PLW2901
+            self.counts += piece.counts
+            yield piece, unsent
+
+    def left(self) -> Iterator[Trace]:
+        """Yield the traces with their callers and only their unsent spans. Raises TranscriptError."""
+        for _, traces in self.pieces():
+            yield from (left for _, left in traces)
+
+    def masked(self, traces: Sequence[Trace]) -> tuple[list[Trace], Counts]:
+        """Return traces of a piece as they are exported, with their callers, and how often each rule masked something.
+
+        Each is masked with all of its spans: a span is masked as it was the first time.
+        """
+        redacted = self.mask.masked_all(traces)
+        counts = sum((Counts(masked=dict(each.counts)) for each in redacted), start=Counts())
+        return [called(each.trace, self.checkpoint.callers) for each in redacted], counts
+
+    @cached_property
+    def mask(self) -> ExportPolicy:
+        """The export policy of the session."""
+        return self._target.mask.of_session(self.checkpoint.capture)
+
+    @property
+    def has_open_turn(self) -> bool:
+        """Whether a turn or a subagent has not ended."""
+        return self.reading is not None and self.reading.has_unsealed
+
+    @property
+    def is_rewritten(self) -> bool:
+        """Whether the file is not the one that was acknowledged."""
+        return self.reading is not None and self.reading.is_rewritten
+
+    @property
+    def noticed(self) -> dict[str, int]:
+        """How many lines are damaged, and how."""
+        found = self.reading.anomalies if self.reading is not None else None
+        return {name: count for name in _NOTICED if (count := getattr(found, name, 0))}
 
 
-def read_unsent(session: SessionFile, target: Target, now_ns: int, *, is_resend: bool = False) -> Unsent:
-    """Return what a destination does not have of a session; `is_resend`: as if nothing had been sent.
+def read_unsent(session: SessionFile, target: Target, now_ns: int) -> Unsent:
+    """Return what a destination does not have of a session. Raises TranscriptError, StateError."""
+    from turnspan.trace.tally import Tally, tally_of  # noqa: PLC0415  an event counts nothing
 
-    Raises TranscriptError, StateError.
-    """
-    from turnspan.trace.tally import Tally, tally_of  # noqa: PLC0415  as above
-
-    rest = Rest(session, target, now_ns, is_resend=is_resend)
+    rest = Rest(session, target, Ending.asked(now_ns))
     spans: set[bytes] = set()
     tally = Tally()
-    for _, left in rest.traces():
+    for left in rest.left():
         spans |= {span.span_id for span in left.spans}
         tally += tally_of(left)
-    return Unsent(
-        spans=frozenset(spans),
-        tally=tally,
-        cwd=rest.cwd,
-        copied=rest.copied,
-        off=rest.off,
-        has_open_turn=rest.has_open_turn,
-    )
+    return Unsent(spans=frozenset(spans), tally=tally, cwd=rest.cwd, has_open_turn=rest.has_open_turn)
 
 
-def has_unsent(session: SessionFile, target: Target, now_ns: int, *, is_resend: bool = False) -> bool:
+def has_unsent(session: SessionFile, target: Target, now_ns: int, *, is_all: bool = False) -> bool:
     """Return whether something of a session could be sent now; reads no further than the first trace."""
-    return any(True for _ in Rest(session, target, now_ns, is_resend=is_resend).traces())
+    return any(True for _ in Rest(session, target, Ending.asked(now_ns), is_all=is_all).left())
 
 
 def without(trace: Trace, spans: set[bytes] | frozenset[bytes]) -> Trace | None:

@@ -24,7 +24,7 @@ from turnspan.files import Busy
 from turnspan.health.status import where_of
 from turnspan.source import sessions
 from turnspan.source.find import find_session
-from turnspan.source.reader import all_traces
+from turnspan.source.reader import Reader
 from turnspan.text import count
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _trace_ids(subject: Subject) -> frozenset[bytes]:
     if subject.transcript is None:
         return frozenset()
     try:
-        return frozenset(trace.trace_id for trace in all_traces(subject.transcript, None))
+        return frozenset(trace.trace_id for trace in Reader.for_people().traces(subject.transcript))
     except TranscriptError:  # no longer readable
         return frozenset()
 

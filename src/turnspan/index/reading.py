@@ -26,7 +26,7 @@ from turnspan.index.rows import TraceRows, rows_of
 from turnspan.secrets.replace import mask
 from turnspan.source.neighbours import Neighbours
 from turnspan.source.progress import Ending, Progress
-from turnspan.source.reader import PIECE_SPANS, Reading
+from turnspan.source.reader import PIECE_SPANS, Reader
 from turnspan.source.scan import first_time_ns, last_time_ns, modified_ns
 from turnspan.source.sessions import SessionFile, cwd_of
 
@@ -92,7 +92,7 @@ class SessionReader:
 
     def __init__(self, config: Config, destination: Destination) -> None:
         self._config = config
-        self._prices = prices_of(config)
+        self._reader = Reader.for_people(prices_of(config))
         self._rules = rules_of(config)
         self._policy = ExportPolicy(destination, config)
         self._paths: dict[str, str] = {}  # without secrets
@@ -125,7 +125,7 @@ class SessionReader:
 
     def _read(self, job: Job, policy: ExportPolicy) -> Iterator[_Unmasked | Finish]:
         session = SessionFile(job.session_id, Path(job.path))
-        reading = Reading(session, job.progress, Ending(is_over=True), self._prices)
+        reading = self._reader.read(session, job.progress, Ending(is_over=True))
         before, narrowings, problem = job.progress, dict[str, str](), ""
         is_disabled = job.restriction == DISABLED
         is_off, capture, is_first = is_disabled, str(policy.capture("")), True

@@ -272,7 +272,7 @@ class OpenSession:
 
     def _ending(self) -> Ending:
         """Return what is known about the end of the session, as an export on request would take it."""
-        ending = Ending(now_ns=time.time_ns(), is_asked=True)
+        ending = Ending.asked(time.time_ns())
         if not is_safe_id(self._session.session_id):
             return Ending(is_over=True)  # a file with another name: no client writes to it
         with suppress(StateError):

@@ -19,8 +19,8 @@ from turnspan.errors import StateError
 from turnspan.index import Scope, is_stored, opened
 from turnspan.index.seek import spots_of
 from turnspan.page.images import images_allowed
-from turnspan.source.progress import Ending, Progress
-from turnspan.source.reader import Reading
+from turnspan.source.progress import Counts, Ending, Progress
+from turnspan.source.reader import Reader
 from turnspan.source.sessions import is_safe_id
 from turnspan.text import count
 
@@ -66,7 +66,7 @@ class Preview:
     ) -> None:
         self.place = place or Progress()  # where the piece of the last trace begins: another preview can begin there
         self._target = target = Target(destination, config)
-        self._reading = Reading(session, self.place, ending, target.prices)
+        self._reading = Reader.for_people(target.prices).read(session, self.place, ending)
         self._config = config
         self._destination = destination
         self._images: dict[str, bool] = {}  # by working directory
@@ -80,7 +80,7 @@ class Preview:
         self._is_off = known is not None and known.is_off
         self._capture = known.capture if known is not None else ""
         self._policy = target.mask.of_session(self._capture)
-        self._copied = self._repeated = self._warmups = 0
+        self._counts = Counts()
 
     @property
     def is_rewritten(self) -> bool:
@@ -96,9 +96,7 @@ class Preview:
         """
         number = 0
         for piece in self._reading.pieces():
-            self._copied += piece.copied
-            self._repeated += piece.repeated
-            self._warmups += piece.warmups
+            self._counts += piece.counts
             wanted = []
             for trace in piece.traces:
                 if number == most:
@@ -135,13 +133,13 @@ class Preview:
             yield f"this session is restricted to {self._capture}: TURNSPAN_CAPTURE was set in it"
         if self._why_unknown:
             yield f"whether this session is disabled is unknown: {self._why_unknown}"
-        noticed = self._reading.anomalies
-        if self._copied:
-            yield f"not shown: {count(self._copied, 'turn')} copied from other sessions, where they are shown"
-        if self._repeated:
-            yield f"not shown: {count(self._repeated, 'turn')} repeated in the same file"
-        if self._warmups:
-            yield f"not shown: {count(self._warmups, 'subagent')} that the client started by itself, to warm up"
+        noticed, counts = self._reading.anomalies, self._counts
+        if counts.copied:
+            yield f"not shown: {count(counts.copied, 'turn')} copied from other sessions, where they are shown"
+        if counts.repeated:
+            yield f"not shown: {count(counts.repeated, 'turn')} repeated in the same file"
+        if counts.warmups:
+            yield f"not shown: {count(counts.warmups, 'subagent')} that the client started by itself, to warm up"
         if noticed.unreadable:
             yield f"skipped: {count(noticed.unreadable, 'unreadable line')}"
         if noticed.oversized:

@@ -66,9 +66,39 @@ class Ending(msgspec.Struct, frozen=True):
     acknowledged: int = 0  # turns that end before this offset were exported, so they have ended
     late_since_ns: int | None = None  # half a line in a file that was written to since then will be completed
 
+    @classmethod
+    def asked(cls, now_ns: int) -> "Ending":
+        """Return what is known when a user asks for an export."""
+        return cls(now_ns=now_ns, is_asked=True)
+
     def is_idle(self, since_ns: int, patience_ns: int = IDLE_NS) -> bool:
         """Whether nothing was written for so long that the client must have ended."""
         return self.now_ns is not None and self.now_ns - since_ns > patience_ns
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is not exported as the transcript has it, by reason. The names are those of the log and of `--json`."""
+
+    copied: int = 0  # turns that are exported from another session
+    repeated: int = 0  # turns that are in the file twice
+    warmups: int = 0  # subagents that the client started by itself, to warm up (2.0.x)
+    off: int = 0  # traces that are switched off; 1 if the session is
+    refused: int = 0  # spans that the destination refused for good
+    cut: int = 0  # spans that were truncated to fit the size limit
+    masked: dict[str, int] = {}  # how often each rule masked something
+
+    def __add__(self, other: "Counts") -> "Counts":
+        """Return the sum."""
+        masked = {rule: self.masked.get(rule, 0) + other.masked.get(rule, 0) for rule in self.masked | other.masked}
+        return Counts(
+            copied=self.copied + other.copied,
+            repeated=self.repeated + other.repeated,
+            warmups=self.warmups + other.warmups,
+            off=self.off + other.off,
+            refused=self.refused + other.refused,
+            cut=self.cut + other.cut,
+            masked=masked,
+        )
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -77,6 +107,4 @@ class Piece(msgspec.Struct, frozen=True):
     traces: "list[Trace]"
     progress: Progress
     turns: int = 0
-    copied: int = 0  # turns that are exported from another session
-    repeated: int = 0  # turns that are in the file twice
-    warmups: int = 0  # subagents that the client started by itself, to warm up (2.0.x)
+    counts: Counts = Counts()

@@ -2,6 +2,7 @@
 
 Rules:
 
+- Everybody who reads a session asks a `Reader`: `ship`, `unsent`, the index, the page, `verify`, `show`, `export`.
 - A `Reading` reads and builds; it sends nothing and writes nothing. `ship` goes through its pieces and commits each one
   when it is acknowledged; `show` only displays them.
 - A position never passes an unsealed turn. Reading from any committed position gives what one reading from the start
@@ -21,7 +22,7 @@ from turnspan.source.agent_links import Parent
 from turnspan.source.agent_runs import identities, started_ns
 from turnspan.source.decode import entries_from, found_again, position_behind, recall_from
 from turnspan.source.neighbours import Neighbours
-from turnspan.source.progress import IDLE_NS, IDLE_WHILE_PENDING_NS, Ending, Piece, Position, Progress
+from turnspan.source.progress import IDLE_NS, IDLE_WHILE_PENDING_NS, Counts, Ending, Piece, Position, Progress
 from turnspan.source.subagents import Agents
 from turnspan.trace import ids
 from turnspan.trace.build import build_turn
@@ -55,8 +56,7 @@ class _Draft(msgspec.Struct):
     traces: list[Trace] = []
     spans: int = 0
     turns: int = 0
-    copied: int = 0
-    repeated: int = 0
+    counts: Counts = Counts()
     warmups: int = 0  # of all pieces, in files of their own
     inline: set[int] = set()  # where warm-ups begin in the session's own file
 
@@ -72,8 +72,8 @@ class _Draft(msgspec.Struct):
 
     def leave_out(self, turn: Turn, *, is_copied: bool) -> None:
         """Count a turn that is copied, or else repeated in the file; its later parts are skipped as well."""
-        self.copied += is_copied and turn.part == 0
-        self.repeated += not is_copied and turn.part == 0
+        if turn.part == 0:
+            self.counts += Counts(copied=is_copied, repeated=not is_copied)
         self.left_out = (*self.left_out, turn.number)[-_REMEMBERED_LEFT_OUT:]
 
     def finish(self, descriptor: int, agents: Agents) -> Piece:
@@ -84,23 +84,37 @@ class _Draft(msgspec.Struct):
         warmups += sum(before <= place < self.main.offset for place in self.inline)
         positions, launched = agents.links.snapshot()
         progress = Progress(self.main, self.is_own, positions, launched, self.left_out)
-        piece = Piece(self.traces, progress, self.turns, self.copied, self.repeated, warmups)
+        piece = Piece(self.traces, progress, self.turns, self.counts + Counts(warmups=warmups))
         self.last, self.is_changed, self.warmups = None, False, agents.warmups
-        self.traces, self.spans, self.turns, self.copied, self.repeated = [], 0, 0, 0, 0
+        self.traces, self.spans, self.turns, self.counts = [], 0, 0, Counts()
         return piece
+
+
+class Reader(msgspec.Struct, frozen=True):
+    """Reads sessions for one purpose: what decides about their traces, besides their files. The only way to read."""
+
+    prices: Prices | None  # the user's own, if there are any
+    was_sent: Callable[[str], bool]  # whether a session that is no longer on disk was exported before
+
+    @classmethod
+    def for_people(cls, prices: Prices | None = None) -> Reader:
+        """Return one for what people look at: a copied turn is read from here if its origin is not on disk."""
+        return cls(prices, lambda _session_id: False)
+
+    def read(self, session: SessionFile, since: Progress, ending: Ending) -> Reading:
+        """Begin to read a session, from a place on."""
+        return Reading(self, session, since, ending)
+
+    def traces(self, session: SessionFile) -> Iterator[Trace]:
+        """Yield all traces of a session as they were built: nothing is masked."""
+        for piece in self.read(session, Progress(), Ending(is_over=True)).pieces():
+            yield from piece.traces
 
 
 class Reading:
     """One pass over a session. After it: what was skipped, whether the file was rewritten, or an answer is missing."""
 
-    def __init__(
-        self,
-        session: SessionFile,
-        progress: Progress,
-        ending: Ending,
-        prices: Prices | None = None,
-        was_sent: Callable[[str], bool] = lambda _session_id: False,
-    ) -> None:
+    def __init__(self, reader: Reader, session: SessionFile, progress: Progress, ending: Ending) -> None:
         self.session = session
         self.anomalies = Anomalies()
         self.is_rewritten = False
@@ -110,8 +124,8 @@ class Reading:
         self.size = 0  # of the session's file, when it was read
         self.neighbours = Neighbours()  # the files that decided which turns are copies
         self._ending = ending
-        self._prices = prices
-        self._was_sent = was_sent  # whether a session that is no longer on disk was exported before
+        self._prices = reader.prices
+        self._was_sent = reader.was_sent
         self._is_cut = False  # the file ends in an incomplete line: the client may be writing it
         self._is_late = False  # … and will: an event precedes the rest of the line
         self._has_unsealed = False
@@ -309,9 +323,3 @@ class Reading:
         parent = Parent(ids.trace_id(turn.session_id, turn.key), f"Turn {turn.number}")
         collected = self._agents.collect(turn, parent)
         self._draft.add(*collected.earlier, build_turn(turn, collected.agents, prices=self._prices))
-
-
-def all_traces(session: SessionFile, prices: Prices | None = None) -> Iterator[Trace]:
-    """Yield all traces of a session as they were built: nothing is masked."""
-    for piece in Reading(session, Progress(), Ending(is_over=True), prices).pieces():
-        yield from piece.traces
