@@ -42,7 +42,7 @@ MAY_IMPORT = {
     },
     # What people look at.
     "index": {
-        "delivery", "errors", "lazy", "files", "processes", "secrets", "settings", "source", "text", "trace",
+        "delivery", "errors", "files", "processes", "secrets", "settings", "source", "text", "trace",
     },
     # Commands.
     "bulk": {
