@@ -42,8 +42,7 @@ MAY_IMPORT = {
     },
     # What people look at.
     "index": {
-        "delivery", "errors", "lazy", "files", "processes", "secrets", "settings", "source", "text", "trace",
-        "transcript",
+        "delivery", "errors", "files", "processes", "secrets", "settings", "source", "text", "trace", "transcript",
     },
     # Commands.
     "bulk": {

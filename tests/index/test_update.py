@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from lives import Life
-from rows import Writer
+from rows import Writer, agent_writer, save_agent
 
 from index.dumps import dump
 from turnspan.index import NAME, Filter, list_sessions, opened
@@ -61,6 +61,23 @@ def test_a_session_that_grows_has_the_rows_of_one_that_was_read_at_its_end(home,
         grow(life, home / "projects", life.sizes(moment))
         lived = updated()
     assert lived == rebuilt(home)
+
+
+def test_an_agent_next_to_two_sessions_that_it_names_belongs_to_both(home):
+    """Its rows are those of an index that is built anew when it grows, whichever session its first row names."""
+    project = home / "projects" / "-home-ada-loom"
+    first, main = Writer(version="2.0.60"), Writer("5e55104a-0000-4000-8000-000000000002", "2.0.60", "b")
+    for writer in (first, main):
+        writer.turn("Hi.", "Hi.")
+        writer.save(project)
+    agent = agent_writer(main, "a1")
+    agent.turn("Measure it.", "Ninety.")
+    agent.rows[0]["sessionId"] = first.session
+    save_agent(agent, project, "a1", flat=True)
+    updated()
+    agent.turn("Again.", "Ninety-one.")
+    save_agent(agent, project, "a1", flat=True)
+    assert updated() == rebuilt(home)
 
 
 def change(path, data, chance):

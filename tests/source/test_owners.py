@@ -3,9 +3,8 @@
 import json
 
 import pytest
-from reads import outline, read
+from reads import outline, read, sent
 from rows import Writer
-from test_backfill import backfill, ids, lines_on_disk
 
 from turnspan.source import scan
 from turnspan.source.sessions import all_sessions, each_once, session_of
@@ -14,9 +13,9 @@ FORK = "f04c0000-0000-4000-8000-000000000002"
 
 
 @pytest.fixture
-def project(tmp_path):
+def project(claude_home):
     """A project directory in a Claude home."""
-    path = tmp_path / "claude" / "projects" / "-home-ada-loom"
+    path = claude_home / "projects" / "-home-ada-loom"
     path.mkdir(parents=True)
     return path
 
@@ -44,7 +43,7 @@ def continued(main, answer):
     return more
 
 
-def test_turns_that_only_a_renamed_file_has_are_exported_once(project):
+def test_turns_that_only_a_renamed_file_has_are_exported_once(project, command):
     """1.0.128 `--continue` writes a new file whose rows name the old session: it is exported under any name, once."""
     main = session("One", "Two", version="1.0.128")
     main.save(project)
@@ -53,11 +52,9 @@ def test_turns_that_only_a_renamed_file_has_are_exported_once(project):
     renamed = path.rename(project / "monday.jsonl")
     assert session_of(renamed).session_id == "monday"
     assert sorted(said(project)) == ["One", "Three", "Two"]
-    claude = project.parent.parent
-    assert backfill(claude)[1]["turns"] == 3
-    found = ids(map(json.loads, lines_on_disk(claude)))
-    assert len(set(found)) == len(found) > 3
-    assert backfill(claude)[1]["spans"] == 0
+    found = each_once(all_sessions(project.parent))
+    assert len(sent([trace for each in found for trace in read(each.path)[0]])) > 3
+    assert [json.loads(command("backfill", "--json")[1])["turns"] for _ in range(2)] == [3, 0]
 
 
 @pytest.mark.parametrize("kept", [1, 2, 3])
@@ -94,6 +91,16 @@ def test_a_backup_replaces_a_session_that_was_cut_off(project):
     (found,) = each_once(all_sessions(project.parent))
     assert (found.session_id, found.path) == (main.session, backup)
     assert said(project) == ["One", "Two", "Three"]
+
+
+def test_the_longest_backup_that_has_everything_counts(project):
+    """Of two backups of a deleted session that have all responses, the longer one has more of its other rows."""
+    rows = session("One", "Two").rows
+    titled = [*rows, {"type": "custom-title", "customTitle": "Weaving", "sessionId": rows[0]["sessionId"]}]
+    for name, part in (("monday", rows), ("tuesday", titled)):
+        (project / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+    (found,) = each_once(all_sessions(project.parent))
+    assert found.path.stem == "tuesday"
 
 
 def test_two_backups_that_both_have_something_are_both_exported(project):

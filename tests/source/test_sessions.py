@@ -17,7 +17,8 @@ from turnspan.source.find import find_session
 from turnspan.source.first_prompts import FirstPrompts
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reader
-from turnspan.source.sessions import SessionFile, session_at, session_names
+from turnspan.source.sessions import SessionFile, session_at
+from turnspan.source.tree import names_in
 from turnspan.trace.build import trace_of
 from turnspan.transcript.carry import TurnRef
 
@@ -51,12 +52,14 @@ def outlined(path):
 
 
 def test_sessions_are_found_by_their_names(project):
-    """Sessions are the files named after one; agents, folders of agents and other files are not."""
+    """Sessions are the files named after one; agents, directories, other files and links that lead out are not."""
     for name in ("b.jsonl", "a.jsonl", "agent-x.jsonl", "notes.txt", ".hidden.jsonl", "no good.jsonl", "a.jsonl.bak"):
         (project / name).touch()
     (project / "a").mkdir()
-    assert [session.session_id for session in sessions.sessions_in(project)] == ["a", "b"]
-    assert [s.project for s in sessions.all_sessions(project.parent)] == [project.name] * 2
+    (project / "link.jsonl").symlink_to(project.parent.parent / "elsewhere.jsonl")
+    (project / "inside.jsonl").symlink_to(project / "a.jsonl")
+    assert [session.session_id for session in sessions.sessions_in(project)] == ["a", "b", "inside"]
+    assert [s.project for s in sessions.all_sessions(project.parent)] == [project.name] * 3
     assert list(sessions.sessions_in(project / "gone")) == []
     assert list(sessions.all_sessions(project / "gone")) == []
 
@@ -340,7 +343,7 @@ def test_the_first_prompts_of_old_sessions_are_known_in_advance(project):
         writer.turn("One.", "First.")
     paths = [writer.save(project) for writer in writers]
     (project / f"{'9' * 8}-0000-4000-8000-000000000000.jsonl").write_text("damaged\n")
-    prompts, names, before = FirstPrompts(), session_names(project), (2, 0, 30)
+    prompts, names, before = FirstPrompts(), names_in(project).sessions, (2, 0, 30)
     uuids = [writer.rows[-2]["uuid"] for writer in writers]
     assert prompts.expected(paths[0], names, before) == ()
     assert prompts.expected(paths[1], names, before) == (uuids[2], uuids[4])
@@ -591,7 +594,7 @@ def test_a_file_that_appears_in_the_same_moment_is_listed(project):
     """A directory can change twice without another time: a listing of such a moment is not kept."""
     now_ns = time.time_ns()
     os.utime(project, ns=(now_ns, now_ns))
-    assert session_names(project) == ()
+    assert names_in(project).sessions == ()
     (project / f"{'0' * 36}.jsonl").touch()
     os.utime(project, ns=(now_ns, now_ns))
-    assert session_names(project) == (f"{'0' * 36}.jsonl",)
+    assert names_in(project).sessions == (f"{'0' * 36}.jsonl",)

@@ -26,7 +26,7 @@ import msgspec
 
 from turnspan.delivery import state
 from turnspan.errors import StateError, TranscriptError
-from turnspan.index.disk import Listing, Stamp, Transcript, Walk, as_text, listed, walked
+from turnspan.index.disk import Listing, Transcript, Walk, as_text, listed, walked
 from turnspan.index.places import decode_neighbours, encode
 from turnspan.source.neighbours import Neighbours
 from turnspan.source.scan import earliest_ns
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
     from turnspan.settings.config import Config
+    from turnspan.source.tree import Stamp
 
 
 DISABLED: Final = "off"

@@ -41,7 +41,8 @@ from turnspan.page.tree import Layout, foot_lines, head_of
 from turnspan.page.turns import turn_record, when_of
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.scan import stamp_of
-from turnspan.source.sessions import agent_files, is_safe_id, sessions_in
+from turnspan.source.sessions import agent_files, is_safe_id
+from turnspan.source.tree import session_stamps
 from turnspan.source.validate import require_transcript
 from turnspan.text import plain, unstyled
 from turnspan.trace.labels import numbered
@@ -84,15 +85,8 @@ class Position(msgspec.Struct, frozen=True):
 
 def stamp_of_sessions(projects: Path) -> str:
     """Return a text that changes whenever a session is written to, from the sizes and times of their files."""
-    found = [stamp_of(str(session.path)) for session in _files(projects)]
+    found = list(session_stamps(projects))
     return f"{len(found)}-{sum(size for size, _ in found)}-{max((changed for _, changed in found), default=0)}"
-
-
-def _files(projects: Path) -> Iterator[SessionFile]:
-    with suppress(OSError):
-        for directory in projects.iterdir():
-            with suppress(TranscriptError):  # the list says why
-                yield from sessions_in(directory)
 
 
 class OpenSession:

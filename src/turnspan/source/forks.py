@@ -48,7 +48,6 @@ import msgspec
 from turnspan.source.origins import COMPARED_BYTES, OriginRow, is_origin
 from turnspan.source.scan import (
     contains_id,
-    directory_stamp,
     earliest_row_time_ns,
     lines,
     row_as,
@@ -57,7 +56,8 @@ from turnspan.source.scan import (
     stamp_of,
     time_range,
 )
-from turnspan.source.sessions import SessionFile, is_safe_id, session_names, session_of, sessions_in
+from turnspan.source.sessions import SessionFile, session_of, sessions_in
+from turnspan.source.tree import directory_stamp, is_safe_id, names_in, project_names
 from turnspan.transcript.carry import TurnRef, parse_time, version_of
 from turnspan.transcript.entries import blocks, plain_text
 from turnspan.transcript.lines import Anomalies, parse
@@ -181,14 +181,15 @@ def _files_before(turn: Turn, session: SessionFile) -> Iterator[Path]:
 
 def _files_of(session_id: str, beside: SessionFile) -> Iterator[Path]:
     """Yield the transcripts of a session in the project of another one, renamed ones too, and in other projects."""
-    directory = beside.path.parent
-    for other in sessions_in(directory):
-        if other.path != beside.path and _session_in(other.path) == session_id:
-            yield other.path
+    directory, name, names = beside.path.parent, f"{session_id}.jsonl", names_in(beside.path.parent)
+    named = {name}.intersection(names.sessions)
+    for path in (directory / each for each in sorted({*names.renamed, *named})):
+        if path != beside.path and _session_in(path) == session_id:
+            yield path
     if directory.parent.name == "projects" and is_safe_id(session_id):
-        for project in sorted(directory.parent.iterdir()):
-            path = project / f"{session_id}.jsonl"
-            if project != directory and path.is_file():
+        for project in project_names(directory.parent):
+            path = directory.parent / project / name
+            if project != directory.name and path.is_file():
                 yield path
 
 
@@ -246,7 +247,7 @@ def _earlier(turn: Turn, session: SessionFile) -> Iterator[SessionFile]:
         from turnspan.source.first_prompts import THIS_PROCESS  # noqa: PLC0415  only for sessions of old clients
 
         others = _others(session)
-        soon = THIS_PROCESS.expected(session.path, session_names(session.path.parent), _TIMES_KEPT_FROM)
+        soon = THIS_PROCESS.expected(session.path, names_in(session.path.parent).sessions, _TIMES_KEPT_FROM)
     else:
         others = _overlapping(turn, session, prompt_ns)
     for other in others:
@@ -404,7 +405,7 @@ def _original_time_ns(turn: Turn) -> int | None:
 def _overlapping(turn: Turn, session: SessionFile, prompt_ns: int) -> Iterator[SessionFile]:
     """Yield the other sessions of the project that were being written when the prompt was, by their own times."""
     directory = session.path.parent
-    names = session_names(directory)
+    names = names_in(directory).sessions
     if _lifetimes_in(directory, names).sizes.get(session.path.name, 0) < turn.end.end:
         _lifetimes_in.cache_clear()  # the turn was written since, and so may its origin have been
     for name in sorted(_lifetimes_in(directory, names).at(prompt_ns)):

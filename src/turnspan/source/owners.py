@@ -15,7 +15,6 @@ it. Rules:
 
 from __future__ import annotations
 
-import os
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
@@ -27,7 +26,6 @@ from turnspan import lazy
 from turnspan.source.scan import (
     END_BYTES,
     contains_id,
-    directory_stamp,
     ends,
     is_beginning,
     last_glued,
@@ -35,24 +33,15 @@ from turnspan.source.scan import (
     row_as,
     stamp_of,
 )
+from turnspan.source.tree import directory_stamp, is_safe_id, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-_LONGEST_ID: Final = 128
 _HEAD_BYTES: Final = 4096
 _COMPARED_BYTES: Final = 256 * 1024 * 1024
-_PORTS: Final = {f"{port}{number}" for port in ("com", "lpt") for number in range(10)}
-_RESERVED: Final = {"con", "prn", "aux", "nul", *_PORTS}  # on Windows
 _SESSION: Final = lazy.pattern(rb'"sessionId"\s*:\s*"([^"\\]+)"')
 UUID: Final = lazy.pattern(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
-
-
-def is_safe_id(text: str) -> bool:
-    """Whether an id is safe as a file name, on Windows too."""
-    if not text.isalnum() and not (text[:1].isalnum() and text.replace("-", "").replace("_", "").isalnum()):
-        return False
-    return text.isascii() and len(text) <= _LONGEST_ID and (len(text) > 4 or text.lower() not in _RESERVED)
 
 
 def owner_of(path: Path) -> str:
@@ -70,6 +59,12 @@ def owner_of(path: Path) -> str:
     counting = _counting_beside(path, session_id)
     is_file_of_its_own = counting != path and is_safe_id(path.stem) and not _has_all_of(counting, path)
     return path.stem if is_file_of_its_own else session_id
+
+
+def sessions_named(path: Path) -> tuple[str, ...]:
+    """Return the sessions that the beginning of a subagent's file names: it can belong to any of them."""
+    named = dict.fromkeys(raw.decode("ascii", "replace") for raw in _SESSION.findall(ends(path, _HEAD_BYTES)))
+    return tuple(filter(is_safe_id, named))
 
 
 def counting_file(paths: Collection[Path], session_id: str) -> Path:
@@ -160,13 +155,13 @@ class _Transcripts(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=64)
 def _transcripts(directory: str, _changed_ns: int) -> _Transcripts:
-    names = sorted(name for name in os.listdir(directory) if name.endswith(".jsonl"))  # noqa: PTH208
+    names = names_in(Path(directory)).sessions
     found = _Transcripts(frozenset(name for name in names if UUID.fullmatch(name[:-6])), {}, {})
     for name in names:
         path = Path(directory, name)
         if name in found.named:
             found.by_first_line.setdefault(_first_line(path), []).append(name)
-        elif not name.startswith("agent-") and is_safe_id(name[:-6]):
+        else:
             for session_id in set(_SESSION.findall(ends(path, END_BYTES, from_end=True))):
                 found.renamed_by_session.setdefault(session_id, []).append(name)
     return found

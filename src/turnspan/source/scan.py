@@ -14,7 +14,6 @@ import errno
 import mmap
 import os
 import stat
-import time
 from array import array
 from bisect import bisect_left
 from codecs import BOM_UTF8
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 END_BYTES: Final = 65536
-_TICK_NS: Final = 50_000_000  # file systems set times in steps of some milliseconds
 _TRANSIENT: Final = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EINTR, errno.EAGAIN}
 _STAMP: Final = lazy.pattern(rb'"timestamp"\s*:\s*"([^"]{10,40})"')
 _USUAL_STAMP: Final = len("2026-03-01T09:00:00.000Z")
@@ -87,12 +85,6 @@ def stamp_of(path: str) -> tuple[int, int]:
             raise _unread(path, error) from error
         return 0, 0
     return found.st_size, found.st_mtime_ns
-
-
-def directory_stamp(directory: Path) -> int:
-    """Return a number that changes with a directory: its time, unless it can still change without another time."""
-    changed_ns, now_ns = directory.stat().st_mtime_ns, time.time_ns()  # the clock decides what is cached, nothing else
-    return changed_ns if abs(now_ns - changed_ns) > _TICK_NS else now_ns
 
 
 def size_of(path: Path) -> int:

@@ -2,8 +2,7 @@
 
 Rules:
 
-- Ids that become paths are checked; only regular files below the projects directory are opened, symlinks resolved.
-- The slug of a project is never computed: directories are listed.
+- `source.tree` lists the directories, and says which symlinks are followed. Only regular files are opened.
 - A renamed file still belongs to the session that its rows name, wherever all sessions are listed.
 - A session whose own transcript is missing is found by its subagents' files: its path is that of one of them.
 - A project that cannot be listed hides no other: the caller gets the reason in `unread`.
@@ -12,7 +11,6 @@ Rules:
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,18 +19,18 @@ import msgspec
 
 from turnspan import lazy
 from turnspan.errors import TranscriptError
-from turnspan.source.owners import UUID, counting_file, owner_of
-from turnspan.source.owners import is_safe_id as is_safe_id  # noqa: PLC0414  part of this module's interface
-from turnspan.source.scan import END_BYTES, directory_stamp, ends, first_in, last_time_ns, modified_ns, stamp_of
+from turnspan.source.owners import UUID, counting_file, owner_of, sessions_named
+from turnspan.source.scan import END_BYTES, ends, first_in, last_time_ns, modified_ns, stamp_of
+from turnspan.source.tree import TITLES, agent_names, directory_stamp, names_in, project_names, stays_in
+from turnspan.source.tree import is_below as is_below  # noqa: PLC0414  part of this module's interface
+from turnspan.source.tree import is_safe_id as is_safe_id  # noqa: PLC0414
+from turnspan.source.tree import projects_dir as projects_dir  # noqa: PLC0414
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 _INDEX_BYTES: Final = 16 << 20
-_HEAD_BYTES: Final = 4096
-_FILE_ENDS: Final = frozenset({"jsonl", ".json"})  # the ends of file names: transcripts, and `meta.json`
 _CWD: Final = lazy.pattern(rb'"cwd"\s*:\s*("(?:[^"\\]|\\.)*")')
-_SESSION: Final = lazy.pattern(rb'"sessionId"\s*:\s*"([^"\\]+)"')
 
 
 class SessionFile(msgspec.Struct, frozen=True):
@@ -117,11 +115,6 @@ class _Meta(msgspec.Struct, rename="camel"):
     finished: bool | None = None
 
 
-def projects_dir(claude_home: Path) -> Path:
-    """Return the directory of Claude Code's transcripts."""
-    return claude_home / "projects"
-
-
 def session_at(path: Path) -> SessionFile:
     """Return the session that a transcript's path names."""
     if not is_safe_id(path.stem):
@@ -131,53 +124,13 @@ def session_at(path: Path) -> SessionFile:
 
 def sessions_in(directory: Path) -> Iterator[SessionFile]:
     """Yield the sessions of one project directory, ordered by name."""
-    for name in session_names(directory):
+    for name in names_in(directory).sessions:
         yield SessionFile(name[:-6], directory / name)
-
-
-def session_names(directory: Path) -> tuple[str, ...]:
-    """Return the file names of a project's sessions. If they cannot be listed, that is an error, not an empty list."""
-    try:
-        return _listed(directory).sessions
-    except (FileNotFoundError, NotADirectoryError):
-        return ()
-    except OSError as error:
-        raise TranscriptError(f"cannot list {str(directory)!r}: {error.strerror}") from error
-
-
-class _Listing(msgspec.Struct, frozen=True):
-    """The names in a project's directory, ordered."""
-
-    sessions: tuple[str, ...]
-    agents: tuple[str, ...]  # subagents next to their sessions
-    others: frozenset[str]  # directories of sessions, among others
-
-
-def _listed(directory: Path) -> _Listing:
-    """Return the names in a directory, cached until it changes."""
-    return _listing(str(directory), directory_stamp(directory))
-
-
-@lru_cache(maxsize=1 << 9)  # a backfill asks for the same directories with every session
-def _listing(directory: str, _changed_ns: int) -> _Listing:
-    names = sorted(os.listdir(directory))  # noqa: PTH208
-    files = [name for name in names if name.endswith(".jsonl")]
-    return _Listing(
-        tuple(name for name in files if not name.startswith("agent-") and is_safe_id(name[:-6])),
-        tuple(name for name in files if name.startswith("agent-") and is_safe_id(name[6:-6])),
-        frozenset(names).difference(files),
-    )
 
 
 def all_sessions(projects: Path, unread: dict[str, str] | None = None) -> Iterator[SessionFile]:
     """Yield the sessions of all projects; `unread` gets those that cannot be listed. Without it that is an error."""
-    try:
-        names = sorted(entry.name for entry in os.scandir(projects) if _may_be_project(entry))
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except OSError as error:
-        raise TranscriptError(f"cannot list {str(projects)!r}: {error.strerror}") from error
-    for name in names:
+    for name in project_names(projects):
         try:
             found = [session_of(session.path) for session in sessions_in(projects / name)]
             yield from found
@@ -190,22 +143,17 @@ def all_sessions(projects: Path, unread: dict[str, str] | None = None) -> Iterat
 
 def lost_sessions(directory: Path, known: set[str]) -> Iterator[SessionFile]:
     """Yield the sessions of a project of which only the files of subagents are left."""
-    try:
-        others = _listed(directory).others
-        flat = _flat_agents(str(directory), directory_stamp(directory)).by_session
-    except OSError:
-        return
+    others, flat = names_in(directory).others, _flat_agents(directory).by_session
     found: dict[str, SessionFile] = {}
     for folder in sorted(name for name in others if len(name) == 36 and UUID.fullmatch(name)):
         if folder not in known:
             files = agent_files(SessionFile(folder, directory / f"{folder}.jsonl"))
             if files:
                 found[folder] = SessionFile(folder, min(file.path for file in files.values()))
-    taken = {name for session_id in known for name in flat.get(session_id.encode(), ())}
-    for raw, names in sorted(flat.items()):
-        session_id = raw.decode("ascii", "replace")
-        left = [name for name in names if name not in taken and _stays_in(directory / name, directory.parent)]
-        if left and is_safe_id(session_id) and session_id not in known:
+    taken = {name for session_id in known for name in flat.get(session_id, ())}
+    for session_id, names in sorted(flat.items()):
+        left = [name for name in names if name not in taken]
+        if left and session_id not in known:
             found.setdefault(session_id, SessionFile(session_id, directory / left[0]))
     yield from found.values()
 
@@ -217,13 +165,6 @@ def is_independent(session: SessionFile) -> bool:
     if session.session_id == session.path.stem:
         return False  # it names none
     return all(session_of(other.path).session_id != session.session_id for other in sessions_in(session.directory))
-
-
-def _may_be_project(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a symlink loop, or no permission: listing it will raise the error
-        return True
 
 
 def each_once(found: Iterable[SessionFile]) -> list[SessionFile]:
@@ -244,54 +185,23 @@ def newest_sessions(projects: Path, *, limit: int, unread: dict[str, str] | None
     return sorted(newest, key=lambda s: last_time_ns(s.path) or modified_ns(s.path), reverse=True)
 
 
-def is_below(path: Path, root: Path) -> bool:
-    """Whether a path, with symlinks resolved, is below a directory."""
-    try:
-        target = path.resolve()
-        # A symlink loop raises an error up to Python 3.12; later versions return one of the links.
-        return target.is_relative_to(root.resolve()) and not target.is_symlink()
-    except (OSError, RuntimeError, ValueError):
-        return False
-
-
-def _stays_in(path: Path | str, root: Path) -> bool:
-    """Whether a path is not a symlink, or one that stays below a directory."""
-    return not os.path.islink(path) or is_below(Path(path), root)  # noqa: PTH114  mostly strings
-
-
 # ---- subagents
 
 
 def agent_files(session: SessionFile) -> dict[str, AgentFile]:
-    """Return the subagents in the session's own directory (since 2.1.2), workflows included.
-
-    Every event needs them, and there can be a thousand: so no `Path` objects, and no system call per file.
-    """
-    found: dict[str, AgentFile] = {}
+    """Return the subagents in the session's own directory (since 2.1.2), workflows included."""
     project = session.directory
-    with suppress(OSError):
-        if session.session_id not in _listed(project).others:
-            return found  # most sessions have none
-    own, projects = project / session.session_id, project.parent
-    waiting = [str(own / "subagents")]
-    if not _stays_in(own, projects) or not _stays_in(waiting[0], projects):
-        return found
-    while waiting:
-        directory = waiting.pop()
-        try:
-            with os.scandir(directory) as entries:  # Path objects would take longer than everything else
-                names = [
-                    entry.name for entry in entries if not entry.is_symlink() or is_below(Path(entry.path), projects)
-                ]
-        except OSError:  # missing, or not a directory
-            continue
-        for name in sorted([name for name in names if name[-6:] == ".jsonl" and name[:6] == "agent-"]):
-            agent_id = name[6:-6]
-            if is_safe_id(agent_id):
-                found[agent_id] = AgentFile(agent_id, directory + os.sep + name)
-        inner = [directory + os.sep + name for name in names if name[-5:] not in _FILE_ENDS]
-        waiting += [path for path in sorted(inner, reverse=True) if not os.path.islink(path)]  # noqa: PTH114
-    return found
+    try:
+        if session.session_id not in names_in(project).others:
+            return {}  # most sessions have none
+    except TranscriptError:  # the directory of its subagents may be readable all the same
+        pass
+    return {
+        name[6:-6]: AgentFile(name[6:-6], directory + os.sep + name)
+        for directory, names in agent_names(project, session.session_id)
+        for name in names
+        if name[-6:] == ".jsonl" and name[:6] == "agent-" and is_safe_id(name[6:-6])
+    }
 
 
 def flat_agent_file(session: SessionFile, agent_id: str) -> AgentFile | None:
@@ -299,38 +209,39 @@ def flat_agent_file(session: SessionFile, agent_id: str) -> AgentFile | None:
     if not is_safe_id(agent_id):
         return None
     path = session.directory / f"agent-{agent_id}.jsonl"
-    return AgentFile(agent_id, str(path)) if path.is_file() and _stays_in(path, path.parent.parent) else None
+    return AgentFile(agent_id, str(path)) if path.is_file() and stays_in(path, path.parent.parent) else None
 
 
 def flat_agent_files(session: SessionFile, since_ns: int = 0) -> Iterator[AgentFile]:
     """Yield the subagents next to a session that name it and were written to since a time."""
-    directory = session.directory
-    try:
-        found = _flat_agents(str(directory), directory_stamp(directory))
-    except OSError:
-        return
-    wanted = session.session_id.encode()
-    young = [name for name in found.young if wanted in ends(directory / name, _HEAD_BYTES)]
-    for name in sorted((*found.by_session.get(wanted, ()), *young)):
+    directory, session_id = session.directory, session.session_id
+    found = _flat_agents(directory)
+    young = [name for name in found.young if session_id in sessions_named(directory / name)]
+    for name in sorted((*found.by_session.get(session_id, ()), *young)):
         file = AgentFile(name[6:-6], str(directory) + os.sep + name)
-        if _stays_in(file.name, directory.parent) and (
-            not since_ns or (last_time_ns(file.path) or since_ns) >= since_ns
-        ):
+        if not since_ns or (last_time_ns(file.path) or since_ns) >= since_ns:
             yield file
 
 
 class _FlatAgents(msgspec.Struct, frozen=True):
     """The subagents next to the sessions of a project, by the sessions that the beginning of each file names."""
 
-    by_session: dict[bytes, list[str]]
-    young: list[str]  # files that name no session yet
+    by_session: dict[str, list[str]] = {}
+    young: list[str] = []  # files that name no session yet
+
+
+def _flat_agents(directory: Path) -> _FlatAgents:
+    try:
+        return _flat_agents_in(directory, directory_stamp(directory)) if names_in(directory).agents else _FlatAgents()
+    except (OSError, TranscriptError):
+        return _FlatAgents()
 
 
 @lru_cache(maxsize=1 << 9)  # a backfill asks for the same directories with every session
-def _flat_agents(directory: str, changed_ns: int) -> _FlatAgents:
+def _flat_agents_in(directory: Path, _changed_ns: int) -> _FlatAgents:
     found = _FlatAgents({}, [])
-    for name in _listing(directory, changed_ns).agents:
-        named = set(_SESSION.findall(ends(Path(directory, name), _HEAD_BYTES)))
+    for name in names_in(directory).agents:
+        named = sessions_named(directory / name)
         if not named:
             found.young.append(name)
         for session_id in named:
@@ -401,9 +312,9 @@ class _Index(msgspec.Struct):
 
 def indexed_titles(project: Path) -> Mapping[str, str]:
     """Return the titles in `sessions-index.json`, by session."""
-    path = project / "sessions-index.json"
+    path = project / TITLES
     try:
-        index = msgspec.json.decode(ends(path, _INDEX_BYTES) if _stays_in(path, project.parent) else b"", type=_Index)
+        index = msgspec.json.decode(ends(path, _INDEX_BYTES) if stays_in(path, project.parent) else b"", type=_Index)
     except (TranscriptError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     return {entry.session_id: entry.summary for entry in index.entries if entry.summary}
