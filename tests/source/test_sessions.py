@@ -14,7 +14,6 @@ from rows import Writer, agent_writer, save_agent
 from turnspan.errors import TranscriptError
 from turnspan.source import scan, sessions
 from turnspan.source.find import find_session
-from turnspan.source.first_prompts import FirstPrompts
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import Reader
 from turnspan.source.sessions import SessionFile, session_at
@@ -318,7 +317,7 @@ def test_a_fork_with_new_times_is_recognised_by_them(project, version):
     assert outlined(fork.save(project)) == ["Turn 2", "  said Second."]
 
 
-def test_first_prompts_that_are_searched_in_advance_are_found_all_the_same(project):
+def test_copies_of_old_clients_are_recognised_in_any_order(project):
     """When the sessions of an old client are read one after the other, copies are recognised; rows that appear too."""
     first, main, last = (Writer(f"f04c0000-0000-4000-8000-00000000000{n}", "2.0.15", f"{n}") for n in (1, 3, 4))
     for writer in (first, main, last):
@@ -331,24 +330,6 @@ def test_first_prompts_that_are_searched_in_advance_are_found_all_the_same(proje
     first.rows += [{**row, "sessionId": first.session, "timestamp": "2020-01-01T00:00:00.000Z"} for row in last.rows]
     first.save(project)
     assert outlined(paths[3]) == []
-
-
-def test_the_first_prompts_of_old_sessions_are_known_in_advance(project):
-    """The second session of a process learns which prompts the others of its project will ask for; not new clients."""
-    writers = [Writer(f"{n:08}-0000-4000-8000-000000000000", version, f"{n}") for n, version in enumerate(
-        ("2.0.15", "2.0.15", "2.0.15", "2.1.172", "2.0.15")
-    )]  # fmt: skip
-    writers[2].prompt("Caveat.", isMeta=True)
-    for writer in writers:
-        writer.turn("One.", "First.")
-    paths = [writer.save(project) for writer in writers]
-    (project / f"{'9' * 8}-0000-4000-8000-000000000000.jsonl").write_text("damaged\n")
-    prompts, names, before = FirstPrompts(), names_in(project).sessions, (2, 0, 30)
-    uuids = [writer.rows[-2]["uuid"] for writer in writers]
-    assert prompts.expected(paths[0], names, before) == ()
-    assert prompts.expected(paths[1], names, before) == (uuids[2], uuids[4])
-    assert prompts.expected(paths[2], names, before) == (uuids[4],)
-    assert prompts.expected(paths[4], names, before) == ()
 
 
 def test_later_parts_of_a_copied_turn_are_copies_too(project):
@@ -438,6 +419,23 @@ def test_copies_whose_origin_was_deleted_are_exported_under_its_identity(project
     assert outline([trace for piece in reading.pieces() for trace in piece.traces]) == ["Turn 2", "  said Second."]
     main.save(project)
     assert outlined(path) == ["Turn 2", "  said Second."]
+
+
+def test_a_copy_of_a_session_that_was_sent_stays_unsent_beside_other_sessions(project):
+    """Its origin was exported and deleted; an older session of the project, which has nothing of it, is no reason."""
+    older = Writer("0fd00000-0000-4000-8000-000000000009", "2.1.45", "c")
+    older.turn("Old.", "Older.")
+    older.save(project)
+    main = Writer(version="2.1.45")
+    main.wait(3600)
+    main.turn("One.", "First.")
+    fork = copied(main)
+    fork.turn("Two.", "Second.")
+    session = SessionFile(fork.session, fork.save(project))
+    reading = Reader(None, lambda session_id: session_id == main.session).read(
+        session, Progress(), Ending(is_over=True)
+    )
+    assert outline([trace for piece in reading.pieces() for trace in piece.traces]) == ["Turn 2", "  said Second."]
 
 
 def test_a_renamed_origin_is_found(project):
@@ -571,18 +569,16 @@ def test_a_file_that_is_searched_often_gives_the_same_answers(tmp_path_factory, 
         (each, key, before) for each in (*ids, *asked, "zz") for key in keys for before in (None, size // 2, 0)
     ]
 
-    def answers(soon=()):
-        return [scan.contains_id(path, each, key=key, before=before, soon=soon) for each, key, before in questions]
+    def answers():
+        return [scan.contains_id(path, each, key=key, before=before) for each, key, before in questions]
 
     def times():
         return [scan.first_row_time_ns(path, ("id", b'"%b"' % each.encode())) for each in (*ids, *asked)]
 
-    scan._ids_of.cache_clear()
+    scan._searched.cache_clear()
     found = answers()
     before_index = times()
     assert (answers(), times()) == (found, before_index)
-    scan._ids_of.cache_clear()
-    assert answers(soon=(*asked, *ids[::2])) == found
     text = path.read_text()
     for (each, key, before), is_there in zip(questions, found, strict=True):
         at = text.find(f'"{key}"{spaces}:{spaces}"{each}"')

@@ -236,9 +236,9 @@ LINES = [
 ]  # fmt: skip
 
 
-@example([b"{}{}", b'{"type":"user","message":', b'{"role":"user"}}'])  # as many records as lines
+@example([b"{}{}", b'{"type":"user","message":', b'{"role":"user"}}'])
 @given(st.lists(st.sampled_from(LINES), max_size=6))
-def test_lines_that_are_decoded_together_give_what_each_gives_by_itself(tmp_path_factory, lines):
+def test_a_damaged_line_changes_nothing_around_it(tmp_path_factory, lines):
     """Damaged lines and lines that no trace needs change nothing in the lines around them, nor in their places."""
     path = tmp_path_factory.mktemp("together") / "a.jsonl"
     path.write_bytes(b"".join(line + b"\n" for line in lines))

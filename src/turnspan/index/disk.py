@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from turnspan.errors import TranscriptError
+from turnspan.source.beside import forget
 from turnspan.source.owners import UUID, counting_file, owner_of, sessions_named
 from turnspan.source.scan import stamp_of
 from turnspan.source.sessions import lost_sessions
@@ -76,6 +77,7 @@ class Walk(msgspec.Struct):
 def walked(projects: Path, states: Path) -> Walk:
     """Walk over all transcripts and checkpoints, without opening any."""
     walk = Walk()
+    forget()
     for name in project_names(projects):
         try:
             walk.projects[name] = folder_of(projects / name)

@@ -25,17 +25,7 @@ def entries_from(
     for chunk in tail.complete_chunks(
         descriptor, position.offset, position.line, until=until, is_complete=lines.is_record
     ):
-        found = lines.parse_all(chunk.data, chunk.ends) if chunk.data is not None else None
-        if found is None:
-            yield [pair for line in tail.lines_in(chunk) for pair in _entries_on(descriptor, line, anomalies)]
-            continue
-        number, offset, begin, placed = chunk.number, chunk.offset, chunk.offset, []
-        for entry, line_end in zip(found, chunk.ends, strict=True):
-            end = offset + line_end
-            if entry.type in lines.WANTED or lines.is_wanted(entry, anomalies):
-                placed.append((LinePlace(number, begin, end), entry))
-            number, begin = number + 1, end
-        yield placed
+        yield [pair for line in tail.lines_in(chunk) for pair in _entries_on(descriptor, line, anomalies)]
 
 
 def _entries_on(

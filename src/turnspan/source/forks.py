@@ -36,28 +36,15 @@ Claude Code copies history when a session is resumed into a new file, forked or 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from datetime import UTC, datetime
-from functools import lru_cache
-from itertools import accumulate
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.source.origins import COMPARED_BYTES, OriginRow, is_origin
-from turnspan.source.scan import (
-    contains_id,
-    earliest_row_time_ns,
-    lines,
-    row_as,
-    rows_with,
-    rows_with_field,
-    stamp_of,
-    time_range,
-)
-from turnspan.source.sessions import SessionFile, session_of, sessions_in
-from turnspan.source.tree import directory_stamp, is_safe_id, names_in, project_names
+from turnspan.source.beside import others, others_that_may_have, session_in
+from turnspan.source.origins import OriginRow, became_own, is_origin
+from turnspan.source.scan import contains_id, earliest_row_time_ns, row_as, rows_with, rows_with_field
+from turnspan.source.tree import is_safe_id, names_in, project_names
 from turnspan.transcript.carry import TurnRef, parse_time, version_of
 from turnspan.transcript.entries import blocks, plain_text
 from turnspan.transcript.lines import Anomalies, parse
@@ -66,7 +53,9 @@ from turnspan.transcript.turns import Happening
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
+    from turnspan.source.sessions import SessionFile
     from turnspan.transcript.turns import ModelResponse, Turn
 
 _TIMES_KEPT_FROM: Final = (2, 0, 30)  # copies made by earlier clients carry new timestamps
@@ -107,13 +96,13 @@ def _is_exported_elsewhere(turn: Turn, session: SessionFile, was_sent: Callable[
         return True
     if not turn.prompt_uuid:
         return False
-    copies = [other for other in _others(session) if other.path not in origins]
     return any(
-        (contains_id(other.path, uuid) or contains_id(other.path, uuid, key="messageUuid"))
+        other.path not in origins
+        and (contains_id(other.path, uuid) or contains_id(other.path, uuid, key="messageUuid"))
         and _has_response(other.path, turn)
-        and _became_own(other) < _became_own(session)
+        and became_own(other) < became_own(session)
         and not (_has_as_own(other, turn) and not _is_backup(session.path) and is_origin(session, other, uuid))
-        for other in copies
+        for other in others_that_may_have(session, uuid)
     )
 
 
@@ -121,13 +110,8 @@ def _has_as_own(other: SessionFile, turn: Turn) -> bool:
     """Whether a file has a response of the turn in a row that names the file's own session: an unmarked copy."""
     for response in turn.responses[:1]:
         for _, line in rows_with_field(other.path, "id", b'"%b"' % response.key.encode()):
-            return _is_named(row_as(line, OriginRow), _session_in(other.path))
+            return row_as(line, OriginRow).is_of(session_in(other.path))
     return False
-
-
-def _is_named(row: OriginRow, session_id: str) -> bool:
-    """Whether a row names a session as the one that wrote it."""
-    return row.session_id == session_id and row.forked_from is None
 
 
 def _has_response(path: Path, turn: Turn) -> bool:
@@ -152,7 +136,7 @@ def keep_rest(turn: Turn, session: SessionFile) -> bool:
     def is_elsewhere(key: str) -> bool:
         if any(_contains_response(path, key) for path in files):
             return True
-        return is_anew and _is_earlier_elsewhere(turn, session, ("id", b'"%b"' % key.encode()))
+        return is_anew and _has_earlier_response(turn, session, key)
 
     if not responses or is_elsewhere(responses[-1].key):
         return False  # the usual case: the original turn is complete
@@ -169,12 +153,12 @@ def keep_rest(turn: Turn, session: SessionFile) -> bool:
 
 
 def _files_before(turn: Turn, session: SessionFile) -> Iterator[Path]:
-    """Yield the transcripts that a copied turn is exported from, if they have it: its origin, and earlier copies."""
+    """Yield the transcripts with responses of a copied turn that export it: its origin, and earlier copies."""
     if is_foreign(turn, session):
-        origins = list(_files_of(turn.session_id, session))
-        yield from origins
-        born = _became_own(session)
-        yield from (o.path for o in _others(session) if o.path not in origins and _became_own(o) < born)
+        origins, born = list(_files_of(turn.session_id, session)), became_own(session)
+        keys = [response.key for response in turn.responses]
+        copies = (other.path for other in others_that_may_have(session, *keys) if became_own(other) < born)
+        yield from (path for path in dict.fromkeys((*origins, *copies)) if _has_response(path, turn))
     elif not _may_have_new_uuids(turn):
         yield from (other.path for other in _earlier(turn, session))
 
@@ -184,23 +168,13 @@ def _files_of(session_id: str, beside: SessionFile) -> Iterator[Path]:
     directory, name, names = beside.path.parent, f"{session_id}.jsonl", names_in(beside.path.parent)
     named = {name}.intersection(names.sessions)
     for path in (directory / each for each in sorted({*names.renamed, *named})):
-        if path != beside.path and _session_in(path) == session_id:
+        if path != beside.path and session_in(path) == session_id:
             yield path
     if directory.parent.name == "projects" and is_safe_id(session_id):
         for project in project_names(directory.parent):
             path = directory.parent / project / name
             if project != directory.name and path.is_file():
                 yield path
-
-
-def _became_own(session: SessionFile) -> tuple[int, str]:
-    """Return when the first row was written that was not copied into a file, and the file's name."""
-    session_id = session_of(session.path).session_id
-    for line in lines(session.path, COMPARED_BYTES):
-        row = row_as(line, OriginRow)
-        if _is_named(row, session_id) and (born := parse_time(row.timestamp)) is not None:
-            return born, session.path.name
-    return 2**63, session.path.name
 
 
 def _may_have_new_uuids(turn: Turn) -> bool:
@@ -210,20 +184,26 @@ def _may_have_new_uuids(turn: Turn) -> bool:
 
 def _was_written_earlier(turn: Turn, session: SessionFile) -> bool:
     """Whether another transcript had the same responses earlier, or, if there are none, the same prompt."""
-    fields = [("id", b'"%b"' % response.key.encode()) for response in turn.responses]
-    if not fields and turn.prompt is not None and turn.prompt.text:
-        words = msgspec.json.encode(turn.prompt.text)
-        fields = [("content", words), ("text", words)]
-    return _is_earlier_elsewhere(turn, session, *fields)
+    keys = [response.key for response in turn.responses]
+    if keys or turn.prompt is None or not turn.prompt.text:
+        return _has_earlier_response(turn, session, *keys)
+    words = msgspec.json.encode(turn.prompt.text)
+    return _is_earlier(turn, session, others(session), ("content", words), ("text", words))
 
 
-def _is_earlier_elsewhere(turn: Turn, session: SessionFile, *fields: tuple[str, bytes]) -> bool:
+def _has_earlier_response(turn: Turn, session: SessionFile, *keys: str) -> bool:
+    """Whether a response is in a row that is older than the turn."""
+    fields = [("id", b'"%b"' % key.encode()) for key in keys]
+    return _is_earlier(turn, session, others_that_may_have(session, *keys), *fields)
+
+
+def _is_earlier(turn: Turn, session: SessionFile, files: Iterator[SessionFile], *fields: tuple[str, bytes]) -> bool:
     """Whether one of these fields is in a row that is older than the turn: in another transcript, or later in this one.
 
     It is later in this one if the origin was appended to the copy.
     """
     first_ns = min(turn.times, default=0)
-    places = [(session.path, turn.end.end), *((other.path, 0) for other in _others(session))]
+    places = [(session.path, turn.end.end), *((other.path, 0) for other in files)]
     written = (earliest_row_time_ns(path, *fields, start=start) for path, start in places)
     return any(row_ns is not None and row_ns < first_ns for row_ns in written)
 
@@ -241,17 +221,9 @@ def _has_origin(turn: Turn, session: SessionFile) -> bool:
 
 def _earlier(turn: Turn, session: SessionFile) -> Iterator[SessionFile]:
     """Yield the other transcripts of the project that had the prompt first."""
-    uuid, prompt_ns = _original_uuid(turn), _original_time_ns(turn)
-    soon: tuple[str, ...] = ()
-    if prompt_ns is None:
-        from turnspan.source.first_prompts import THIS_PROCESS  # noqa: PLC0415  only for sessions of old clients
-
-        others = _others(session)
-        soon = THIS_PROCESS.expected(session.path, names_in(session.path.parent).sessions, _TIMES_KEPT_FROM)
-    else:
-        others = _overlapping(turn, session, prompt_ns)
-    for other in others:
-        if not contains_id(other.path, uuid, soon=soon) or _is_backup(other.path):
+    uuid = _original_uuid(turn)
+    for other in others_that_may_have(session, uuid, at_ns=_original_time_ns(turn)):
+        if not contains_id(other.path, uuid) or _is_backup(other.path):
             continue
         if _is_surely_copied(turn) or is_origin(other, session, uuid):
             yield other
@@ -259,7 +231,7 @@ def _earlier(turn: Turn, session: SessionFile) -> Iterator[SessionFile]:
 
 def _is_backup(path: Path) -> bool:
     """Whether a renamed file is no session's: it only has turns of other sessions (`source.owners`)."""
-    return len(path.stem) != 36 and _session_in(path) == path.stem and not contains_id(path, path.stem, key="sessionId")
+    return len(path.stem) != 36 and session_in(path) == path.stem and not contains_id(path, path.stem, key="sessionId")
 
 
 def _is_surely_copied(turn: Turn) -> bool:
@@ -272,26 +244,6 @@ def _original_uuid(turn: Turn) -> str:
     return turn.key.partition("/")[0]
 
 
-def _others(session: SessionFile) -> Iterator[SessionFile]:
-    return (
-        other
-        for other in sessions_in(session.path.parent)
-        if other.path != session.path and _session_in(other.path) != session.session_id
-    )
-
-
-def _session_in(path: Path) -> str:
-    """Return the session that a transcript belongs to: a backup beside it is not another session."""
-    if len(path.stem) == 36:
-        return path.stem
-    return _session_named_in(str(path), stamp_of(str(path)), directory_stamp(path.parent))
-
-
-@lru_cache(maxsize=1 << 9)  # asked with every turn
-def _session_named_in(path: str, _stamp: tuple[int, int], _changed_ns: int) -> str:
-    return session_of(Path(path)).session_id
-
-
 def original_ref(ref: TurnRef, session: SessionFile) -> TurnRef | None:
     """Return the identity of a copied turn in its origin, which unmarked copies do not name.
 
@@ -300,8 +252,8 @@ def original_ref(ref: TurnRef, session: SessionFile) -> TurnRef | None:
     if ref.session_id != session.session_id:
         return ref
     origin: SessionFile | None = None
-    for other in (other for other in _others(session) if contains_id(other.path, ref.key)):
-        if origin is None or is_origin(other, origin, ref.key):
+    for other in others_that_may_have(session, ref.key):
+        if contains_id(other.path, ref.key) and (origin is None or is_origin(other, origin, ref.key)):
             origin = other
     return TurnRef(origin.session_id, ref.key, ref.number, ref.parts) if origin is not None else None
 
@@ -400,49 +352,3 @@ def _has_prompt_before(turn: Turn, path: Path) -> bool:
 def _original_time_ns(turn: Turn) -> int | None:
     """Return when a prompt was written, even if this is a copy; None if a copy would have a new time."""
     return turn.prompt.time_ns if turn.prompt is not None and version_of(turn.version) >= _TIMES_KEPT_FROM else None
-
-
-def _overlapping(turn: Turn, session: SessionFile, prompt_ns: int) -> Iterator[SessionFile]:
-    """Yield the other sessions of the project that were being written when the prompt was, by their own times."""
-    directory = session.path.parent
-    names = names_in(directory).sessions
-    if _lifetimes_in(directory, names).sizes.get(session.path.name, 0) < turn.end.end:
-        _lifetimes_in.cache_clear()  # the turn was written since, and so may its origin have been
-    for name in sorted(_lifetimes_in(directory, names).at(prompt_ns)):
-        path = directory / name
-        if path != session.path and _session_in(path) != session.session_id:
-            yield SessionFile(name[:-6], path)
-
-
-class _Lifetimes(msgspec.Struct, frozen=True):
-    """When the transcripts of a project were written, in the order of their first times, and their sizes then."""
-
-    sizes: dict[str, int]
-    names: list[str]
-    first_ns: list[int]  # 0 if the beginning of the file does not show a time
-    last_ns: list[int]  # far in the future if the end does not show one
-    reach_ns: list[int]  # the latest of all `last_ns` so far: nothing before it was written at a later time
-
-    def at(self, time_ns: int) -> Iterator[str]:
-        """Yield the names of the files that were being written at a time."""
-        place = bisect_right(self.first_ns, time_ns) - 1
-        while place >= 0 and self.reach_ns[place] >= time_ns:
-            if self.last_ns[place] >= time_ns:
-                yield self.names[place]
-            place -= 1
-
-
-@lru_cache(maxsize=1 << 9)  # a backfill asks for the same neighbours with every session
-def _lifetimes_in(directory: Path, names: tuple[str, ...]) -> _Lifetimes:
-    found = []
-    sizes = {}
-    for name in names:
-        path = directory / name
-        sizes[name] = stamp_of(str(path))[0]
-        first_ns, last_ns = time_range(path)
-        found.append((first_ns or 0, last_ns if last_ns is not None else 2**63, name))
-    found.sort()
-    last = [last_ns for _, last_ns, _ in found]
-    return _Lifetimes(
-        sizes, [name for _, _, name in found], [first for first, _, _ in found], last, list(accumulate(last, max))
-    )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.source.scan import first_time_ns, lines, modified_ns, row_as
+from turnspan.source.beside import session_in
+from turnspan.source.scan import first_time_ns, lines, modified_ns, row_as, rows_with_field, stamp_of
 from turnspan.transcript.carry import parse_time
 from turnspan.transcript.entries import ForkedFrom  # noqa: TC001  a field of a decoded row
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from turnspan.source.sessions import SessionFile
+    from turnspan.source.tree import Stamp
 
 COMPARED_BYTES: Final = 64 * 1024 * 1024
 
@@ -25,6 +28,10 @@ class OriginRow(msgspec.Struct, rename="camel"):
     session_id: str = ""
     timestamp: str = ""
     forked_from: ForkedFrom | None = None
+
+    def is_of(self, session_id: str) -> bool:
+        """Whether it names a session as the one that wrote it."""
+        return self.session_id == session_id and self.forked_from is None
 
 
 def is_origin(one: SessionFile, other: SessionFile, uuid: str) -> bool:
@@ -41,15 +48,16 @@ def is_origin(one: SessionFile, other: SessionFile, uuid: str) -> bool:
     born, other_born = first_time_ns(one.path), first_time_ns(other.path)
     if born is not None and other_born is not None and born != other_born:
         return born < other_born  # the first rows of a new file are not copied
-    extra, other_extra = _rows_between(one.path, other.path)
+    extra, other_extra = _rows_between(*((path, stamp_of(str(path))) for path in (one.path, other.path)))
     if extra != other_extra:
         return extra > other_extra  # only the conversation is copied: the origin has other rows between
     return (modified_ns(one.path), one.path.name) < (modified_ns(other.path), other.path.name)
 
 
-def _rows_between(*paths: Path) -> list[int]:
+@lru_cache(maxsize=1 << 8)  # asked with every turn
+def _rows_between(*paths: tuple[Path, Stamp]) -> list[int]:
     """Return how many rows of its own each file has between those that all of them contain."""
-    files = [[row_as(line, _Named).uuid for line in lines(path, COMPARED_BYTES)] for path in paths]
+    files = [[row_as(line, _Typed).uuid for line in lines(path, COMPARED_BYTES)] for path, _ in paths]
     common = set[str].intersection(*({uuid for uuid in uuids if uuid} for uuids in files))
     found = []
     for uuids in files:
@@ -58,29 +66,34 @@ def _rows_between(*paths: Path) -> list[int]:
     return found
 
 
-class _Named(msgspec.Struct):
-    uuid: str = ""
-
-
 def _row_of(path: Path, uuid: str) -> OriginRow:
-    needle = b'"' + uuid.encode() + b'"'
-    for line in lines(path, COMPARED_BYTES):
-        if needle in line and (row := row_as(line, OriginRow)).uuid == uuid:
-            return row
-    return OriginRow()
+    rows = (row_as(line, OriginRow) for _, line in rows_with_field(path, "uuid", b'"%b"' % uuid.encode()))
+    return next((row for row in rows if row.uuid == uuid), OriginRow())
 
 
 def _records_request(path: Path, uuid: str) -> bool:
     """Whether a request is recorded between a prompt and its first response."""
-    is_found = False
-    for line in lines(path, COMPARED_BYTES):
-        row = row_as(line, _Typed)
-        if is_found and row.type in {"api-request", "assistant"}:
-            return row.type == "api-request"
-        is_found |= row.uuid == uuid
+    for start, line in rows_with_field(path, "uuid", b'"%b"' % uuid.encode()):
+        if row_as(line, _Typed).uuid == uuid:
+            rows = (row_as(later, _Typed) for later in lines(path, COMPARED_BYTES, start + len(line) + 1))
+            return next((row.type for row in rows if row.type in {"api-request", "assistant"}), "") == "api-request"
     return False
 
 
 class _Typed(msgspec.Struct):
     type: str = ""
     uuid: str = ""
+
+
+def became_own(session: SessionFile) -> tuple[int, str]:
+    """Return when the first row was written that was not copied into a file, and the file's name."""
+    return _first_own_ns(session.path, stamp_of(str(session.path)), session_in(session.path)), session.path.name
+
+
+@lru_cache(maxsize=1 << 10)  # asked with every turn
+def _first_own_ns(path: Path, _stamp: Stamp, session_id: str) -> int:
+    for line in lines(path, COMPARED_BYTES):
+        row = row_as(line, OriginRow)
+        if row.is_of(session_id) and (born := parse_time(row.timestamp)) is not None:
+            return born
+    return 2**63

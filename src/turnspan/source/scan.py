@@ -14,8 +14,6 @@ import errno
 import mmap
 import os
 import stat
-from array import array
-from bisect import bisect_left
 from codecs import BOM_UTF8
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -39,12 +37,9 @@ END_BYTES: Final = 65536
 _TRANSIENT: Final = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EINTR, errno.EAGAIN}
 _STAMP: Final = lazy.pattern(rb'"timestamp"\s*:\s*"([^"]{10,40})"')
 _USUAL_STAMP: Final = len("2026-03-01T09:00:00.000Z")
-_LONGEST_ID: Final = 256
-_IDS: Final = {
-    key: lazy.pattern(rb'"%b"(?=\s*:\s*"([^"]{0,%d})")' % (key.encode(), _LONGEST_ID - 1))
-    for key in ("uuid", "id", "requestId", "messageUuid")
-}
-_WORTH_INDEXING: Final = 5  # searches of one file; building an index takes as long as three
+_ID_KEYS: Final = frozenset({"uuid", "id", "requestId", "messageUuid", "tool_use_id"})
+_ID: Final = lazy.pattern(rb'"(?:%b)"\s*:\s*"([^"\\]{1,128})"' % "|".join(sorted(_ID_KEYS)).encode())
+_SEARCHES: Final = 8  # of one file, before the places of its ids are remembered: to find them takes as long as a few
 _FIELD_BYTES: Final = 64  # a key, a colon and spaces
 
 
@@ -169,21 +164,15 @@ def _end_of(descriptor: int, count: int) -> bytes:
     return read_at(descriptor, count, max(0, os.fstat(descriptor).st_size - count))
 
 
-def contains_id(
-    path: Path, needle: str, *, key: str = "uuid", before: int | None = None, soon: Iterable[str] = ()
-) -> bool:
-    """Whether a transcript contains this uuid, or another id, before an offset; a torn row contains nothing.
-
-    `soon`: ids that will be asked for next. They are searched now, while the file is in memory.
-    """
-    ids = _searched(path, key)
-    start = ids.first_place(needle)
-    if start is None:
+def contains_id(path: Path, needle: str, *, key: str = "uuid", before: int | None = None) -> bool:
+    """Whether a transcript contains this uuid, or another id, before an offset; a torn row contains nothing."""
+    value = b'"%b"' % needle.encode()
+    start = _first_place(path, key, value)
+    if start is None or (before is not None and start >= before):
         return False
     with _mapped(path) as data:
-        ids.search(data, soon)
         end = len(data) if before is None else min(before, len(data))
-        return _find(data, key.encode(), b'"' + needle.encode() + b'"', end, start) >= 0
+        return _find(data, key.encode(), value, end, start) >= 0
     return False
 
 
@@ -201,7 +190,7 @@ def earliest_row_time_ns(path: Path, *fields: tuple[str, bytes], start: int = 0)
 
 def rows_with_field(path: Path, key: str, value: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the rows that contain a key with a JSON value, each with its offset."""
-    first = _searched(path, key).first_place(value[1:-1].decode())
+    first = _first_place(path, key, value)
     if first is None:
         return
     with _mapped(path) as data:
@@ -243,64 +232,47 @@ def _is_in_record(data: mmap.mmap | bytes, at: int) -> bool:
     return True
 
 
-class _Ids:
-    """The ids in one file that follow one key: those that it does not have, as far as that is known.
+def is_id(text: str) -> bool:
+    """Whether a text has the form of the ids that `ids_in` finds."""
+    return _ID.fullmatch(b'"id":"%b"' % text.encode("utf-8", "surrogatepass")) is not None
 
-    A backfill searches the same files with every session of a project; a file that was searched often gets an index of
-    its ids: a hash of each, and where it occurs first. It takes 16 bytes an id. The hash only shows where an id does
-    *not* occur.
-    """
+
+def ids_in(path: Path) -> Iterator[tuple[bytes, int]]:
+    """Yield the ids in a file, each with its place."""
+    with _mapped(path) as data:
+        for found in _ID.finditer(data):
+            yield found[1], found.start(1) - 1
+
+
+class _Searched:
+    """A file that is searched, and where each of its ids is first, if that is known."""
 
     def __init__(self) -> None:
         self.searches = 0
-        self._absent: set[bytes] = set()  # texts that are nowhere in the file, between quotes
-        self._hashes: array[int] | None = None
-        self._places: array[int] = array("q")
-
-    def build(self, path: Path, key: str) -> None:
-        first: dict[int, int] = {}
-        with _mapped(path) as data:
-            for found in _IDS[key].finditer(data):
-                first.setdefault(hash(found[1]), found.start(1) - 1)
-        self._hashes = array("q", sorted(first))
-        self._places = array("q", [first[number] for number in self._hashes])
-
-    def search(self, data: mmap.mmap | bytes, needles: Iterable[str]) -> None:
-        """Note which of some ids are not in the file, of which this is all, or more that was appended since."""
-        for raw in map(_raw, needles):
-            if data.find(b'"' + raw + b'"') < 0:
-                self._absent.add(raw)
-
-    def first_place(self, needle: str) -> int | None:
-        """Return an offset before which the file does not contain an id; None if it is nowhere."""
-        raw = _raw(needle)
-        if raw in self._absent:
-            return None
-        if self._hashes is None or b'"' in raw or len(raw) >= _LONGEST_ID:
-            return 0
-        number = hash(raw)
-        at = bisect_left(self._hashes, number)
-        if at == len(self._hashes) or self._hashes[at] != number:
-            return None
-        return self._places[at]
+        self.places: dict[bytes, int] | None = None
 
 
-def _raw(needle: str) -> bytes:
-    return needle.encode("utf-8", "surrogatepass")
+@lru_cache(maxsize=16)
+def _searched(_path: str, _stamp: tuple[int, int]) -> _Searched:
+    return _Searched()
 
 
-@lru_cache(maxsize=1 << 11)
-def _ids_of(_path: str, _key: str, _size: int, _written_ns: int) -> _Ids:
-    return _Ids()
+def _first_place(path: Path, key: str, value: bytes) -> int | None:
+    """Return an offset before which a file does not have a field; None if it does not have it at all.
 
-
-def _searched(path: Path, key: str) -> _Ids:
-    """Return what is known about the ids in a file, which is going to be searched."""
-    ids = _ids_of(str(path), key, *stamp_of(str(path)))
-    ids.searches += 1
-    if ids.searches == _WORTH_INDEXING and key in _IDS:
-        ids.build(path, key)
-    return ids
+    Each turn of a long session that was copied is searched in the same few files: without their ids, time would grow
+    with the square of its length.
+    """
+    if key not in _ID_KEYS or not is_id(value[1:-1].decode()):
+        return 0
+    known = _searched(str(path), stamp_of(str(path)))
+    known.searches += 1
+    if known.searches == _SEARCHES:
+        places: dict[bytes, int] = {}
+        for found, place in ids_in(path):
+            places.setdefault(found, place)
+        known.places = places
+    return 0 if known.places is None else known.places.get(value[1:-1])
 
 
 def rows_with(path: Path, needle: bytes, start: int = 0, end: int | None = None) -> list[bytes]:
@@ -384,10 +356,11 @@ def last_glued(line: bytes, kind: type[T]) -> T:
     return row_as(line[start:end], kind)
 
 
-def lines(path: Path, limit: int) -> Iterator[bytes]:
-    """Yield the lines in the first bytes of a regular file."""
+def lines(path: Path, limit: int, start: int = 0) -> Iterator[bytes]:
+    """Yield the lines in the first bytes of a regular file, from an offset on."""
     with _opened(path) as descriptor:
         if descriptor is not None:
             with os.fdopen(descriptor, "rb", closefd=False) as file:
+                file.seek(start)
                 while file.tell() < limit and (line := file.readline(limit)):
                     yield line

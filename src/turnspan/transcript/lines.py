@@ -60,32 +60,12 @@ class _TypeOnly(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(Entry).decode
-_decode_lines = msgspec.json.Decoder(Entry).decode_lines
 _decode_type = msgspec.json.Decoder(_TypeOnly).decode
-_OPENING, _CLOSING = b"{}"
 _HEAD: Final = b'{"type":"'
 _HEAD_BYTES: Final = len(_HEAD)
 _SKIPPED_NAMES: Final = frozenset(name.encode() for name in SKIPPED)
 WANTED: Final = KNOWN - SKIPPED
 _PROGRESS: Final = b'"type":"progress"'
-
-
-def parse_all(data: bytes, ends: list[int]) -> list[Entry] | None:
-    """Return the entry of each line that ends at one of `ends`, wanted or not; None if each must be parsed by itself.
-
-    One call for many lines takes three quarters of the time. All of them must be records that begin and end with their
-    line: a decoder of several records also takes two on one line, and one on two.
-    """
-    begin = 0
-    for end in ends:
-        if data[begin] != _OPENING or data[end - 2] != _CLOSING:
-            return None
-        begin = end
-    try:
-        found = _decode_lines(data if begin == len(data) else memoryview(data)[:begin])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return found if len(found) == len(ends) else None
 
 
 def parse(line: bytes, anomalies: Anomalies) -> tuple[Entry, ...]:
