@@ -24,7 +24,7 @@ from turnspan.backends import Answer, Finding, Outcome, Probe, Verdict
 from turnspan.backends.genai import GenAI
 from turnspan.backends.naming import REMOTE_FLAGS
 from turnspan.backends.otlp import OtlpBackend
-from turnspan.backends.settings import COMMON, Settings
+from turnspan.backends.settings import COMMON, DestinationSettings
 from turnspan.errors import ConfigError
 from turnspan.settings.options import OPTION
 
@@ -107,7 +107,7 @@ def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> Sd
     """Open an installed span exporter. Raises ConfigError for a wrong setting."""
     from importlib.metadata import entry_points  # noqa: PLC0415 - only for this backend
 
-    read = Settings(settings, name=name, known=KNOWN)
+    read = DestinationSettings(settings, name=name, known=KNOWN)
     wanted = read.text("exporter", str(OPTION["exporter"].default))
     installed = entry_points(group=_GROUP)
     if wanted not in installed.names:
