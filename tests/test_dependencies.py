@@ -9,18 +9,15 @@ from pathlib import Path
 
 from test_layers import MODULES, imports
 
+from turnspan.settings.options import OPTION
+
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 DISTRIBUTIONS = packages_distributions()
 DECLARED = {re.match(r"[\w.-]+", line)[0]: line for line in PROJECT["dependencies"]}
 
-# Packages that a declared one pins or bounds itself: declaring them as well could only contradict it.
-BROUGHT_BY = {
-    "opentelemetry-proto": "opentelemetry-exporter-otlp",
-    "grpcio": "opentelemetry-exporter-otlp",
-    "protobuf": "opentelemetry-exporter-otlp",
-    "googleapis-common-protos": "opentelemetry-exporter-otlp",
-    "opentelemetry-api": "opentelemetry-sdk",
-    "httpx": "langfuse",
+# Packages that are used by the name of an entry point: its group, and its name, which is the default of a setting.
+BY_ENTRY_POINT = {
+    "opentelemetry-exporter-otlp": ("opentelemetry_traces_exporter", OPTION["exporter"].default),
 }
 
 
@@ -54,15 +51,16 @@ def imported():
 
 
 def test_everything_imported_is_declared():
-    """An import from outside the standard library comes from a declared package, or from one that it brings."""
-    undeclared = {name: why for name, why in imported().items() if BROUGHT_BY.get(name, name) not in DECLARED}
+    """An import from outside the standard library comes from a declared package, not from one that it brings."""
+    undeclared = {name: why for name, why in imported().items() if name not in DECLARED}
     assert undeclared == {}
 
 
-def test_everything_declared_is_imported():
-    """A package that no code imports is not installed on the user's machine."""
-    used = {BROUGHT_BY.get(name, name) for name in imported()}
-    assert DECLARED.keys() <= used
+def test_everything_declared_is_used():
+    """A package that no code uses is not installed on the user's machine."""
+    assert DECLARED.keys() == imported().keys() | BY_ENTRY_POINT.keys()
+    for name, (group, entry_point) in BY_ENTRY_POINT.items():
+        assert (group, entry_point) in {(found.group, found.name) for found in distribution(name).entry_points}
 
 
 def test_an_extra_is_used_and_not_required():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from backends.samples import TRACE, sdk_spans, small_trace
-from backends.servers import OK, HttpServer, reply
+from backends.servers import OK, GrpcServer, HttpServer, reply
 from turnspan import __version__
 from turnspan.backends import Answer, Outcome, otlp, probe
 from turnspan.backends.genai import GenAI
@@ -124,6 +124,19 @@ def test_the_otlp_exporter_of_the_sdk_sends_what_our_otlp_backend_sends(monkeypa
     assert by_sdk.spans == by_us.spans
 
 
+def test_without_a_name_the_otlp_exporter_is_used(monkeypatch):
+    """As in the SDK, the default is `otlp`; the package that declares it sends over gRPC."""
+    with GrpcServer() as server:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url)
+        backend = open_backend({}, name="there", home=None)
+        assert backend.send(backend.encode([TRACE])).answer is Answer.ACKNOWLEDGED
+        backend.close()
+        [request] = server.requests
+
+    spans = request.resource_spans[0].scope_spans[0].spans
+    assert [span.span_id for span in spans] == [span.span_id for span in TRACE.spans]
+
+
 def test_what_an_exporter_cannot_send_is_sent_later(monkeypatch):
     """The real exporter gets HTTP 400, then a server that works: FAILURE is "later", never lost."""
     with HttpServer(reply(400), OK) as server:
@@ -163,13 +176,11 @@ def test_an_exporter_that_fails_is_a_verdict(exporter, answer, words):
 
 @pytest.mark.usefixtures("installed")
 def test_an_unknown_exporter_is_named_with_what_is_installed():
-    """A misspelt name, and none at all."""
+    """A misspelt name is an error."""
     with pytest.raises(
         ConfigError, match=r"unknown exporter 'zipkinn'; installed: .*console, failing, .*otlp_proto_http"
     ):
         opened("zipkinn")
-    with pytest.raises(ConfigError, match="the setting 'exporter' is missing; installed: "):
-        open_backend({}, name="there", home=None)
 
 
 @pytest.mark.usefixtures("installed")

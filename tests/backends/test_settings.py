@@ -1,7 +1,7 @@
 import pytest
 
 from turnspan.backends.otlp import KNOWN, open_backend
-from turnspan.backends.settings import Endpoint, Settings, is_loopback, parse_url, proxy_from_environment
+from turnspan.backends.settings import DestinationSettings, Endpoint, is_loopback, parse_url, proxy_from_environment
 from turnspan.errors import ConfigError
 
 
@@ -62,7 +62,7 @@ def test_a_wrong_setting_is_a_sentence(settings, words):
 )
 def test_requests_to_this_machine_are_not_compressed_by_default(settings, is_gzip):
     """Only a loopback address is certainly this machine, and a proxy may run anywhere. A choice of the user is kept."""
-    read = Settings(settings, name="mine", known=KNOWN)
+    read = DestinationSettings(settings, name="mine", known=KNOWN)
     endpoint = read.endpoint("endpoint")
 
     assert read.is_gzip(endpoint, read.proxy(endpoint)) is is_gzip

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from turnspan import __version__
 from turnspan.backends import Answer, Verdict
 from turnspan.backends.connect import Tls, Watchdog, is_readable, is_tls_refusal, look_up, open_socket, tls_context
-from turnspan.backends.verdicts import Response, read_verdict
+from turnspan.backends.verdicts import HttpResponse, read_verdict
 
 if TYPE_CHECKING:
     import socket
@@ -105,7 +105,7 @@ class HttpTransport:
             return failure.verdict
         return read_verdict(response, now_s=time.time(), secrets=self._secrets)
 
-    def exchange(self, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> Response:
+    def exchange(self, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> HttpResponse:
         """Send one request and return its response. Raises NoAnswerError."""
         watchdog = Watchdog(self._timeout_s)
         try:
@@ -194,7 +194,7 @@ class HttpTransport:
         else:
             self._step = _WAITING
 
-    def _read(self, watchdog: Watchdog) -> Response:
+    def _read(self, watchdog: Watchdog) -> HttpResponse:
         with self._connection.getresponse() as response:
             body = bytearray()
             try:
@@ -207,7 +207,7 @@ class HttpTransport:
             headers = {name.lower(): value.strip() for name, value in response.getheaders()}
         if not is_complete:
             self.close()
-        return Response(response.status, headers, bytes(body), is_complete)
+        return HttpResponse(response.status, headers, bytes(body), is_complete)
 
     def _where(self) -> str:
         via = "" if self._proxy is None else f" through the proxy {self._proxy.authority}"

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from turnspan.backends.naming import Naming
     from turnspan.backends.otlp import Transport
     from turnspan.backends.settings import Endpoint, Server
-    from turnspan.backends.verdicts import Response
+    from turnspan.backends.verdicts import HttpResponse
 
 _MAX_BODY_BYTES: Final = 256 * 1024 * 1024  # Jaeger returns a trace with all its content, or nothing
 
 
-class _Span(msgspec.Struct, frozen=True):
+class _JaegerSpan(msgspec.Struct, frozen=True):
     id: str = msgspec.field(name="spanID")
 
 
 class _Trace(msgspec.Struct, frozen=True):
-    spans: list[_Span] = []
+    spans: list[_JaegerSpan] = []
 
 
 class _Traces(msgspec.Struct, frozen=True):
@@ -125,11 +125,11 @@ class JaegerBackend(OtlpBackend):
                 return Finding(Outcome.GOOD, f"the query service answers at {self._query.url}{named}")
         return Finding(Outcome.UNKNOWN, f"the query service cannot be asked: {self._query.url}: {says}", hint)
 
-    def _get(self, path: str) -> Response:
+    def _get(self, path: str) -> HttpResponse:
         return self._http.exchange("GET", f"{self._query.path.rstrip('/')}{path}", {})
 
 
-def _is_jaegers(response: Response) -> bool:
+def _is_jaegers(response: HttpResponse) -> bool:
     """Whether it is Jaeger's own JSON: `{"data": null, "errors": [{"code": 404, "msg": "trace not found"}], …}`."""
     try:
         msgspec.json.decode(response.body, type=_Failure)

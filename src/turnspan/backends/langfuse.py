@@ -28,7 +28,7 @@ from turnspan import lazy
 from turnspan.backends import Erased, content, naming, repeated
 from turnspan.backends.attributes import Attributes
 from turnspan.backends.otlp import OtlpBackend, open_transport, secrets_in
-from turnspan.backends.settings import COMMON, TRANSPORT, Server, Settings
+from turnspan.backends.settings import COMMON, TRANSPORT, DestinationSettings, Server
 from turnspan.errors import BackendError, ConfigError, StateError
 from turnspan.files import private_directory, read_private, replace_private
 from turnspan.trace.model import Kind
@@ -316,7 +316,7 @@ class LangfuseBackend(OtlpBackend):
 
 def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> LangfuseBackend:
     """Open a Langfuse project. Raises ConfigError for a wrong setting."""
-    read = Settings(settings, name=name, known=KNOWN)
+    read = DestinationSettings(settings, name=name, known=KNOWN)
     endpoint = read.endpoint("base_url")
     base = endpoint.path.rstrip("/")
     keys = []

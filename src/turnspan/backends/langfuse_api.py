@@ -25,7 +25,7 @@ from turnspan.backends import Finding, Outcome, Probe
 from turnspan.backends.http_transport import HttpTransport, NoAnswerError
 from turnspan.backends.otlp import open_transport
 from turnspan.backends.probing import look_at, send_empty
-from turnspan.backends.verdicts import Response, read_verdict
+from turnspan.backends.verdicts import HttpResponse, read_verdict
 from turnspan.errors import BackendError
 from turnspan.settings.options import LANGFUSE_REGIONS
 
@@ -61,19 +61,19 @@ class _Id(msgspec.Struct, frozen=True):
     id: str
 
 
-class _Meta(msgspec.Struct, frozen=True, rename="camel"):
+class _PageMeta(msgspec.Struct, frozen=True, rename="camel"):
     total_pages: int = 0
 
 
 class _Page(msgspec.Struct, frozen=True):
     data: list[_Id]
-    meta: _Meta = _Meta()
+    meta: _PageMeta = _PageMeta()
 
 
-class _RefusedError(BackendError):
+class _StatusError(BackendError):
     """The server did not answer with 2xx."""
 
-    def __init__(self, response: Response, secrets: Sequence[str]) -> None:
+    def __init__(self, response: HttpResponse, secrets: Sequence[str]) -> None:
         reason = "HTTP 404: the Langfuse API is not there"
         if response.status != 404:
             reason = read_verdict(response, now_s=time.time(), secrets=secrets).reason
@@ -90,7 +90,7 @@ class _Transport:
     def __init__(self, http: HttpTransport, secrets: Sequence[str]) -> None:
         self._http = http
         self._secrets = secrets
-        self.last: Response | None = None
+        self.last: HttpResponse | None = None
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Exchange one request. Raises NoAnswerError or BackendError."""
@@ -102,7 +102,7 @@ class _Transport:
             headers["Content-Length"] = str(len(body))
         self.last = response = self._http.exchange(request.method, request.url.raw_path.decode(), headers, body)
         if not 200 <= response.status < 300:
-            raise _RefusedError(response, self._secrets)
+            raise _StatusError(response, self._secrets)
         if not response.is_complete:
             raise BackendError(f"HTTP {response.status}, but the response was cut off")
         return httpx.Response(response.status, content=response.body)
@@ -129,7 +129,7 @@ class LangfuseApi:
         """Close the connection."""
         self._http.close()
 
-    def health(self) -> tuple[Response, str]:
+    def health(self) -> tuple[HttpResponse, str]:
         """Return the response to a request without keys, and the server's version, empty if it is not Langfuse.
 
         Raises NoAnswerError or BackendError.
@@ -157,7 +157,7 @@ class LangfuseApi:
         """Return the ids of the observations of a trace, repeated if Langfuse shows them twice. Raises BackendError."""
         try:
             return [str(found.id) for found in self._observations({"traceId": trace_id})]
-        except _RefusedError as refused:
+        except _StatusError as refused:
             if refused.response.status != 404:
                 raise
         return self._ids_before_v4("observations", {"traceId": trace_id})
@@ -166,7 +166,7 @@ class LangfuseApi:
         """Return the ids of the traces of a session. Raises BackendError."""
         try:
             return {found.trace_id for found in self._observations({"sessionId": session_id}) if found.trace_id}
-        except _RefusedError as refused:
+        except _StatusError as refused:
             if refused.response.status != 404:
                 raise
         return set(self._ids_before_v4("traces", {"sessionId": session_id, "fields": "core"}))
@@ -257,7 +257,7 @@ def probe_langfuse(backend: Backend, server: Server, api: LangfuseApi, projects:
     """Probe a Langfuse server, and remember the project of the keys."""
     version = ""
 
-    def ask_health() -> Response:
+    def ask_health() -> HttpResponse:
         nonlocal version
         response, version = api.health()
         return response

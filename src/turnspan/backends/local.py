@@ -29,7 +29,7 @@ from turnspan.backends.genai import GenAI
 from turnspan.backends.local_files import (
     APPEND,
     LOCK_WAIT_S,
-    Index,
+    LineIndex,
     StoredSpans,
     data_path,
     file_numbers,
@@ -40,7 +40,7 @@ from turnspan.backends.local_files import (
     write_all,
 )
 from turnspan.backends.otlp_json import encode_lines
-from turnspan.backends.settings import COMMON, Settings
+from turnspan.backends.settings import COMMON, DestinationSettings
 from turnspan.errors import StateError
 from turnspan.files import Busy, can_write, kernel_lock, nearest_existing
 
@@ -80,7 +80,7 @@ class LocalBackend:
         self._max_file_bytes = max_file_bytes
         self._max_files = max_files
         self._lock_wait_s = lock_wait_s
-        self._index = Index(directory)
+        self._index = LineIndex(directory)
         self._stored = StoredSpans(directory)
 
     def encode(self, traces: Sequence[Trace]) -> bytes:
@@ -191,7 +191,7 @@ class LocalBackend:
 
 def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> LocalBackend:
     """Open a directory of traces. Raises ConfigError for a wrong setting."""
-    read = Settings(settings, name=name, known=KNOWN)
+    read = DestinationSettings(settings, name=name, known=KNOWN)
     return LocalBackend(
         name,
         read.directory("directory", home / "traces"),

@@ -47,7 +47,7 @@ def index_path(directory: Path, number: int) -> Path:
     return directory / f"traces-{number:06d}.index"
 
 
-class Line(NamedTuple):
+class StoredLine(NamedTuple):
     """A line of a request body."""
 
     trace_id: bytes
@@ -59,15 +59,15 @@ class Lines(NamedTuple):
     """A request body, and where its lines are."""
 
     body: bytes
-    lines: list[Line]
+    lines: list[StoredLine]
 
 
 def lines_in(body: bytes) -> Lines:
     """Return the lines of a request body. JSON escapes all other line ends; `splitlines` looks for them."""
-    lines: list[Line] = []
+    lines: list[StoredLine] = []
     start = 0
     while end := body.find(b"\n", start) + 1:
-        lines.append(Line(trace_id_in(body, start, end), start, end))
+        lines.append(StoredLine(trace_id_in(body, start, end), start, end))
         start = end
     return Lines(body, lines)
 
@@ -238,7 +238,7 @@ def _stamp(path: Path) -> tuple[int, ...]:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-class Index:
+class LineIndex:
     """Which traces have lines, and where: the index files of a directory."""
 
     def __init__(self, directory: Path) -> None:

@@ -20,7 +20,7 @@ from turnspan.backends.connect import Tls
 from turnspan.backends.genai import GenAI
 from turnspan.backends.http_transport import MAX_BODY_BYTES, HttpTransport
 from turnspan.backends.otlp_messages import encode_request
-from turnspan.backends.settings import COMMON, TRANSPORT, Server, Settings
+from turnspan.backends.settings import COMMON, TRANSPORT, DestinationSettings, Server
 from turnspan.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class OtlpBackend:
 
 def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> OtlpBackend:  # noqa: ARG001 - the entry point's signature
     """Return the backend for these settings. Raises ConfigError for a wrong one."""
-    read = Settings(settings, name=name, known=KNOWN)
+    read = DestinationSettings(settings, name=name, known=KNOWN)
     endpoint = read.endpoint("endpoint")
     protocol = read.choice("protocol")
     base = endpoint.path.rstrip("/")
@@ -113,7 +113,7 @@ def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> Ot
 
 
 def open_transport(
-    read: Settings,
+    read: DestinationSettings,
     endpoint: Endpoint,
     headers: dict[str, str],
     protocol: str,

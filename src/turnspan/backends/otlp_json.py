@@ -164,11 +164,11 @@ class _ResourceSpans(msgspec.Struct, frozen=True, rename="camel"):
     scope_spans: list[_ScopeSpans] = []
 
 
-class _Request(msgspec.Struct, frozen=True, rename="camel"):
+class _OtlpRequest(msgspec.Struct, frozen=True, rename="camel"):
     resource_spans: list[_ResourceSpans] = []
 
 
-_decode = msgspec.json.Decoder(_Request).decode
+_decode = msgspec.json.Decoder(_OtlpRequest).decode
 
 
 def decode_line(line: bytes) -> Iterator[dict[str, object]]:
@@ -180,7 +180,7 @@ def decode_line(line: bytes) -> Iterator[dict[str, object]]:
     yield from found
 
 
-def _spans_of(request: _Request) -> Iterator[dict[str, object]]:
+def _spans_of(request: _OtlpRequest) -> Iterator[dict[str, object]]:
     for resource_spans in request.resource_spans:
         resource = _plain(resource_spans.resource.attributes)
         for scope_spans in resource_spans.scope_spans:

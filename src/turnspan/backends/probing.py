@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from turnspan.backends import Backend
     from turnspan.backends.settings import Endpoint, Server
-    from turnspan.backends.verdicts import Response
+    from turnspan.backends.verdicts import HttpResponse
 
 _MAX_SKEW_S: Final = 60.0
 # OpenSSL's codes for an invalid certificate (X509_V_ERR_…).
@@ -55,7 +55,7 @@ class Look(msgspec.Struct, frozen=True):
     """The result of the first request, which carries no credentials."""
 
     findings: tuple[Finding, ...]
-    response: Response | None = None  # None: a gRPC server, which does not speak HTTP/1.1
+    response: HttpResponse | None = None  # None: a gRPC server, which does not speak HTTP/1.1
     failed: Probe | None = None  # it cannot be reached
 
 
@@ -65,7 +65,7 @@ def probe_server(backend: Backend, server: Server) -> Probe:
     return found.failed or send_empty(backend, server, found.findings)
 
 
-def look_at(server: Server, ask: Callable[[], Response]) -> Look:
+def look_at(server: Server, ask: Callable[[], HttpResponse]) -> Look:
     """Check whether a server can be reached, with a request that may raise NoAnswerError."""
     response = None
     try:
@@ -92,7 +92,7 @@ def send_empty(backend: Backend, server: Server, findings: tuple[Finding, ...], 
     return Probe(tried.answer, tried.says, hint, findings=(*findings, Finding(tried.outcome, tried.says, hint)))
 
 
-def _get(server: Server) -> Response:
+def _get(server: Server) -> HttpResponse:
     transport = open_transport(server.settings, server.endpoint, {}, "http/protobuf")
     assert isinstance(transport, HttpTransport)
     try:
@@ -145,7 +145,7 @@ def _certificate_hint(code: int, endpoint: Endpoint) -> str:
     return "set `certificate` to the file of the authority that signed it"
 
 
-def _clock(response: Response, now_s: float) -> tuple[Finding, ...]:
+def _clock(response: HttpResponse, now_s: float) -> tuple[Finding, ...]:
     """Compare the clocks, if the server sent its time."""
     try:
         date = parsedate_tz(response.headers.get("date", ""))

@@ -1,6 +1,7 @@
 """Any span exporter of the OpenTelemetry SDK that is installed: console, Zipkin, Azure Monitor, Google Cloud Trace, ….
 
-Settings: `exporter` (a name in the entry-point group `opentelemetry_traces_exporter`), and those of every destination.
+Settings: `exporter` (a name in the entry-point group `opentelemetry_traces_exporter`; `otlp` unless set), and
+those of every destination.
 
 Rules:
 
@@ -23,8 +24,9 @@ from turnspan.backends import Answer, Finding, Outcome, Probe, Verdict
 from turnspan.backends.genai import GenAI
 from turnspan.backends.naming import REMOTE_FLAGS
 from turnspan.backends.otlp import OtlpBackend
-from turnspan.backends.settings import COMMON, Settings
+from turnspan.backends.settings import COMMON, DestinationSettings
 from turnspan.errors import ConfigError
+from turnspan.settings.options import OPTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -105,13 +107,12 @@ def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> Sd
     """Open an installed span exporter. Raises ConfigError for a wrong setting."""
     from importlib.metadata import entry_points  # noqa: PLC0415 - only for this backend
 
-    read = Settings(settings, name=name, known=KNOWN)
-    wanted = read.text("exporter")
+    read = DestinationSettings(settings, name=name, known=KNOWN)
+    wanted = read.text("exporter", str(OPTION["exporter"].default))
     installed = entry_points(group=_GROUP)
     if wanted not in installed.names:
-        what = f"unknown exporter {wanted!r}" if wanted else "the setting 'exporter' is missing"
         available = ", ".join(sorted(installed.names)) or "none; install the package of an exporter"
-        raise ConfigError(f"destination {name}: {what}", hint=f"installed: {available}")
+        raise ConfigError(f"destination {name}: unknown exporter {wanted!r}", hint=f"installed: {available}")
     limit = read.integer("max_request_bytes")
     return SdkBackend(name, GenAI(read.capture()), installed[wanted], limit)
 

@@ -74,7 +74,7 @@ class Capture(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
 
 
-class Settings:
+class DestinationSettings:
     """The settings of one destination, each read with a type and a range."""
 
     def __init__(self, settings: Mapping[str, object], *, name: str, known: frozenset[str]) -> None:
@@ -228,7 +228,7 @@ class Server(msgspec.Struct, frozen=True):
     """What a probe must know about a server."""
 
     endpoint: Endpoint
-    settings: Settings
+    settings: DestinationSettings
     is_grpc: bool = False
     has_credentials: bool = False
 

@@ -25,7 +25,7 @@ MAX_WAIT_S = 3_600.0
 _QUOTE_LENGTH = 200
 
 
-class Response(msgspec.Struct, frozen=True):
+class HttpResponse(msgspec.Struct, frozen=True):
     """An HTTP response, as much of it as was received."""
 
     status: int
@@ -43,7 +43,7 @@ class _JsonResponse(msgspec.Struct, frozen=True, rename="camel"):
     partial_success: _PartialSuccess | None = None
 
 
-def read_verdict(response: Response, *, now_s: float, secrets: Iterable[str] = ()) -> Verdict:
+def read_verdict(response: HttpResponse, *, now_s: float, secrets: Iterable[str] = ()) -> Verdict:
     """Return the verdict on one export. `now_s` is the wall clock, for a Retry-After that is a date."""
     status = response.status
     said = _quote(response, secrets)
@@ -73,7 +73,7 @@ def partial(rejected: int, message: str, secrets: Iterable[str]) -> Verdict:
     return Verdict(Answer.ACKNOWLEDGED, said)
 
 
-def _read_success(response: Response, secrets: Iterable[str]) -> Verdict:
+def _read_success(response: HttpResponse, secrets: Iterable[str]) -> Verdict:
     body = response.body.strip()
     content_type = response.headers.get("content-type", "").lower()
     if body.startswith(b"<") or "html" in content_type:
@@ -96,7 +96,7 @@ def _read_success(response: Response, secrets: Iterable[str]) -> Verdict:
         return _garbled(response)
 
 
-def _garbled(response: Response) -> Verdict:
+def _garbled(response: HttpResponse) -> Verdict:
     return Verdict(Answer.LATER, f"HTTP {response.status} with an unreadable response", is_unknown=True)
 
 
@@ -123,7 +123,7 @@ def one_line(text: str, secrets: Iterable[str]) -> str:
     return text if len(text) <= _QUOTE_LENGTH else f"{text[:_QUOTE_LENGTH]}…"
 
 
-def _quote(response: Response, secrets: Iterable[str]) -> str:
+def _quote(response: HttpResponse, secrets: Iterable[str]) -> str:
     body = response.body[:4096].strip()
     if not body or body.startswith(b"<"):
         return ""
@@ -133,7 +133,7 @@ def _quote(response: Response, secrets: Iterable[str]) -> str:
         return ""
 
 
-def _target(response: Response) -> str:
+def _target(response: HttpResponse) -> str:
     """Return the target of a redirect without its path and query, which may hold a token."""
     scheme, separator, rest = response.headers.get("location", "").partition("://")
     host = rest.partition("/")[0].partition("?")[0].rpartition("@")[2]

@@ -29,7 +29,7 @@ _MOST_MESSAGES: Final = 50  # of a content that is cut
 _CUTS: Final = (20_000, 1_000, 0)  # characters a text keeps when its span alone is too large; 0: metadata only
 
 
-class Refused(msgspec.Struct, frozen=True):
+class RefusedSpan(msgspec.Struct, frozen=True):
     """A span that a backend refused for good; or a trace of a request it accepted in part, if it did not say which."""
 
     trace_id: bytes
@@ -43,7 +43,7 @@ class Delivery(msgspec.Struct):
 
     stopped: Verdict | None = None  # the verdict that stopped it; None: everything is settled
     sent: int = 0  # spans acknowledged
-    refused: list[Refused] = []
+    refused: list[RefusedSpan] = []
     cut: int = 0  # spans that had to be shortened
     requests: int = 0
 
@@ -114,19 +114,19 @@ def _send(
     elif verdict.answer is Answer.TOO_LARGE:
         _send_cut(backend, traces[0], verdict, delivery, acknowledged)
     elif verdict.answer is Answer.INVALID:
-        delivery.refused.append(Refused(traces[0].trace_id, traces[0].spans[0].span_id, verdict.reason))
+        delivery.refused.append(RefusedSpan(traces[0].trace_id, traces[0].spans[0].span_id, verdict.reason))
         acknowledged(traces)
     else:
         delivery.stopped = verdict
 
 
-def _rejected(traces: list[Trace], verdict: Verdict, rejected: int) -> list[Refused]:
+def _rejected(traces: list[Trace], verdict: Verdict, rejected: int) -> list[RefusedSpan]:
     """Return what a partial success refused: every span with its id, or only how many if it does not say which."""
     spans = [(trace.trace_id, span.span_id) for trace in traces for span in trace.spans]
     if rejected == len(spans):
-        return [Refused(trace_id, span_id, verdict.reason) for trace_id, span_id in spans]
+        return [RefusedSpan(trace_id, span_id, verdict.reason) for trace_id, span_id in spans]
     why = f"{rejected} of {len(spans)} spans of this request: {verdict.reason}"
-    return [Refused(trace.trace_id, b"", why, 0 if place else rejected) for place, trace in enumerate(traces)]
+    return [RefusedSpan(trace.trace_id, b"", why, 0 if place else rejected) for place, trace in enumerate(traces)]
 
 
 def _halves(traces: list[Trace]) -> tuple[list[Trace], list[Trace]]:
@@ -165,7 +165,7 @@ def _send_cut(
         else:
             delivery.stopped = verdict
         return
-    delivery.refused.append(Refused(trace.trace_id, trace.spans[0].span_id, verdict.reason))
+    delivery.refused.append(RefusedSpan(trace.trace_id, trace.spans[0].span_id, verdict.reason))
     acknowledged([trace])
 
 

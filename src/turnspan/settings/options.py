@@ -169,7 +169,7 @@ OPTIONS: Final[dict[str, tuple[Setting, ...]]] = {
         *COMMON,
     ),
     "sdk": (
-        Setting("exporter", str, "", "name of an installed OpenTelemetry span exporter, such as `console`"),
+        Setting("exporter", str, "otlp", "name of an installed OpenTelemetry span exporter, such as `console`"),
         *COMMON,
     ),
 }  # fmt: skip
