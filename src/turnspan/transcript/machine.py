@@ -33,6 +33,7 @@ Other rules, and the clients that made them necessary:
     a command or `!` line (`<bash-input>`) starts a turn only if it gets a response     all; `!` from 2.1.207 on
     so does what looks like the client's reply to an unknown command                    2.0.x
     words taken from the queue joined the turn, unless a second answer follows          up to 2.1.12
+    a scheduled prompt starts a turn, though it is marked as meta                       2.1.325 on
     a command directly after the result of a Skill call was run by the model            2.0.36
     sidechain rows are a subagent's, grouped by `InlineAgents`                          before 2.0.28
     sidechains that begin with "Warmup" belong to no turn                               2.0.x
