@@ -8,7 +8,7 @@ from pathlib import Path
 
 import figures
 
-from turnspan.transcript.machine import TRANSITIONS, Kind, Machine, State
+from turnspan.transcript.machine import TRANSITIONS, Machine, RowKind, State
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "architecture.md"
 RULES = [
@@ -45,7 +45,7 @@ def cell(state, kind):
 def printed():
     """Return the table, and what its words mean, as Markdown."""
     lines = ["", "", f"| | {' | '.join(State)} |", "|---|" + "---|" * len(State)]
-    lines += [f"| {kind} | {' | '.join(cell(state, kind) for state in State)} |" for kind in Kind]
+    lines += [f"| {kind} | {' | '.join(cell(state, kind) for state in State)} |" for kind in RowKind]
     for title, found in zip(("predicate", "action"), names(), strict=True):
         lines += ["", f"| {title} | |", "|---|---|", *(f"| {plain(name)} | {said_of(name)} |" for name in found)]
     return "\n".join([*lines, "", ""])
@@ -60,8 +60,8 @@ def test_the_documentation_has_the_table_of_the_code(request):
 
 def test_every_row_has_an_action_in_every_state():
     """A line is a further one only while its response is open; everything else can come at any time."""
-    missing = {(state, kind) for state in State for kind in Kind} - {(state, kind) for state, kind, _ in RULES}
-    assert missing == {(State.EMPTY, Kind.LINE), (State.SEALED, Kind.LINE)}
+    missing = {(state, kind) for state in State for kind in RowKind} - {(state, kind) for state, kind, _ in RULES}
+    assert missing == {(State.EMPTY, RowKind.LINE), (State.SEALED, RowKind.LINE)}
 
 
 def test_the_last_rule_of_a_cell_always_applies():

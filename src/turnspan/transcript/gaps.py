@@ -21,6 +21,7 @@ from turnspan.transcript.rows import (
     LinePlace,
     TranscriptRow,
     answers_queued,
+    is_meta,
     is_notification,
 )
 from turnspan.transcript.turns import Happening, add_surroundings, event_of, further_part, several
@@ -110,9 +111,9 @@ class Gap(msgspec.Struct):
             self.input_ns = row.time_ns
         elif is_models_own or start.startswith(HOOKS):  # 1.0.128 writes what a hook adds as a row of its own
             self.input_ns = row.time_ns
-        elif start.startswith(BASH) or (not entry.is_meta and e.command_of(start) is not None):
+        elif start.startswith(BASH) or (not is_meta(entry) and e.command_of(start) is not None):
             self._take_command(row, start)
-        elif start.startswith(REPLIES) and not entry.is_meta:
+        elif start.startswith(REPLIES) and not is_meta(entry):
             self._await_answer(row)  # a user can also have typed it
         elif start.startswith(LOCAL):
             if start.startswith("<local-command-std") and entry.turn_origin is None:
@@ -168,7 +169,7 @@ def gap_of(between: list[TranscriptRow], memory: Memory) -> Gap:
 def _is_models_own(memory: Memory, entry: Entry) -> bool:
     """Whether the model ran a command: 2.0.36 writes a skill after its call as if the user had typed it."""
     turn = memory.open.turn
-    if entry.is_meta or turn is None or not turn.responses or turn.has_answer:
+    if is_meta(entry) or turn is None or not turn.responses or turn.has_answer:
         return False
     if not memory.is_of_open_turn(entry):
         return False

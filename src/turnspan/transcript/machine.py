@@ -33,6 +33,7 @@ Other rules, and the clients that made them necessary:
     a command or `!` line (`<bash-input>`) starts a turn only if it gets a response     all; `!` from 2.1.207 on
     so does what looks like the client's reply to an unknown command                    2.0.x
     words taken from the queue joined the turn, unless a second answer follows          up to 2.1.12
+    a scheduled prompt starts a turn, though it is marked as meta                       2.1.325 on
     a command directly after the result of a Skill call was run by the model            2.0.36
     sidechain rows are a subagent's, grouped by `InlineAgents`                          before 2.0.28
     sidechains that begin with "Warmup" belong to no turn                               2.0.x
@@ -86,7 +87,7 @@ class State(StrEnum):
     SEALED = "SEALED"
 
 
-class Kind(StrEnum):
+class RowKind(StrEnum):
     """What a row of the conversation is to the turns."""
 
     PROMPT = "prompt"
@@ -97,27 +98,27 @@ class Kind(StrEnum):
     SIDECHAIN = "row of an agent inside the file"
 
 
-_LATER: Final[dict[Kind, str | dict[str, str]]] = {  # once there was a turn
-    Kind.RESULT: "complete_calls",
-    Kind.INTERRUPTION: "interrupt",
-    Kind.SIDECHAIN: {"is_of_warmup": "count_warmup", "otherwise": "add_to_agent"},
+_LATER: Final[dict[RowKind, str | dict[str, str]]] = {  # once there was a turn
+    RowKind.RESULT: "complete_calls",
+    RowKind.INTERRUPTION: "interrupt",
+    RowKind.SIDECHAIN: {"is_of_warmup": "count_warmup", "otherwise": "add_to_agent"},
 }
 # Without a cell: a line is a further one only while its response is open.
-TRANSITIONS: Final[dict[State, dict[Kind, str | dict[str, str]]]] = {
+TRANSITIONS: Final[dict[State, dict[RowKind, str | dict[str, str]]]] = {
     State.EMPTY: {
-        Kind.PROMPT: "open_turn",
-        Kind.RESPONSE: {
+        RowKind.PROMPT: "open_turn",
+        RowKind.RESPONSE: {
             "is_copied_launch": "skip",
             "answers_command": "open_command_turn",
             "otherwise": "open_unknown_turn",
         },
-        Kind.RESULT: {"is_interruption": "skip", "otherwise": "open_turn"},
-        Kind.INTERRUPTION: "skip",
-        Kind.SIDECHAIN: {"is_of_warmup": "count_warmup", "otherwise": "skip"},
+        RowKind.RESULT: {"is_interruption": "skip", "otherwise": "open_turn"},
+        RowKind.INTERRUPTION: "skip",
+        RowKind.SIDECHAIN: {"is_of_warmup": "count_warmup", "otherwise": "skip"},
     },
     State.OPEN: {
-        Kind.PROMPT: "seal",
-        Kind.RESPONSE: {
+        RowKind.PROMPT: "seal",
+        RowKind.RESPONSE: {
             "answers_command": "seal",
             "answers_sealed_turn": "continue_sealed_turn",
             "answers_queued_words": "seal",
@@ -126,22 +127,22 @@ TRANSITIONS: Final[dict[State, dict[Kind, str | dict[str, str]]]] = {
             "answers_copied_prompt": "adopt_turn",
             "otherwise": "add_response",
         },
-        Kind.LINE: "add_line",
+        RowKind.LINE: "add_line",
         **_LATER,
     },
     State.CONTINUED: {
-        Kind.PROMPT: "seal",
-        Kind.RESPONSE: {
+        RowKind.PROMPT: "seal",
+        RowKind.RESPONSE: {
             "answers_command": "seal",
             "answers_queued_words": "seal",
             "otherwise": "continue_sealed_turn",
         },
-        Kind.LINE: "add_line",
+        RowKind.LINE: "add_line",
         **_LATER,
     },
     State.SEALED: {
-        Kind.PROMPT: "open_turn",
-        Kind.RESPONSE: {
+        RowKind.PROMPT: "open_turn",
+        RowKind.RESPONSE: {
             "answers_command": "open_command_turn",
             "answers_queued_words": "open_queued_turn",
             "otherwise": "continue_sealed_turn",
@@ -182,14 +183,14 @@ class Machine:
             return State.CONTINUED
         return State.SEALED if memory.past.recent else State.EMPTY
 
-    def kind_of(self, row: TranscriptRow) -> Kind:
+    def kind_of(self, row: TranscriptRow) -> RowKind:
         """Return what a row of the conversation is to the turns that are open."""
         said = row.said
         if said is not None:
-            return Kind.RESULT if said.results else Kind.INTERRUPTION if said.is_interruption else Kind.PROMPT
+            return RowKind.RESULT if said.results else RowKind.INTERRUPTION if said.is_interruption else RowKind.PROMPT
         if row.entry.is_sidechain and not self._is_agent:
-            return Kind.SIDECHAIN
-        return Kind.LINE if row.response in self.memory.open.responses else Kind.RESPONSE
+            return RowKind.SIDECHAIN
+        return RowKind.LINE if row.response in self.memory.open.responses else RowKind.RESPONSE
 
     def take(self, row: TranscriptRow, between: list[TranscriptRow]) -> Sealed | Wait | None:
         """Take a conversation row and the rows before it; or return what it seals, and take nothing.

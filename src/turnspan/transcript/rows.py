@@ -36,6 +36,7 @@ _INTERRUPTED: Final = "[Request interrupted by user"
 SENDS_ON: Final = frozenset({"coordinator", "task-notification"})  # a message, or the end of the agent's own command
 _NOTIFICATIONS: Final = ("<task-notification>", "<agent-notification>")
 _TASK_NOTICE: Final = '{"task_id"'  # in the queue (2.1.47)
+_SCHEDULED: Final = "scheduled"  # by CronCreate, ScheduleWakeup or `/loop`: a prompt that nobody typed
 _TEAMMATE: Final = "<teammate-message"
 
 
@@ -116,7 +117,7 @@ def _is_message(entry: Entry, said: UserRow, *, is_agent: bool) -> bool:
     """Whether a user row without results is a message of the user; all others are read with the next such row."""
     if is_agent and entry.origin is not None and entry.origin.kind in SENDS_ON:
         return True  # marked as meta since 2.1.207, but it starts what the agent does next
-    if entry.is_meta or entry.is_compact_summary or entry.is_visible_in_transcript_only:
+    if is_meta(entry) or entry.is_compact_summary or entry.is_visible_in_transcript_only:
         return False
     text = said.text.lstrip()
     return not text.startswith(QUIET) and e.command_of(text) is None
@@ -143,6 +144,11 @@ def is_synthetic(entry: Entry) -> bool:
 def is_interruption(text: str) -> bool:
     """Whether the client says that the user interrupted the model."""
     return text.lstrip().startswith(_INTERRUPTED)
+
+
+def is_meta(entry: Entry) -> bool:
+    """Whether the client added a row that asks for nothing. A scheduled prompt is marked as meta, too (2.1.325 on)."""
+    return bool(entry.is_meta) and not (entry.turn_origin == _SCHEDULED and entry.prompt_id)
 
 
 def is_warmup(entry: Entry) -> bool:
