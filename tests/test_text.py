@@ -78,7 +78,7 @@ def test_durations_are_short(ms, shown):
         (42_840, "42.8k"),
         (142_840, "143k"),
         (1_200_000, "1.2M"),
-        (5 * 10**9, "5.0G"),
+        (5 * 10**9, "5.0B"),
     ],
 )
 def test_tokens_are_short(number, shown):

@@ -154,7 +154,7 @@ def duration(ns: int) -> str:
 def tokens(count: int, *, is_partial: bool = False) -> str:
     """Format a number of tokens in at most five characters; a partial one has a mark before it: ≥."""
     at_least = _AT_LEAST if is_partial else ""
-    for size, unit in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (1000, "k")):
+    for size, unit in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (1000, "k")):
         if count >= size:
             value = count / size
             return f"{at_least}{value:.1f}{unit}" if value < 99.95 else f"{at_least}{value:.0f}{unit}"

@@ -4,6 +4,7 @@ import json
 from datetime import UTC, datetime
 from textwrap import dedent
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -102,7 +103,7 @@ def test_a_turn_is_a_tree_with_a_line_for_each_span():
         │ ├─▸ Bash  ls | wc -l → 3                                                 100ms
         │ ├─▸ Bash  false                                                          200ms
         │ │   ✗ tool_error: Exit code 1 no luck
-        │ └─▸ Agent  explore                                                        9.0s
+        │ └─▸ Agent  explore                                330     40   $0.0100    9.0s
         │   └─◉ Explore  look around                        330     40   $0.0100    9.0s
         │     └─◆ haiku-4-5  Found it.                      330     40   $0.0100    1.0s
         ├─· compaction  trigger auto, tokens before 180k, tokens after 12.0k
@@ -152,9 +153,47 @@ def test_late_spans_are_below_the_name_of_their_turn():
         name="Turn 3",
     )
     first, agent, generation = tree(late)
-    assert first == "○ Turn 3 12:00 later, in the same trace; not in the totals of the turn"
+    assert first == "○ Turn 3 · background agent 12:00, not in the turn's totals"
     assert agent.startswith("└─◉ Explore [background]  look ")
     assert generation.startswith("  └─◆ a  Found.")
+
+
+def test_background_agents_are_below_their_turn_not_at_the_end():
+    """They are read after the last turn; the lines of a session have them where they belong, days in their order."""
+    launched = trace(
+        span(1, None, Kind.TURN, "Turn 1", input=asks("launch")),
+        span(2, 1, Kind.TOOL, "Agent", facts={"background": True}),
+        name="Turn 1",
+    )
+    next_day = msgspec.structs.replace(
+        trace(span(3, None, Kind.TURN, "Turn 2", start=86_400, input=asks("go on")), name="Turn 2"), trace_id=b"2" * 16
+    )
+    late = trace(span(4, 2, Kind.AGENT, "Explore", start=2 * 86_400, input=asks("look")), name="Turn 1")
+    lines = session_lines([PreviewedTrace(each, {}) for each in (launched, next_day, late)], "/x", LAYOUT)
+    found = [line for line in unstyled("\n".join(lines)).split("\n") if line.startswith(("●", "○", "Mon", "Tue"))]
+    assert [line.split("  ")[0] for line in found] == [
+        "● Turn 1 12:00", "○ Turn 1 · background agent 12:00, not in the turn's totals", "Mon 2026-03-02",
+        "● Turn 2 12:00",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "facts", "sentence"),
+    [
+        ('{"status":529,"message":"overloaded"}', {"attempt": 1, "retry_in_ms": 620.0}, "overloaded (529), retried after 0.6 s"),
+        (json.dumps({"status": 529, "formatted": "529 Overloaded", "message": "529 {}"}), {"attempt": 2, "retry_in_ms": 1240},
+         "overloaded (529), retried after 1.2 s (attempt 2)"),
+        (json.dumps({"status": 500, "message": '500 {"error":{"message":"Internal server error"}}'}), {},
+         "internal server error (500), retried"),
+        ('{"status":529}', {"retry_in_ms": 900}, "API error (529), retried after 0.9 s"),
+        ("Connection error.", {"retry_in_ms": 100}, "connection error, retried after 0.1 s"),
+        (None, {"retry_in_ms": 100}, "API error, retried after 0.1 s"),
+    ],
+)  # fmt: skip
+def test_a_retry_is_a_sentence(error, facts, sentence):
+    """Why a request was repeated, and after how long: not the JSON that the client recorded."""
+    event = span(2, 1, Kind.EVENT, "retry", output=error, facts={"event": "retry", **facts})
+    assert f"retry  {sentence}" in "\n".join(tree(trace(span(1, None, Kind.TURN, "Turn 1"), event)))
 
 
 def test_an_agent_without_a_turn_is_shown():

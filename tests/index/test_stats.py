@@ -134,6 +134,18 @@ def test_periods_are_weeks_from_monday_and_months(claude_home, command, in_zone)
     assert list(stats(command, "--by", "month")[0]) == ["2026-03"]
 
 
+def test_responses_that_the_client_wrote_itself_are_api_errors(claude_home, command):
+    """The model `<synthetic>` is called what it is; its key stays."""
+    writer = Writer()
+    writer.prompt("hi")
+    writer.say("API Error: 529", model="<synthetic>", isApiErrorMessage=True)
+    saved(writer, claude_home)
+    assert {key: group["label"] for key, group in stats(command, "--by", "model")[0].items()} == {
+        "<synthetic>": "API errors"
+    }
+    assert "API errors" in command("stats", "--by", "model")[1]
+
+
 def test_what_an_agent_did_belongs_to_the_agent(claude_home, command):
     """Tokens and calls of a subagent are in the group of its type, the rest is (main)."""
     writer = Writer(version="2.1.325")
@@ -202,7 +214,7 @@ def test_a_project_is_a_directory_or_a_part_of_its_path(claude_home, command, tm
     assert stats(command, "--project", "LOOM")[1]["turns"] == 3
     code, out, err = command("stats", "--project", "nowhere")
     assert (code, out) == (0, "")
-    assert "no session has a turn" in err
+    assert err == "no turns found\n"
 
 
 def test_a_partial_cost_is_marked(claude_home, command):
@@ -241,7 +253,7 @@ def test_an_empty_home_is_a_sentence(command):
     """Without sessions there is a sentence, and a total of nothing for programs."""
     code, out, err = command("stats")
     assert (code, out) == (0, "")
-    assert "no session has a turn" in err
+    assert "run Claude Code once, or try `turnspan demo`" in err
     groups, total = stats(command)
     assert groups == {}
     assert (total["turns"], total["cost_usd"], total["cache_hit_rate"]) == (0, 0.0, None)

@@ -73,6 +73,7 @@ def test_a_running_turn_is_shown_and_marked(client, session):
     client.ask("first")
     *shown, end = session.records()
     assert turns(shown) == [("Turn 1", True)]
+    assert next(one for one in shown if one["is"] == "turn")["badges"] == []  # not "no answer": it is running
     assert end["since"] == 0
     client.answer()
     client.ask("second")

@@ -1,7 +1,9 @@
 """The page of a session in a real browser: both views, the strip, the waterfall, a span, links, growth."""
 
 import json
+import shutil
 import time
+from pathlib import Path
 
 import browser
 import pytest
@@ -63,6 +65,18 @@ def test_the_strip_shows_context_and_cost(tmp_path, page):
         page.has(".waterfall .span", 3)
         assert page.value("location.hash").endswith(turns[1]["trace"])
         assert page.value("document.title").startswith("Turn 2 - Fix the tokenizer")
+
+
+def test_background_agents_are_below_their_turn(tmp_path, page):
+    """They are read last; the page has them below the turn that launched them. A filter says what it looks at."""
+    fixture = next((Path(__file__).parents[2] / "fixtures" / "agents-background").glob("projects/*/*.jsonl"))
+    shutil.copytree(fixture.parent, tmp_path / "projects" / "-p")
+    with viewing(tmp_path) as viewer:
+        page.open(viewer, f"#/s/{fixture.stem}", MANY % ".strip" + " === 1")
+        assert page.texts(".row.turn .name") == ["Turn 1", "Turn 1 · background agent", "Turn 2"]
+        page.value("filter = document.getElementById('filter'); filter.value = 'nowhere'")
+        page.value("filter.dispatchEvent(new Event('input'))")
+        page.wait("document.querySelector('.note a')?.href.endsWith('#/search?q=nowhere')")
 
 
 def test_bars_of_the_strip_have_the_heights_of_the_figures(tmp_path, page):

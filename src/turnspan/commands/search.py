@@ -39,7 +39,8 @@ def search(
 
     Prompts, answers, thinking, and the input and output of tools are searched as
     they would be exported, secrets masked: at most the first 20,000 characters of
-    each. All words must be in the same text. Upper and lower case are the same.
+    each prompt, answer and thought, and the first 4,000 of each input and output of
+    a tool. All words must be in the same text. Upper and lower case are the same.
 
     Exit code: 1 if nothing was found, or a session could not be read.
 

@@ -41,6 +41,7 @@ def sessions(ctx: click.Context, *, project: str | None, limit: int, is_json: bo
     from turnspan.commands.records import summary_record
     from turnspan.page.overview import overview
     from turnspan.page.sessions_table import table_head, table_row
+    from turnspan.source.find import NO_SESSIONS
 
     config = settings_in_force()
     now_ns, columns = time.time_ns(), width()
@@ -57,8 +58,8 @@ def sessions(ctx: click.Context, *, project: str | None, limit: int, is_json: bo
             print_line(table_row(summary, columns, now_ns=now_ns, sent=sent))
         is_anything = True
     if not is_anything and not unreadable:
-        whose = f" of {project!r}" if project is not None else ""
-        remark(f"no sessions{whose} found in {config.claude_home / 'projects'}")
+        whose, todo = ("", f": {NO_SESSIONS}") if project is None else (f" of {project!r}", "")
+        remark(f"no sessions{whose} found in {config.claude_home / 'projects'}{todo}")
     for sentence in remarks:
         remark(sentence)
     for why in unreadable.values():

@@ -63,6 +63,7 @@ def stats(
     from turnspan.index.measures import values_of
     from turnspan.index.stats import Slice, counted, projects_named
     from turnspan.page.stats_table import note_lines, stats_lines
+    from turnspan.source.find import NO_SESSIONS
 
     config = settings_in_force()
     with opened(config, show=progress) as index:
@@ -82,7 +83,8 @@ def stats(
             for note in note_lines(total, models):
                 print_line(click.style(note, fg="bright_black"))
         else:
-            remark("no session has a turn that these options select")
+            is_any = index.connection.execute("SELECT 1 FROM turn LIMIT 1").fetchone() is not None
+            remark("no turns found" if is_any else f"no turns found: {NO_SESSIONS}")
         for why in (*index.remarks, *(f"skipped: {why}" for why in index.unreadable.values())):
             remark(why)
     ctx.exit(1 if index.unreadable else 0)

@@ -213,10 +213,11 @@ class OpenSession:
         with closing(connection):
             self._outline = outline_of(connection, self._config, self._session)
         if self._outline is not None:
-            rows = [
-                [turn.trace_id, plain(numbered(turn.name)), turn.prompt, turn.start_ns / 1e6, when_of(turn.start_ns)]
-                for turn in self._outline.turns
-            ]
+            rows, names = list[list[object]](), dict[str, str]()
+            for turn in self._outline.turns:
+                name = f"{names[turn.trace_id]} · continued" if turn.trace_id in names else plain(numbered(turn.name))
+                names.setdefault(turn.trace_id, name)
+                rows.append([turn.trace_id, name, turn.prompt, turn.start_ns / 1e6, when_of(turn.start_ns)])
             yield {"is": "outline", "turns": rows}
 
     def _read_on(self, ended: list[Position], place: Progress) -> tuple[Preview, Iterator[Record]]:

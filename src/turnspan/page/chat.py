@@ -53,11 +53,11 @@ def _blocks(span: Span, below: Below) -> Iterator[Record]:
                 yield from _blocks(child, below)
         case Kind.TOOL | Kind.AGENT:
             yield {
-                **_named(span, "agent" if span.kind is Kind.AGENT else "tool", is_parent=bool(children)),
+                **_named(span, "agent" if span.kind is Kind.AGENT else "tool", children),
                 "blocks": [block for child in children for block in _blocks(child, below)],
             }
         case Kind.EVENT:
-            yield _named(span, "event", is_parent=False)
+            yield _named(span, "event")
 
 
 def _as_said(spans: Sequence[Span]) -> list[Span]:
@@ -79,14 +79,14 @@ def _words(span: Span) -> Record | None:
     return {**said, "model": name_of(span), "error": span.error} if said["sections"] else None
 
 
-def _named(span: Span, what: str, *, is_parent: bool) -> Record:
+def _named(span: Span, what: str, children: Sequence[Span] = ()) -> Record:
     return {
         "is": what,
         "id": span.span_id.hex(),
         "kind": span.kind.value,
         "name": name_of(span),
-        "gist": gist_of(span, is_parent=is_parent),
+        "gist": gist_of(span, is_parent=bool(children)),
         "badges": list(badges_of(span)),
         "error": plain(span.error).replace("_", " ") if span.error is not None else None,
-        "figures": figures_of(span),
+        "figures": figures_of(span, children),
     }

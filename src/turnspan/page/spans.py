@@ -48,7 +48,7 @@ def trace_record(trace: Trace) -> Record:
     path = critical_path(trace.spans)
     rows = [
         {
-            **_row(span, began_ns, is_parent=bool(below.get(span.span_id))),
+            **_row(span, began_ns, below.get(span.span_id, ())),
             "depth": depth,
             "is_critical": span.span_id in path,
         }
@@ -71,16 +71,16 @@ def in_order(
         yield from in_order(below.get(span.span_id, ()), below, depth + 1)
 
 
-def _row(span: Span, began_ns: int, *, is_parent: bool) -> Record:
+def _row(span: Span, began_ns: int, children: Sequence[Span]) -> Record:
     waited = waited_ns(span)
     return {
         "id": span.span_id.hex(),
         "kind": span.kind.value,
-        "is_parent": is_parent,
+        "is_parent": bool(children),
         "name": name_of(span),
         "badges": list(badges_of(span)),
-        "gist": gist_of(span, is_parent=is_parent),
-        "figures": figures_of(span),
+        "gist": gist_of(span, is_parent=bool(children)),
+        "figures": figures_of(span, children),
         "error": plain(span.error).replace("_", " ") if span.error is not None else None,
         "from_ms": (span.start_ns - began_ns) / 1e6,
         "ms": (span.end_ns - span.start_ns) / 1e6,

@@ -37,7 +37,7 @@ from turnspan.text import (
     usd,
 )
 from turnspan.trace.labels import numbered
-from turnspan.trace.model import Kind
+from turnspan.trace.model import Kind, Usage
 from turnspan.trace.one_liner import flat, gist_of, part_text
 from turnspan.trace.tally import Tally, has_tokens, tally_of
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
     from turnspan.page.preview import PreviewedTrace
-    from turnspan.trace.model import Scalar, Span, Trace, Usage
+    from turnspan.trace.model import Scalar, Span, Trace
 
 _SIGNS: Final = {Kind.TURN: "●", Kind.GENERATION: "◆", Kind.TOOL: "▸", Kind.AGENT: "◉", Kind.EVENT: "·"}
 _COLOURS: Final = {
@@ -56,6 +56,8 @@ _FAINT: Final = "bright_black"
 _MASK: Final = re.compile(r"(\[redacted:[^\]\s]{1,60}\]|\[withheld: [^\]]{1,60}\])")
 # The duration is last: a span without tokens uses their columns for its content.
 _COLUMNS: Final = (("in", 6), ("out", 6), ("cost", 9), ("time", 7))
+NO_ANSWER: Final = "no answer"
+NOT_IN_TOTALS: Final = "not in the turn's totals"
 _NARROW: Final = 70  # below this width the token columns are omitted
 
 
@@ -72,23 +74,33 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 def session_lines(shown: Iterable[PreviewedTrace], path: str, layout: Layout) -> Iterator[str]:
-    """Yield a session from its header to its footer, each trace as soon as it is read."""
-    total, masked = Tally(), Counter[str]()
+    """Yield a session from its header to its footer, each trace as soon as it is read.
+
+    What background agents did is below their turn. They are read last, so from the first turn that launched one on,
+    the lines are held.
+    """
+    total, masked, held = Tally(), Counter[str](), dict[bytes, list[str]]()
     session_id = day = None
     for previewed in shown:
         trace = previewed.own
         if not trace.spans:
             continue
         began = _moment(trace.spans[0].start_ns, layout)
+        lines = ["\n".join((*trace_lines(trace, layout, previewed.trace.trace_id), ""))]
         if trace.session_id != session_id:
             session_id = trace.session_id
-            yield from head_lines(previewed, path, layout)
-        elif began.date() != day:
-            yield paint(f"{began:%a %Y-%m-%d}", fg=_FAINT)
-        day = began.date()
-        yield "\n".join((*trace_lines(trace, layout, previewed.trace.trace_id), ""))
+            lines = [*head_lines(previewed, path, layout), *lines]
+        elif began.date() != day and trace.trace_id not in held:
+            lines.insert(0, paint(f"{began:%a %Y-%m-%d}", fg=_FAINT))
+        day = day if trace.trace_id in held else began.date()
+        if held or is_continued(trace):
+            held.setdefault(trace.trace_id, []).extend(lines)
+        else:
+            yield from lines
         total += tally_of(trace)
         masked.update(previewed.masked)
+    for blocks in held.values():
+        yield from blocks
     if session_id is not None:
         yield from foot_lines(total, masked, layout)
 
@@ -176,9 +188,22 @@ def trace_lines(trace: Trace, layout: Layout, exported_as: bytes | None = None) 
         for span in tops:
             yield from _span_lines(span, below, "", "", layout)
         return
-    when = f" {time_of_day(tops[0].start_ns, layout)} later, in the same trace; not in the totals of the turn"
-    yield paint(f"○ {one_line(numbered(trace.name))}", fg="yellow", is_bold=True) + paint(when, fg=_FAINT)
+    when = f" {time_of_day(tops[0].start_ns, layout)}, {NOT_IN_TOTALS}"
+    yield paint(f"○ {turn_name(trace)}", fg="yellow", is_bold=True) + paint(when, fg=_FAINT)
     yield from _branches(tops, below, "", layout)
+
+
+def is_continued(trace: Trace) -> bool:
+    """Whether an agent works on in the background: what it did is another part of the same trace."""
+    return any(span.kind is Kind.TOOL and "background" in span.facts for span in trace.spans)
+
+
+def turn_name(trace: Trace) -> str:
+    """Return the name of a turn, or of what was added to it later: `Turn 22 · background agent`."""
+    name, top = one_line(numbered(trace.name)), trace.spans[0]
+    if top.parent_id is None:
+        return name
+    return f"{name} · {'background agent' if top.kind is Kind.AGENT else 'continued'}"
 
 
 def by_parent(trace: Trace) -> dict[bytes | None, list[Span]]:
@@ -209,7 +234,7 @@ def _span_lines(
 ) -> Iterator[str]:
     """Yield a span and everything below it. `branch` is the guide of its line, `stem` that of all others."""
     children = below.get(span.span_id, ())
-    yield _line(span, branch, layout, is_parent=bool(children))
+    yield _line(span, branch, layout, children)
     inner = stem + ("│ " if children else "  ")
     room = max(layout.width - cells(inner), 20)
     guide = paint(inner, fg=_FAINT)
@@ -224,9 +249,9 @@ def _span_lines(
     yield from _branches(children, below, stem, layout)
 
 
-def _line(span: Span, branch: str, layout: Layout, *, is_parent: bool) -> str:
+def _line(span: Span, branch: str, layout: Layout, children: Sequence[Span]) -> str:
     colour = "red" if span.error is not None else _COLOURS[span.kind]
-    figures = figures_of(span)
+    figures = figures_of(span, children)
     room = _room(figures, layout) - cells(branch) - 2
     name = fit(name_of(span), room)
     room -= cells(name)
@@ -235,7 +260,7 @@ def _line(span: Span, branch: str, layout: Layout, *, is_parent: bool) -> str:
     for gap, text, style in (
         (1, time_of_day(span.start_ns, layout) if span.kind is Kind.TURN else "", _FAINT),
         (1, " ".join(f"[{badge}]" for badge in badges_of(span)), "yellow"),
-        (2, gist_of(span, is_parent=is_parent), None),
+        (2, gist_of(span, is_parent=bool(children)), None),
     ):
         if text and room > gap + 2:
             shown = fit(text, room - gap)
@@ -268,7 +293,7 @@ def badges_of(span: Span) -> Iterator[str]:
     if facts.get("interrupted") or facts.get("aborted"):
         yield "interrupted"
     if facts.get("incomplete"):
-        yield "no result" if span.kind is Kind.TOOL else "no answer"
+        yield "no result" if span.kind is Kind.TOOL else NO_ANSWER
 
 
 # ---- all content
@@ -337,18 +362,24 @@ def _wrapped(line: str, layout: Layout, width: int, fg: str | None = None) -> It
 # ---- figures
 
 
-def figures_of(span: Span) -> list[str]:
-    """Return tokens in, tokens out, cost and duration of a span; empty where it has none."""
+def figures_of(span: Span, children: Sequence[Span] = ()) -> list[str]:
+    """Return tokens in, tokens out, cost and duration of a span; empty where it has none.
+
+    A call has the tokens and the cost of the agents that it launched, which are among its children.
+    """
     if span.kind is Kind.EVENT:
         return []
     inferred = "~" if span.facts.get("time.inferred") == "start" else ""
     time = inferred + duration(span.end_ns - span.start_ns)
     if span.kind is Kind.TOOL and "incomplete" in span.facts:
         time = "?"
-    used = span.usage or span.totals
+    used, cost = span.usage or span.totals, span.cost_usd if span.usage is not None else span.totals_cost_usd
+    if span.kind is Kind.TOOL and (agents := [each for each in children if each.totals is not None]):
+        used = sum((each.totals or Usage() for each in agents), start=Usage())
+        costs = [each.totals_cost_usd for each in agents]
+        cost = None if None in costs else sum(each or 0.0 for each in costs)
     if used is None or not has_tokens(used):
         return ["", "", "", time]
-    cost = span.cost_usd if span.usage is not None else span.totals_cost_usd
     shown = "?" if cost is None else usd(cost, is_partial=used.is_incomplete)
     return [tokens(_asked(used)), _output(used), shown, time]
 

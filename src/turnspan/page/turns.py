@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from turnspan.page.tree import Layout, badges_of, figures_of, time_of_day
-from turnspan.text import count, one_line, plain
+from turnspan.page.tree import NO_ANSWER, Layout, badges_of, figures_of, time_of_day, turn_name
+from turnspan.text import count, one_line
 from turnspan.trace.build import root_of
-from turnspan.trace.labels import numbered
 from turnspan.trace.model import Kind, Text, parts_of
 from turnspan.trace.one_liner import gist_of
 from turnspan.trace.tally import tally_of
@@ -41,7 +40,7 @@ def turn_record(previewed: PreviewedTrace, *, is_open: bool = False) -> Record:
     is_priced = bool(tally.generations) and tally.usage.output + tally.cost_usd > 0
     return {
         "trace": trace.trace_id.hex(),
-        "name": plain(numbered(trace.name)),
+        "name": turn_name(trace),
         "when": when_of(top.start_ns),
         "start_ms": top.start_ns / 1e6,
         "ms": (max(span.end_ns for span in trace.spans) - top.start_ns) / 1e6,
@@ -49,7 +48,7 @@ def turn_record(previewed: PreviewedTrace, *, is_open: bool = False) -> Record:
         "waited_ms": sum(waited_ns(span) or 0 for span in trace.spans) / 1e6,
         "is_later": is_later,
         "is_open": is_open,
-        "badges": (["later"] if is_later else list(badges_of(top))) + list(_happened(trace)),
+        "badges": [each for each in badges_of(top) if not (is_open and each == NO_ANSWER)] + list(_happened(trace)),
         "gist": gist_of(top, is_parent=len(trace.spans) > 1),
         "answer": _answer(top),
         "figures": figures_of(top),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from turnspan.source.sessions import SessionFile
+
+NO_SESSIONS: Final = "run Claude Code once, or try `turnspan demo`"  # what to do on a machine without transcripts
 
 
 def find_session(
@@ -41,7 +43,7 @@ def _latest(projects: Path, cwd: Path | None, unread: dict[str, str] | None) -> 
     found = (session for session in all_sessions(projects, unread) if not session.is_lost)
     candidates = sorted(found, key=lambda s: modified_ns(s.path), reverse=True)
     if not candidates:
-        raise TranscriptError(f"no transcripts found in {projects}", hint="give the path of a transcript")
+        raise TranscriptError(f"no transcripts found in {projects}", hint=NO_SESSIONS)
     if cwd is not None:
         for session in candidates:
             if _head_names(session.path, cwd):

@@ -33,6 +33,8 @@ def gist_of(span: Span, *, is_parent: bool) -> str:
             is_shown_elsewhere = is_parent or span.error is not None or "background" in span.facts
             result = "" if is_shown_elsewhere or span.output is None else one_line(flat(span.output))
             return f"{call} → {result}" if call and result else call or result
+        case Kind.EVENT if span.facts.get("event") == "retry":
+            return _retry(span)
         case Kind.EVENT:
             details = [_detail(name, value) for name, value in span.facts.items() if name != "event"]
             words = words_of(span) or (flat(span.output) if span.output is not None else "")
@@ -114,6 +116,38 @@ def part_text(part: Part) -> str:
             return f"← {part.result}"
         case Media():
             return f"[{part.mime}, {part.bytes:,} bytes]"
+
+
+class _ApiError(msgspec.Struct):
+    status: msgspec.Raw = msgspec.Raw(b"null")
+    formatted: str | None = None  # "529 Overloaded", since 2.1.300
+    message: str | None = None  # "overloaded", or the status and the body of the response
+
+
+def _retry(span: Span) -> str:
+    """Say why a request was repeated, and when: `overloaded (529), retried after 0.6 s`."""
+    said = flat(span.output) if span.output is not None else ""
+    try:
+        error = msgspec.json.decode(said, type=_ApiError)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        error = _ApiError(message=said)
+    status = bytes(error.status).decode() if bytes(error.status).isdigit() else ""
+    reason = (error.formatted or error.message or "").removeprefix(status).strip()
+    if reason.startswith("{"):
+        reason = _argument(_field(reason, "error"), "message") or reason
+    reason = one_line(reason[:1].lower() + reason[1:]).rstrip(".") or "API error"
+    waited_ms, attempt = span.facts.get("retry_in_ms"), span.facts.get("attempt")
+    after = f" after {waited_ms / 1000:.1f} s" if isinstance(waited_ms, (int, float)) else ""
+    number = f" (attempt {attempt})" if isinstance(attempt, int) and attempt > 1 else ""
+    return f"{reason}{f' ({status})' if status else ''}, retried{after}{number}"
+
+
+def _field(text: str, name: str) -> str:
+    """Return a field of a JSON object as JSON; empty if there is none."""
+    try:
+        return bytes(msgspec.json.decode(text, type=dict[str, msgspec.Raw])[name]).decode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
+        return ""
 
 
 def _detail(name: str, value: object) -> str:

@@ -14,15 +14,16 @@ from turnspan.page.content import conversation, sections
 from turnspan.page.content.markup import attribute, shown, tag
 from turnspan.page.export.parts import Form, parts
 from turnspan.page.tree import (
+    NOT_IN_TOTALS,
     Layout,
     badges_of,
     by_parent,
     figures_of,
     name_of,
     time_of_day,
+    turn_name,
 )
 from turnspan.text import duration
-from turnspan.trace.labels import numbered
 from turnspan.trace.model import Kind
 from turnspan.trace.one_liner import gist_of
 
@@ -80,13 +81,12 @@ def _turn(trace: Trace, layout: Layout) -> Iterator[str]:
     below = by_parent(trace)
     tops = below.get(None, ())
     first = trace.spans[0]
-    name = numbered(trace.name)
     when = tag("span", shown(f"{_date(first, layout)} {time_of_day(first.start_ns, layout)}"), "c-faint")
     is_later = first.parent_id is not None
-    badges = ["later, in the same trace; not in the totals of the turn"] if is_later else list(badges_of(first))
+    badges = [NOT_IN_TOTALS] if is_later else list(badges_of(first))
     labels = "".join(tag("span", shown(badge), "c-option") for badge in badges)
     figures = _figures(first) if not is_later else ""
-    yield f'<article id="s{first.span_id.hex()}">' + tag("h2", f"{shown(name)} {when} {labels}{figures}")
+    yield f'<article id="s{first.span_id.hex()}">' + tag("h2", f"{shown(turn_name(trace))} {when} {labels}{figures}")
     for span in tops:
         if span.kind is Kind.TURN:
             yield from _speech(span, "e-user", has_children=bool(below.get(span.span_id)))
@@ -120,7 +120,8 @@ def _span(span: Span, below: Below) -> Iterator[str]:
         case _:
             children = below.get(span.span_id, ())
             summary = tag("b", shown(name_of(span)), f"e-k-{span.kind.value}")
-            summary += tag("span", shown(gist_of(span, is_parent=True)), "e-gist") + _badges(span) + _figures(span)
+            summary += tag("span", shown(gist_of(span, is_parent=True)), "e-gist")
+            summary += _badges(span) + _figures(span, children)
             css = "e-call e-failed" if span.error is not None else "e-call"
             yield f'<details id="s{span.span_id.hex()}" class="{css}"><summary>{summary}</summary>'
             yield from _speech(span, "e-content", has_children=bool(children) and span.kind is not Kind.TOOL)
@@ -149,8 +150,8 @@ def _badges(span: Span) -> str:
     return error + "".join(tag("span", shown(badge), "c-option") for badge in badges_of(span))
 
 
-def _figures(span: Span) -> str:
-    words = [form.format(figure) for form, figure in zip(_FIGURES, figures_of(span), strict=False) if figure]
+def _figures(span: Span, children: Sequence[Span] = ()) -> str:
+    words = [form.format(figure) for form, figure in zip(_FIGURES, figures_of(span, children), strict=False) if figure]
     return tag("span", shown(" · ".join(words)), "e-figures") if words else ""
 
 

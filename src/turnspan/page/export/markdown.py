@@ -19,9 +19,8 @@ from turnspan.page.content import conversation
 from turnspan.page.content.code import language_of
 from turnspan.page.content.diff import diff_text
 from turnspan.page.export.parts import Form, parts
-from turnspan.page.tree import Layout, badges_of, by_parent, figures_of, name_of, time_of_day
+from turnspan.page.tree import Layout, badges_of, by_parent, figures_of, name_of, time_of_day, turn_name
 from turnspan.text import one_line, plain
-from turnspan.trace.labels import numbered
 from turnspan.trace.model import Json, Kind, Media, Reasoning, Text
 from turnspan.trace.one_liner import flat, gist_of
 
@@ -61,7 +60,7 @@ def _turn(trace: Trace, layout: Layout) -> Iterator[str]:
         *(figures_of(first) if first.kind is Kind.TURN else ()),
         *badges_of(first),
     ]
-    yield f"\n## {_words(numbered(trace.name))}\n\n*{' · '.join(filter(None, about))}*\n"
+    yield f"\n## {_words(turn_name(trace))}\n\n*{' · '.join(filter(None, about))}*\n"
     yield from _spans(below.get(None, ()), below)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from turnspan.page.tree import foot_lines, head_of
+from turnspan.page.tree import foot_lines, head_of, is_continued
 from turnspan.text import unstyled
 from turnspan.trace.tally import Tally, tally_of
 
@@ -27,7 +27,7 @@ class Form(NamedTuple):
 
 def parts(traces: Iterable[PreviewedTrace], path: str, layout: Layout, form: Form) -> Iterator[str]:
     """Yield the parts of a document, each turn as soon as it is read. `path` is the transcript's."""
-    total, masked = Tally(), Counter[str]()
+    total, masked, held = Tally(), Counter[str](), dict[bytes, list[str]]()
     is_begun = False
     for previewed in traces:
         trace = previewed.own
@@ -36,9 +36,14 @@ def parts(traces: Iterable[PreviewedTrace], path: str, layout: Layout, form: For
         if not is_begun:
             yield form.head(*_about(previewed, path, layout))
             is_begun = True
-        yield from form.turn(trace, layout)
+        if held or is_continued(trace):
+            held.setdefault(trace.trace_id, []).extend(form.turn(trace, layout))
+        else:
+            yield from form.turn(trace, layout)
         total += tally_of(trace)
         masked.update(previewed.masked)
+    for turns in held.values():  # what background agents did is below their turn
+        yield from turns
     if not is_begun:
         yield form.head("No turns", {})
     yield form.foot([unstyled(line) for line in foot_lines(total, masked, layout)])

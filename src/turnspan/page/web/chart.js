@@ -34,7 +34,7 @@ export function scale(largest) {
 
 function axisText(value, metric) {
   if (metric === "tokens") {
-    const [size, unit] = [[1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]].find(([size]) => value >= size) ?? [1, ""];
+    const [size, unit] = [[1e9, "B"], [1e6, "M"], [1e3, "k"], [1, ""]].find(([size]) => value >= size) ?? [1, ""];
     return `${Number((value / size).toFixed(2))}${unit}`;
   }
   return `$${Number(value.toPrecision(3)).toLocaleString()}`;

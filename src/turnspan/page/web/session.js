@@ -9,7 +9,7 @@ import { goBack, readdress } from "./place.js";
 import { chosenSpan, closeDetails, onClose, showSpan } from "./span.js";
 import { strip } from "./strip.js";
 import { day } from "./times.js";
-import { OUTLINED, textOf, turnRow } from "./turn.js";
+import { OUTLINED, inOrder, textOf, turnRow } from "./turn.js";
 import { Waterfall } from "./waterfall.js";
 
 const VIEWS = { chat: "Chat", trace: "Trace" };
@@ -55,7 +55,7 @@ class SessionView {
     this.strip = make("div", { className: "strip-place" });
     this.list = make("div", { className: `turns ${this.view}`, role: "list", attributes: { "aria-label": "Turns" } });
     this.foot = make("div", { className: "session-foot" });
-    this.empty = make("p", { className: "note", hidden: true }, "No turn has these words.");
+    this.empty = make("p", { className: "note", hidden: true });
     main.replaceChildren(this.head.element, this.strip, this.bar(), this.list, this.empty, this.foot);
     this.makeList();
     const [, trace, span] = this.visit.words;
@@ -243,19 +243,21 @@ class SessionView {
   dropOutline() {
     const first = this.turns.findIndex((one) => one.is_outline);
     if (first >= 0) this.dropFrom(first);
-    else if (this.wanted) this.applyFilter(this.wanted); // badges are part of the text
+    else if (this.wanted || this.turns.some((one) => one.is_later)) this.applyFilter(this.wanted); // badges are part of the text
   }
 
   applyFilter(text) {
     this.wanted = text;
-    this.shown = this.turns.filter((one) => one.text.includes(text));
+    this.shown = inOrder(this.turns).filter((one) => one.text.includes(text));
     this.lazy.set(this.shown);
     this.empty.hidden = this.shown.length > 0 || !text;
+    const search = make("a", { href: `#/search?q=${encodeURIComponent(text)}` }, "Search the content of all sessions →");
+    this.empty.replaceChildren("No prompt contains these words. ", search);
   }
 
   drawStrip() {
     this.strip.classList.remove("awaited");
-    this.strip.replaceChildren(...strip(this.turns, (turn) => this.goTo(turn)));
+    this.strip.replaceChildren(...strip(inOrder(this.turns), (turn) => this.goTo(turn)));
   }
 
   // ---- live
@@ -282,6 +284,7 @@ class SessionView {
     this.shown = this.shown.filter((one) => one.at < since);
     this.lazy.drop((one) => one.at >= since);
     for (const one of found) this.refresh(one, before);
+    this.dropOutline();
     this.drawStrip();
     if (isAtEnd) scrollTo(0, document.documentElement.scrollHeight);
   }
@@ -324,8 +327,8 @@ class SessionView {
     if (turn.is_outline) this.lacks(turn);
     const entry = make("div", { className: "entry", role: "listitem", data: { at: turn.at } });
     const began = turn.start_ms > 0 ? day(turn.start_ms) : "";
-    const previous = this.turns[turn.at - 1];
-    if (began && began !== (previous && day(previous.start_ms))) entry.append(make("div", { className: "day" }, began));
+    const previous = turn.after ?? this.turns[turn.at - 1];
+    if (began && !turn.is_later && began !== (previous && day(previous.start_ms))) entry.append(make("div", { className: "day" }, began));
     if (this.view === "chat") {
       entry.append(
         chatTurn(turn, {

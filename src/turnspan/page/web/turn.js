@@ -17,6 +17,15 @@ export const OUTLINED = {
   compactions: [],
 };
 
+// Turns in the order of the page: what background agents did is below the turn that launched them.
+export function inOrder(turns) {
+  const groups = new Map();
+  for (const turn of turns) groups.set(turn.trace, [...(groups.get(turn.trace) ?? []), turn]);
+  let previous = null;
+  for (const [first] of groups.values()) [first.after, previous] = [previous, first];
+  return [...groups.values()].flat();
+}
+
 // What the filter looks at.
 export function textOf({ name, gist, badges }) {
   return `${name} ${gist} ${badges.join(" ")}`.toLowerCase();
