@@ -35,8 +35,6 @@ _BINARY = getattr(os, "O_BINARY", 0)
 _LOCK_POLL_S = 0.02
 _SHORTEST_POLL_S = 0.001  # most locks are held for a few milliseconds
 _PATIENCE_S = 2.5
-_SYNCED_AT_ONCE = 16
-_SLOW_SYNCS_S = 0.02  # if syncing some files takes longer, the rest is synced at once
 _IN_USE = {5, 32, 33}  # Windows error codes while a virus scanner or an indexer has the file open
 
 
@@ -158,72 +156,40 @@ def read_on(descriptor: int, limit: int) -> bytes:
 
 def replace_private(path: Path, content: bytes) -> None:
     """Replace the content of a file, durably. Raises StateError, which keeps the old content."""
-    replacements = Replacements(path.parent, {path.name: content})
-    replacements.sync()
-    if failed := replacements.commit():
+    if failed := replace_all(path.parent, {path.name: content}):
         raise failed[path.name]
 
 
-class Replacements:
-    """New contents of several files of one directory, in temporary files until they are committed.
-
-    Each step can be done by another thread, because syncing a disk is slow: creating the object writes the new files,
-    `sync` makes them durable, `commit` renames them. A file that fails keeps its old content, and is in `failed`.
-    """
-
-    def __init__(self, directory: Path, contents: Mapping[str, bytes]) -> None:
-        self.failed: dict[str, StateError] = {}
-        self._directory = directory
-        self._written: dict[str, tuple[Path, int]] = {}  # temporary files, and their descriptors
-        for name, content in contents.items():
-            try:
-                self._written[name] = _write_temporary(directory / name, content)
-            except StateError as error:
-                self.failed[name] = error
-
-    def sync(self) -> None:
-        """Sync the new files: one by one, but on a slow disk at the same time, so that it can write them together."""
-        names = list(self._written)
-        began_s = time.monotonic()
-        while names and time.monotonic() - began_s < _SLOW_SYNCS_S:
-            self._sync(names.pop())
-        if names:
-            from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  only for a slow disk
-
-            with ThreadPoolExecutor(_SYNCED_AT_ONCE) as threads:
-                list(threads.map(self._sync, names))
-
-    def _sync(self, name: str) -> None:
+def replace_all(directory: Path, contents: Mapping[str, bytes]) -> dict[str, StateError]:
+    """Replace the contents of several files of one directory, with one sync of it; return those that keep the old."""
+    failed: dict[str, StateError] = {}
+    written: dict[str, tuple[Path, int]] = {}  # temporary files, and their descriptors
+    for name, content in contents.items():
         try:
-            os.fsync(self._written[name][1])
-        except OSError as error:
-            self.failed[name] = disk_error(error, self._directory / name)
-
-    def commit(self) -> dict[str, StateError]:
-        """Replace the files, which were synced, and sync their directory, once; return those that failed."""
-        for name, (temporary, descriptor) in self._written.items():
-            if name in self.failed:
-                _remove(temporary, descriptor)
-                continue
-            try:
-                os.close(descriptor)
-                rename_patiently(temporary, self._directory / name)
-            except OSError as error:
-                _remove(temporary)
-                self.failed[name] = disk_error(error, self._directory / name)
+            written[name] = _write_temporary(directory / name, content)
+        except StateError as error:
+            failed[name] = error
+    for name, (_, descriptor) in written.items():  # after all were written: a disk may sync them together
         try:
-            if self._written:
-                _sync_directory(self._directory)
+            os.fsync(descriptor)
         except OSError as error:
-            self.failed |= dict.fromkeys(self._written, disk_error(error, self._directory))
-        self._written = {}
-        return self.failed
-
-    def discard(self) -> None:
-        """Remove the temporary files: nothing is replaced."""
-        for temporary, descriptor in self._written.values():
+            failed[name] = disk_error(error, directory / name)
+    for name, (temporary, descriptor) in written.items():
+        if name in failed:
             _remove(temporary, descriptor)
-        self._written = {}
+            continue
+        try:
+            os.close(descriptor)
+            rename_patiently(temporary, directory / name)
+        except OSError as error:
+            _remove(temporary)
+            failed[name] = disk_error(error, directory / name)
+    try:
+        if written:
+            _sync_directory(directory)
+    except OSError as error:
+        failed |= dict.fromkeys(written, disk_error(error, directory))
+    return failed
 
 
 def _write_temporary(path: Path, content: bytes) -> tuple[Path, int]:

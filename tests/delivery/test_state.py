@@ -21,11 +21,11 @@ from turnspan.delivery.state import Checkpoint, Cursor
 from turnspan.errors import StateError
 from turnspan.files import (
     Busy,
-    Replacements,
     claude_home,
     disk_error,
     private_directory,
     rename_patiently,
+    replace_all,
     turnspan_home,
 )
 from turnspan.source.progress import Position, Progress
@@ -907,19 +907,19 @@ def contents_in(directory):
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-@pytest.mark.parametrize("sync_s", [0.0, 0.002])
-def test_files_are_replaced_together_when_they_are_synced(tmp_path, monkeypatch, sync_s):
-    """Until then they keep their old content; on a slow disk, several are synced at the same time."""
+def test_files_are_replaced_together_when_they_are_synced(tmp_path, monkeypatch):
+    """None is renamed before all are written and synced; their directory is synced once."""
     synced, real = [], os.fsync
-    monkeypatch.setattr("turnspan.files._SLOW_SYNCS_S", 0.005)
-    monkeypatch.setattr(os, "fsync", lambda file: (time.sleep(sync_s), synced.append(file), real(file)))
     (tmp_path / "1").write_bytes(b"old")
     new = {str(number): f"new {number}".encode() for number in range(20)}
-    replacements = Replacements(tmp_path, new)
-    replacements.sync()
-    assert len(set(synced)) == len(synced) == len(new)
-    assert (tmp_path / "1").read_bytes() == b"old"
-    assert replacements.commit() == {}
+
+    def fsync(file):
+        synced.append((tmp_path / "1").read_bytes())
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert replace_all(tmp_path, new) == {}
+    assert synced == [b"old"] * len(new) + [b"new 1"]
     assert contents_in(tmp_path) == new
 
 
@@ -928,7 +928,6 @@ def test_a_file_that_cannot_be_replaced_keeps_its_content(tmp_path, monkeypatch,
     """The others are replaced, and nothing is left over."""
     for name in "ab":
         (tmp_path / name).write_bytes(b"old")
-    replacements = Replacements(tmp_path, {"a": b"new", "b": b"new"})
     real, calls = getattr(os, call), []
 
     def failing(*args):
@@ -941,16 +940,8 @@ def test_a_file_that_cannot_be_replaced_keeps_its_content(tmp_path, monkeypatch,
         monkeypatch.setattr(rename_patiently, "__kwdefaults__", {**rename_patiently.__kwdefaults__, "rename": failing})
     else:
         monkeypatch.setattr(os, call, failing)
-    replacements.sync()
-    failed = replacements.commit()
+    failed = replace_all(tmp_path, {"a": b"new", "b": b"new"})
     monkeypatch.undo()
     assert len(failed) == 1
     assert all(isinstance(error, StateError) for error in failed.values())
     assert contents_in(tmp_path) == {name: b"old" if name in failed else b"new" for name in "ab"}
-
-
-def test_replacements_can_be_discarded(tmp_path):
-    """Nothing is replaced, and nothing is left over."""
-    (tmp_path / "a").write_bytes(b"old")
-    Replacements(tmp_path, {"a": b"new", "b": b"new"}).discard()
-    assert contents_in(tmp_path) == {"a": b"old"}

@@ -16,11 +16,11 @@ import msgspec
 
 from turnspan import log
 from turnspan.backends import Answer
-from turnspan.bulk.group import Group, GroupTarget, Refused
+from turnspan.bulk.group import Group, Outbox
 from turnspan.bulk.runner import PATIENCE_S, Outcome, Runner, Step, Waiting, bytes_read
 from turnspan.claude.event import Event
 from turnspan.delivery import backoff, marks, state
-from turnspan.delivery.destinations import identity_of
+from turnspan.delivery.destinations import Target, identity_of
 from turnspan.delivery.ship import ALL, UNSENT, Shipped, ship
 from turnspan.errors import StateError, TurnspanError
 from turnspan.files import Busy
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from turnspan.backends import Verdict
-    from turnspan.bulk.plan import Plan
+    from turnspan.bulk.plan import Job, Plan
     from turnspan.bulk.runner import Orders, Task, Totals
     from turnspan.processes import Parent
     from turnspan.settings.config import Config
@@ -85,13 +85,13 @@ def _log(config: Config, totals: Totals) -> None:
 
 
 class Sender:
-    """Sends the sessions of one task after the other; those of a task are committed together (`group`)."""
+    """Sends the sessions of one task after the other; what they send is committed in groups (`group`)."""
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
         home = orders.config.home
         self._group = Group(home, partial(serve_waiting, home))
-        self._targets = [GroupTarget(each, orders.config, self._group) for each in orders.destinations]
+        self._targets = [Target(each, orders.config, self._group) for each in orders.destinations]
         self._began_s = time.monotonic()
         self._spans = 0
 
@@ -100,82 +100,84 @@ class Sender:
 
         After a request to stop, sessions that were not begun have no outcome.
         """
-        self._group.failed, self._group.refused = {}, {}
-        self._group.on_stored = parent.send
-        outcomes: list[Outcome] = []
-        while True:
-            try:
-                self._send_all(parent, task, outcomes)
-                self._group.flush()
-                break
-            except Refused:
-                self._send_singly(parent, task, outcomes)
-        failed = self._group.failed
+        group, outcomes = self._group, list[Outcome]()
+        group.failed, group.on_stored = {}, parent.send
+        try:
+            for place, job in enumerate(task.jobs):
+                if place and parent.is_stopping:
+                    break
+                outcomes.append(self._begun(parent, task, job))
+                self._send_again(parent, task, outcomes)
+            group.store()
+            self._send_again(parent, task, outcomes)
+        except BaseException:
+            group.abandon()
+            raise
         for place, job in enumerate(task.jobs[: len(outcomes)]):
-            if job.session.session_id in failed:
-                outcomes[place] = _failed(failed[job.session.session_id])
+            if job.session.session_id in group.failed:
+                outcomes[place] = _failed(group.failed[job.session.session_id])
         return outcomes
 
-    def _send_all(self, parent: Parent, task: Task, outcomes: list[Outcome]) -> None:
-        """Send the sessions that have no outcome yet. Raises Refused."""
-        for place in range(len(outcomes), len(task.jobs)):
-            if place and parent.is_stopping:
-                return
-            session_id = task.jobs[place].session.session_id
-            try:
-                self._group.lock(session_id)
-            except Busy:
-                outcomes.append(Outcome(is_busy=True))
-            except TurnspanError as error:
-                outcomes.append(_failed(error))
-            else:
-                outcomes.append(Outcome())  # it counts as begun if the group is refused meanwhile
-                outcomes[place] = self._send(parent, task, place)
-                self._group.finish(session_id)
-
-    def _send_singly(self, parent: Parent, task: Task, outcomes: list[Outcome]) -> None:
-        """Send the sessions of a group that could not be stored again, each on its own: it may be about one of them."""
-        refused, self._group.refused = self._group.refused, {}
-        self._group.is_immediate = True
+    def _begun(self, parent: Parent, task: Task, job: Job) -> Outcome:
+        """Lock a session and send it, with the group."""
+        session_id = job.session.session_id
         try:
-            for place, outcome in enumerate(outcomes):
-                session_id = task.jobs[place].session.session_id
-                is_cut_off = not (outcome.shipped or outcome.error or outcome.is_busy)
-                if session_id in refused or is_cut_off:
-                    again = self._send(parent, task, place)
-                    outcomes[place] = _merged(outcome, again, refused.get(session_id, set()))
-                    self._group.finish(session_id)
-        finally:
-            self._group.is_immediate = False
+            self._group.lock(session_id)
+        except Busy:
+            return Outcome(is_busy=True)
+        except TurnspanError as error:
+            return _failed(error)
+        outcome = self._send(parent, task, job, self._targets)
+        self._group.finish(session_id)
+        return outcome
 
-    def _send(self, parent: Parent, task: Task, place: int) -> Outcome:
+    def _send_again(self, parent: Parent, task: Task, outcomes: list[Outcome]) -> None:
+        """Send the sessions of a group that could not be stored again, each by itself: it may be about one of them."""
+        for place, job in enumerate(task.jobs[: len(outcomes)]):
+            refusing = self._group.refused.get(job.session.session_id)
+            if refusing is not None:
+                again = self._send(parent, task, job, [self._without_group(target) for target in self._targets])
+                outcomes[place] = _merged(outcomes[place], again, refusing)
+                self._group.finish_refused(job.session.session_id)
+
+    def _without_group(self, target: Target) -> Target:
+        """Return a target that commits at once, with the same backend."""
+        plain = Target(target.destination, self._orders.config)
+        plain.backend = target.backend.backend if isinstance(target.backend, Outbox) else target.backend
+        return plain
+
+    def _send(self, parent: Parent, task: Task, job: Job, targets: Sequence[Target]) -> Outcome:
         """Send one session, which is locked."""
         shipped: list[Shipped] = []
         try:
-            for index, target in enumerate(self._targets):
-                if target.identity not in task.given_up and not parent.is_stopping:
-                    shipped.append(self._ship(parent, task, place, index))
+            for index, target in enumerate(targets):
+                is_refused = target.checkpoints is self._group and job.session.session_id in self._group.refused
+                if target.identity not in task.given_up and not parent.is_stopping and not is_refused:
+                    shipped.append(self._ship(parent, job, index, target))
         except TurnspanError as error:
             return _failed(error, shipped)
         return Outcome(shipped=tuple(shipped))
 
-    def _ship(self, parent: Parent, task: Task, place: int, index: int) -> Shipped:
+    def _ship(self, parent: Parent, job: Job, index: int, target: Target) -> Shipped:
         """Send one session to the destination at `index`."""
-        job, target = task.jobs[place], self._targets[index]
+        group, session_id = self._group, job.session.session_id
+        is_grouped = target.checkpoints is group
         turns = spans = 0
 
         def pause(seconds: float) -> bool:
-            if seconds > 0:
-                self._group.flush()
-            return parent.pause(seconds)
+            is_stored = not is_grouped or not (seconds > 0 or group.is_full) or group.store()
+            return is_stored and session_id not in group.failed and parent.pause(seconds)
 
         patience = Patience(pause, parent.send)
 
         def commit(shipped: Shipped, progress: Progress) -> bool:
             nonlocal turns, spans
             read_bytes = bytes_read(job, progress, index, len(self._targets))
-            step = Step(job.session.session_id, shipped.turns - turns, shipped.spans - spans, read_bytes)
-            self._group.when_stored(target.identity, step)
+            step = Step(session_id, shipped.turns - turns, shipped.spans - spans, read_bytes)
+            if is_grouped:
+                group.when_stored(target.identity, step)
+            else:
+                parent.send([step])
             self._spans += shipped.spans - spans
             turns, spans = shipped.turns, shipped.spans
             patience.renew()

@@ -37,21 +37,24 @@ _SLACK_S: Final = 60.0
 
 
 class Target:
-    """A destination with its backend, its export policy and its prices, each made when it is first needed."""
+    """A destination with its backend, its export policy and its prices, each made when it is first needed.
 
-    def __init__(self, destination: Destination, config: Config) -> None:
+    `checkpoints` says when what it acknowledged is committed: at once, unless something else is given.
+    """
+
+    def __init__(self, destination: Destination, config: Config, checkpoints: Checkpoints | None = None) -> None:
         self.destination = destination
         self.identity = identity_of(destination)
         self.home = config.home
         self.claude_home = config.claude_home
-        self.checkpoints: Checkpoints = OnDisk(config.home)
+        self.checkpoints = checkpoints if checkpoints is not None else OnDisk(config.home)
         self._config = config
         self._is_open = False
 
     @cached_property
     def backend(self) -> Backend:
         """The backend. Raises ConfigError or BackendError."""
-        backend = self._opened()
+        backend = self.checkpoints.outbox(self.identity, self._opened())
         self._is_open = True
         return backend
 

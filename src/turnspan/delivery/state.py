@@ -21,14 +21,15 @@ from typing import Annotated, Final, Protocol, TypeAlias
 
 import msgspec
 
+from turnspan.backends import Backend
 from turnspan.delivery.callers import Caller, noted, parsed
 from turnspan.errors import StateError
 from turnspan.files import (
-    Replacements,
     disk_error,
     kernel_lock,
     private_directory,
     read_private,
+    replace_all,
     replace_private,
 )
 from turnspan.settings.options import CAPTURES
@@ -244,23 +245,17 @@ def save(home: Path, checkpoint: Checkpoint) -> None:
     replace_private(path, raw)
 
 
-class Saving(Replacements):
-    """The checkpoints of several sessions, which are replaced together, with one sync of the directory."""
-
-    def __init__(self, home: Path, checkpoints: Iterable[Checkpoint]) -> None:
-        contents: dict[str, bytes] = {}
-        failed: dict[str, StateError] = {}
-        for checkpoint in checkpoints:
-            try:
-                contents[state_path(home, checkpoint.session_id).name] = _encoded(checkpoint)
-            except StateError as error:
-                failed[checkpoint.session_id] = error
-        super().__init__(state_directory(home), contents)
-        self._failed = failed
-
-    def commit(self) -> dict[str, StateError]:
-        """Replace the checkpoints; return the sessions that failed: their old checkpoints are still there."""
-        return self._failed | {name.removesuffix(".json"): error for name, error in super().commit().items()}
+def save_all(home: Path, checkpoints: Iterable[Checkpoint]) -> dict[str, StateError]:
+    """Replace the checkpoints of several sessions; return those that failed: their old ones are still there."""
+    contents: dict[str, bytes] = {}
+    failed: dict[str, StateError] = {}
+    for checkpoint in checkpoints:
+        try:
+            contents[state_path(home, checkpoint.session_id).name] = _encoded(checkpoint)
+        except StateError as error:
+            failed[checkpoint.session_id] = error
+    unsaved = replace_all(state_directory(home), contents) if contents else {}
+    return failed | {name.removesuffix(".json"): error for name, error in unsaved.items()}
 
 
 def _encoded(checkpoint: Checkpoint) -> bytes:
@@ -274,13 +269,16 @@ def _encoded(checkpoint: Checkpoint) -> bytes:
 
 
 class Checkpoints(Protocol):
-    """Where `ship` loads and saves checkpoints: each one at once (`OnDisk`), or several together (`bulk.group`)."""
+    """When `ship` commits: each piece at once (`OnDisk`), or with those of other sessions (`bulk.group`)."""
 
     def load(self, session_id: str) -> Loaded:
         """Return the checkpoint of a session, or a new one. Raises StateError."""
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Replace the checkpoint of a session. Raises StateError."""
+        """Replace the checkpoint of a session: now, or when everything that it acknowledges is stored."""
+
+    def outbox(self, identity: str, backend: Backend) -> Backend:
+        """Return what `ship` sends through: the backend, or what keeps requests until they are stored together."""
 
 
 class OnDisk:
@@ -296,6 +294,10 @@ class OnDisk:
     def save(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint of a session. Raises StateError."""
         save(self._home, checkpoint)
+
+    def outbox(self, _identity: str, backend: Backend) -> Backend:
+        """Return the backend itself."""
+        return backend
 
 
 def note_caller(home: Path, session: SessionFile, traceparent: str, *, at_s: float, is_parent: bool) -> str:

@@ -6,10 +6,10 @@ A session's rows come from three stages of reading it (`source.reader`):
 |---|---|---|
 | settled | turns that a later row sealed | stay |
 | end | turns that only the end of the file sealed | are read again |
-| late | subagents that were not exported with a turn, in groups | stay, unless a file of the group has changed |
+| late | subagents that were not exported with a turn, in groups | are read again |
 
-The traces of a late group are valid without the others: their calls are settled. So an update reads from the end of
-the settled stage, as if the late groups that stay had been read already.
+So an update reads from the end of the settled stage. A late group is kept with its own progress: a single turn can be
+read again as if all other groups had been read already (`seek`).
 
 A `Progress` lists all subagents of a session, and there can be thousands. So what is stored for a piece or a group is
 the difference to what precedes it.
@@ -23,7 +23,6 @@ import msgspec
 
 from turnspan.source.neighbours import Neighbours
 from turnspan.source.progress import Progress
-from turnspan.source.sessions import label_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,16 +68,3 @@ def with_late(settled: Progress, groups: Iterable[Progress]) -> Progress:
         agents |= group.agents
         launched |= group.launched
     return Progress(settled.main, settled.is_own, agents, launched, settled.left_out)
-
-
-def continues(change: Progress, groups: Iterable[Progress]) -> bool:
-    """Return whether a difference continues a subagent of a late group, or launches it again."""
-    concerned = change.agents.keys() | change.launched.keys()
-    return any(not concerned.isdisjoint(group.agents) for group in groups)
-
-
-def can_stay(group: Progress, settled: Progress, changed: set[str]) -> bool:
-    """Return whether a late group stays: its files are the same, and settled calls launched its subagents."""
-    if changed & group.agents.keys():
-        return False
-    return all(name in settled.launched or name in group.launched or label_of(name) for name in group.agents)

@@ -17,13 +17,12 @@ import msgspec
 from turnspan.delivery.policy import rules_of
 from turnspan.index.changes import Change, Changes, checkpoint_of, restriction_of
 from turnspan.index.disk import as_text
-from turnspan.index.places import Place, can_stay, continues, with_late
+from turnspan.index.places import Place
 from turnspan.index.pool import read_jobs
 from turnspan.index.reading import Finish, Job, Part, Stage
 from turnspan.index.rows import label
 from turnspan.index.write import PURGE, Writer
 from turnspan.secrets.replace import mask
-from turnspan.source.progress import Progress
 from turnspan.source.scan import first_time_ns
 from turnspan.source.sessions import SessionFile, agent_files, flat_agent_file, indexed_titles
 
@@ -46,16 +45,11 @@ _GROUP: Final = 256
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Where the reading of a session begins, and the late groups whose rows stay."""
+    """Where the reading of a session begins."""
 
     change: Change
     job: Job
     place: Place
-    groups: dict[int, Progress]
-
-
-class _Continued(Exception):  # noqa: N818 - a result, not an error
-    """A later turn continued a subagent of a late group, whose rows therefore do not stay."""
 
 
 class _Bar:
@@ -139,21 +133,6 @@ class Updater:
 
             yield group()
 
-    def _write(self, plan: Plan, parts: Iterable[Part | Finish]) -> None:
-        execute = self._connection.execute
-        if not plan.groups:
-            self._write_parts(plan, parts)
-            return
-        execute("SAVEPOINT session")  # not for every session: it makes FTS5 write out what it has collected
-        try:
-            self._write_parts(plan, parts)
-        except _Continued:
-            execute("ROLLBACK TO session")
-            again = self._planned(plan.change, can_late_stay=False)
-            for _, read_again in read_jobs([again.job], self._config, self._destination):
-                self._write_parts(again, read_again)
-        execute("RELEASE session")
-
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         self._connection.execute("BEGIN IMMEDIATE")
@@ -165,22 +144,17 @@ class Updater:
             raise
         self._connection.execute("COMMIT")
 
-    def _planned(self, change: Change, *, can_late_stay: bool = True) -> Plan:
-        """Return where to begin to read, and which late groups stay."""
-        transcript = change.transcript
-        place, groups = Place(), dict[int, Progress]()
+    def _planned(self, change: Change) -> Plan:
+        """Return where to begin to read: behind the settled turns that stay."""
+        transcript, place = change.transcript, Place()
         if change.session is not None and not change.is_anew:
             changed = self._changed_agents(change.session, transcript)
             if changed is not None:
-                late = self._writer.late_groups(change.session)
-                was_late = {name for group in late.values() for name in group.agents}
-                place = self._before_agents(change, self._writer.place(change.session), changed, was_late)
-                found = late if can_late_stay and place.position else {}
-                groups = {piece: group for piece, group in found.items() if can_stay(group, place.progress, changed)}
-        progress = with_late(place.progress, groups.values())
+                place = self._before_agents(change, self._writer.place(change.session), changed)
+        progress = place.progress
         size = transcript.size - progress.main.offset - sum(each.offset for each in progress.agents.values())
         job = Job(transcript.session_id, transcript.path, progress, change.restriction, max(0, size))
-        return Plan(change, job, place, groups)
+        return Plan(change, job, place)
 
     def _changed_agents(self, session: int, transcript: Transcript) -> set[str] | None:
         """Return the subagents whose files have changed or are new; None if one was deleted."""
@@ -194,11 +168,11 @@ class Updater:
         names = [name for name, stamp in after.items() if before.get(name) != stamp]
         return {name.removesuffix(".meta.json").removeprefix("agent-") for name in names}
 
-    def _before_agents(self, change: Change, place: Place, changed: set[str], was_late: set[str]) -> Place:
+    def _before_agents(self, change: Change, place: Place, changed: set[str]) -> Place:
         """Return the last place before which none of these subagents was read with a turn, or could have been."""
         session = change.session
         assert session is not None
-        unread = changed - place.progress.agents.keys() - was_late
+        unread = changed - place.progress.agents.keys() - self._writer.late_agents(session)
         began_ns = self._began_ns(change.transcript, unread - place.progress.launched.keys())
         piece = place.piece
         while (
@@ -232,11 +206,11 @@ class Updater:
                 times.append(first_time_ns(file.path) or 0)
         return min(times, default=0)
 
-    def _write_parts(self, plan: Plan, parts: Iterable[Part | Finish]) -> None:
+    def _write(self, plan: Plan, parts: Iterable[Part | Finish]) -> None:
         writer, change, place = self._writer, plan.change, plan.place
         session = writer.start(change.transcript)
         if change.session is not None:
-            writer.cut(session, place, plan.groups)
+            writer.cut(session, place)
             if not place.position:
                 self._connection.execute("DELETE FROM policy WHERE session = ?", (session,))
         for part in parts:
@@ -246,8 +220,6 @@ class Updater:
             if part.is_anew:
                 place = Place()
                 writer.cut(session, place)
-            elif plan.groups and continues(part.change, plan.groups.values()):
-                raise _Continued
             match part.stage:
                 case Stage.SETTLED:
                     writer.add_settled(session, place, part)

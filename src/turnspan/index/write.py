@@ -15,7 +15,7 @@ from turnspan.index.schema import COUNTED, USAGE
 from turnspan.source.progress import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
     from sqlite3 import Connection
 
     from turnspan.index.disk import Transcript
@@ -76,12 +76,11 @@ class Writer:
             execute(f"DELETE FROM {table} WHERE session = ?", (session,))  # noqa: S608 - names of ours
         execute("DELETE FROM session WHERE id = ?", (session,))
 
-    def cut(self, session: int, place: Place, staying: Collection[int] = ()) -> None:
-        """Delete what follows a place, except late groups that stay."""
+    def cut(self, session: int, place: Place) -> None:
+        """Delete what follows a place."""
         execute = self._connection.execute
         wanted = "FROM turn WHERE session = ? AND position >= ?"
-        wanted += f" AND piece NOT IN ({_marks(len(staying))})" if staying else ""
-        values = (session, place.position, *staying)
+        values = (session, place.position)
         for first, number in execute(f"SELECT first_text, texts {wanted} AND texts > 0", values).fetchall():
             execute("DELETE FROM text WHERE rowid >= ? AND rowid < ?", (first, first + number))
         for table in _CHILDREN:
@@ -89,9 +88,7 @@ class Writer:
         execute(f"DELETE {wanted}", values)
         last = place.piece if place.in_piece else place.piece - 1
         execute("DELETE FROM piece WHERE session = ? AND piece > ?", (session, last))
-        late = "DELETE FROM late WHERE session = ?"
-        late += f" AND piece NOT IN ({_marks(len(staying))})" if staying else ""
-        execute(late, (session, *staying))
+        execute("DELETE FROM late WHERE session = ?", (session,))
 
     # ---- adding
 
@@ -181,10 +178,10 @@ class Writer:
         row = execute("SELECT progress FROM piece WHERE session = ? AND piece = ?", (session, piece)).fetchone()
         return Place(progress, decode(row[0]), first[0], piece)
 
-    def late_groups(self, session: int) -> dict[int, Progress]:
-        """Return the late groups of a session."""
-        rows = self._connection.execute("SELECT piece, progress FROM late WHERE session = ? AND piece < 0", (session,))
-        return {piece: decode(progress) for piece, progress in rows}
+    def late_agents(self, session: int) -> set[str]:
+        """Return the subagents of a session that were not exported with a turn."""
+        rows = self._connection.execute("SELECT progress FROM late WHERE session = ? AND piece < 0", (session,))
+        return {name for (progress,) in rows for name in decode(progress).agents}
 
     def order(self, session: int) -> None:
         """Number the late rows: behind all turns, in the order in which they began."""
