@@ -13,9 +13,10 @@ from rows import Writer, agent_writer, save_agent
 
 from turnspan.errors import TranscriptError
 from turnspan.source import scan, sessions
+from turnspan.source.ending import Ending
 from turnspan.source.find import find_session
 from turnspan.source.first_prompts import FirstPrompts
-from turnspan.source.progress import Ending, Progress
+from turnspan.source.progress import Progress
 from turnspan.source.reader import Reader
 from turnspan.source.sessions import SessionFile, session_at, session_names
 from turnspan.trace.build import trace_of
