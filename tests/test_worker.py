@@ -31,6 +31,7 @@ from turnspan.errors import BackendError, TurnspanError
 from turnspan.health.log_lines import read_log
 from turnspan.log import LOG_NAME
 from turnspan.settings.config import load_config
+from turnspan.source import tail
 from turnspan.source.ending import Ending
 from turnspan.source.sessions import SessionFile
 from turnspan.worker import serve
@@ -187,6 +188,38 @@ def test_last_words_that_never_come_keep_the_turn_for_the_next_event(office):
     office.stop(writer)
     assert turns(office.backend) == ["Turn 1", "Turn 2"]
     assert office.backend.twice == []
+
+
+@pytest.mark.parametrize("place", ["prompt", "result", "answer"])
+def test_a_turn_with_a_row_over_the_size_limit_is_sent_at_its_stop(office, monkeypatch, place):
+    """Without that row. What the Stop names may be in it: nothing is waited for, and nothing is sent twice."""
+    monkeypatch.setattr(tail, "MAX_LINE_BYTES", 100_000)
+    texts = {"prompt": "Hello.", "result": "a b", "answer": "Good day.", place: "x" * 200_000}
+    writer = office.writer()
+    writer.prompt(texts["prompt"])
+    call = writer.call("Bash", {"command": "ls"})
+    writer.result(call, texts["result"])
+    writer.say(texts["answer"])
+    office.stop(writer)
+    assert turns(office.backend) == ["Turn 1"]
+    assert (office.slept_s, "oversized=1" in office.log[-1]) == (0, True)
+    writer.turn("And now?", "Now this.")
+    office.stop(writer)
+    assert turns(office.backend) == ["Turn 1", "Turn 2"]
+    assert office.backend.twice == []
+
+
+def test_a_row_over_the_size_limit_in_an_earlier_turn_ends_nothing(office, monkeypatch):
+    """The words of a Stop are waited for, unless they may be in a row of the same turn that is too long."""
+    monkeypatch.setattr(tail, "MAX_LINE_BYTES", 100_000)
+    writer = office.writer()
+    writer.turn("Hello.", "x" * 200_000)
+    writer.prompt("And now?")
+    writer.call("Bash", {"command": "ls"})
+    office.save(writer)
+    office.serve("Stop", writer, last_assistant_message="Now this.")
+    assert turns(office.backend) == ["Turn 1"]
+    assert office.slept_s > 1
 
 
 def test_a_clock_that_steps_back_does_not_keep_the_worker(office):
@@ -640,6 +673,19 @@ def test_history_from_before_the_installation_stays(office):
     office.save(old)  # written to again: now it is of today
     office.serve("SessionStart", office.writer(2))
     assert turns(office.backend) == ["Turn 1"]
+
+
+def test_history_leaves_nothing_in_the_state_directory(office):
+    """A session that is not touched has no lock file either: there may be thousands."""
+    old, new = office.writer(1), office.writer(2)
+    old.turn("Long ago.", "Yes.")
+    path = office.save(old)
+    os.utime(path, (office.now_s - 86400, office.now_s - 86400))
+    new.turn("Hello.", "Good day.")
+    office.stop(new)
+    office.serve("SessionEnd", new)
+    assert turns(office.backend) == ["Turn 1"]
+    assert [found.name for found in (office.home / "state").iterdir() if old.session in found.name] == []
 
 
 def test_a_new_destination_gets_no_history_either(office):

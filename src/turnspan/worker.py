@@ -352,13 +352,14 @@ def sweep(context: Context, current: SessionFile, stopped: str | None = None) ->
     config, clock = context.config, context.clock
     deadline = clock() + _SWEEP_BUDGET_S
     patience = _patience(context)
+    since_ns = {target.identity: 1e9 * since(config, target.identity, clock()) for target in context.targets}
     recovered = 0
-    for session in _orphans(context, current):
+    for session in _orphans(context, current, since_ns):
         if clock() > deadline:
             break
         try:
             with state.lock(config.home, session.session_id):
-                recovered += _recover(context, session, patience, stopped)
+                recovered += _recover(context, session, patience, stopped, since_ns)
             if marks.has_marks(config.home, session.session_id):
                 _attend(context, session, {"event": _RECOVERED})
         except Busy:
@@ -368,12 +369,14 @@ def sweep(context: Context, current: SessionFile, stopped: str | None = None) ->
     return recovered
 
 
-def _recover(context: Context, session: SessionFile, patience: Patience, stopped: str | None) -> int:
+def _recover(
+    context: Context, session: SessionFile, patience: Patience, stopped: str | None, since_ns: Mapping[str, float]
+) -> int:
     """Export what is unsent of one session that is idle; return the number of turns."""
     config, now_s = context.config, context.clock()
     turns = 0
     for target in list(context.targets):
-        if modified_ns(session.path) < 1e9 * since(config, target.identity, now_s):
+        if modified_ns(session.path) < since_ns[target.identity]:
             continue
         ending = Ending(now_ns=int(now_s * 1e9), stopped_session=stopped, late_since_ns=_late_since_ns(context))
         shipped = _ship(context, session, target, ending, patience)
@@ -385,22 +388,26 @@ def _recover(context: Context, session: SessionFile, patience: Patience, stopped
     return turns
 
 
-def _orphans(context: Context, current: SessionFile) -> Iterator[SessionFile]:
-    """Yield the other sessions of the project that may have something unsent, the latest first."""
-    config = context.config
-    others = [s for s in sessions.sessions_in(current.path.parent) if s.session_id != current.session_id]
+def _orphans(context: Context, current: SessionFile, since_ns: Mapping[str, float]) -> Iterator[SessionFile]:
+    """Yield the other sessions of the project that may have something unsent, the latest first.
+
+    Older ones, from before a destination was first used, wait for `backfill`.
+    """
+    config, oldest_ns = context.config, min(since_ns.values(), default=0.0)
+    found = ((modified_ns(session.path), session) for session in sessions.sessions_in(current.path.parent))
+    others = [(written, s) for written, s in found if written >= oldest_ns and s.session_id != current.session_id]
     root = sessions.projects_dir(config.claude_home)
-    for session in sorted(others, key=lambda session: modified_ns(session.path), reverse=True):
+    for _, session in sorted(others, key=lambda pair: pair[0], reverse=True):
         if not sessions.is_below(session.path, root):
             continue
         try:
-            found = state.load(config.home, session.session_id)
+            loaded = state.load(config.home, session.session_id)
             is_orphan = any(
-                unsent.may_have_more(session, found.checkpoint, target.identity) for target in context.targets
+                unsent.may_have_more(session, loaded.checkpoint, target.identity) for target in context.targets
             )
         except (TurnspanError, OSError):
             continue
-        _log_corrupt(config, session, found.kept_as)
+        _log_corrupt(config, session, loaded.kept_as)
         if is_orphan:
             yield session
 

@@ -129,6 +129,8 @@ class Reading:
         self._was_sent = reader.was_sent
         self._is_cut = False  # the file ends in an incomplete line: the client may be writing it
         self._is_late = False  # … and will: an event precedes the rest of the line
+        self._has_gap = False  # a row since the last sealed turn is over the size limit
+        self._ends_in_gap = False  # … and no row of the conversation follows it
         self._has_unsealed = False
         self._is_answer_missing = False
         self._skipped: set[str] = set()
@@ -202,10 +204,17 @@ class Reading:
             self._begin(Progress())
         grouper = Grouper(self.session.session_id, position.carry, recall_from(descriptor))
         self._draft.inline, self._inline_skipped = grouper.warmups.places, grouper.warmups.skipped
+        oversized = self.anomalies.oversized
         for entries in entries_from(descriptor, position, self.anomalies):
+            if self.anomalies.oversized > oversized:
+                self._has_gap = self._ends_in_gap = True
+            elif any(entry.type in {"user", "assistant"} for _, entry in entries):
+                self._ends_in_gap = False
             for sealed in grouper.feed_all(entries):
+                self._has_gap = False
                 self._add(sealed)
                 yield False
+            oversized = self.anomalies.oversized  # also of agents
         yield True
         self.is_at_end = True
         open_ns = self._end(grouper)
@@ -262,6 +271,12 @@ class Reading:
             words = ending.words
             if grouper.is_answered and (not self._is_late if words is None else words in turns[-1].last_words):
                 return True
+            if (
+                self._has_gap
+                and not self._is_late
+                and (self._ends_in_gap or words is None or words in turns[-1].last_words)
+            ):
+                return True  # what is missing is in a row over the size limit, which is never read
             # The stop may belong to an earlier turn, whose last message was exported already.
             self._is_answer_missing = words not in self._draft.carry.words
         if not self._is_late and grouper.is_answered and all(t.session_id == ending.stopped_session for t in turns):
