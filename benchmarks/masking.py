@@ -28,7 +28,8 @@ from turnspan.backends.otlp_messages import encode_request
 from turnspan.backends.settings import Capture
 from turnspan.secrets.replace import compile_rules, mask, suspects
 from turnspan.secrets.scan import Meter, OverBudget
-from turnspan.source.progress import Ending, Progress
+from turnspan.source.ending import Ending
+from turnspan.source.progress import Progress
 from turnspan.source.reader import Reader
 from turnspan.source.sessions import session_at
 from turnspan.trace.redact import SCAN_BUDGET, Policy, redact, redact_all

@@ -17,7 +17,8 @@ import msgspec
 
 from turnspan.delivery.destinations import targets_of
 from turnspan.settings.config import load_config
-from turnspan.source.progress import Ending, Progress
+from turnspan.source.ending import Ending
+from turnspan.source.progress import Progress
 from turnspan.source.reader import Reader
 from turnspan.source.sessions import sessions_in
 from turnspan.trace.model import Trace

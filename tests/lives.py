@@ -63,7 +63,7 @@ class Life:
                     for other, size in sizes.items()
                     if other.name.startswith("agent-") and size == len(self.files[other])
                 )
-                ending = {"is_stopped": is_stopped, "finished_agents": agents if is_stopped else ()}
+                ending = {"is_stopped": is_stopped, "agents": agents if is_stopped else ()}
                 new, progress[name] = read(directory / name, progress.get(name), **ending)
                 traces += new
         for name in self.answered:

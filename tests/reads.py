@@ -2,7 +2,8 @@
 
 import msgspec
 
-from turnspan.source.progress import Ending, Progress
+from turnspan.source.ending import Ending
+from turnspan.source.progress import Progress
 from turnspan.source.reader import Reader
 from turnspan.source.sessions import all_sessions, session_of
 

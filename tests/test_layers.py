@@ -36,10 +36,7 @@ MAY_IMPORT = {
     # One event.
     "log": {"backends", "delivery", "errors", "files", "settings", "source"},
     "hook": set(),
-    "worker": {
-        "backends", "claude", "delivery", "errors", "hook", "log", "files", "settings",
-        "source", "transcript",
-    },
+    "worker": {"claude", "delivery", "errors", "hook", "log", "files", "settings", "source", "transcript"},
     # What people look at.
     "index": {
         "delivery", "errors", "files", "processes", "secrets", "settings", "source", "text", "trace", "transcript",

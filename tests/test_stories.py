@@ -12,7 +12,8 @@ import msgspec
 import pytest
 from reads import one_pass, spans
 
-from turnspan.source.progress import Ending, Progress
+from turnspan.source.ending import Ending
+from turnspan.source.progress import Progress
 from turnspan.source.reader import Reader
 from turnspan.source.sessions import all_sessions
 from turnspan.trace.model import Json, Media, Text

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from itertools import accumulate
 from pathlib import Path
 
 import msgspec
@@ -30,6 +31,8 @@ from turnspan.errors import BackendError, TurnspanError
 from turnspan.health.log_lines import read_log
 from turnspan.log import LOG_NAME
 from turnspan.settings.config import load_config
+from turnspan.source import tail
+from turnspan.source.ending import Ending
 from turnspan.source.sessions import SessionFile
 from turnspan.worker import serve
 
@@ -142,7 +145,7 @@ def test_a_turn_is_sent_at_its_stop(office):
     assert line.endswith("trigger=Stop turns=1 spans=2")
 
 
-@pytest.mark.parametrize("late_s", [0.0, 0.04, 0.5, 1.9])
+@pytest.mark.parametrize("late_s", [0.0, 0.04, 0.5, 1.96])
 def test_last_words_that_come_late_are_waited_for(office, late_s):
     """The file may lag behind the event by up to two seconds: then the complete turn is sent, once."""
     writer = office.writer()
@@ -185,6 +188,38 @@ def test_last_words_that_never_come_keep_the_turn_for_the_next_event(office):
     office.stop(writer)
     assert turns(office.backend) == ["Turn 1", "Turn 2"]
     assert office.backend.twice == []
+
+
+@pytest.mark.parametrize("place", ["prompt", "result", "answer"])
+def test_a_turn_with_a_row_over_the_size_limit_is_sent_at_its_stop(office, monkeypatch, place):
+    """Without that row. What the Stop names may be in it: nothing is waited for, and nothing is sent twice."""
+    monkeypatch.setattr(tail, "MAX_LINE_BYTES", 100_000)
+    texts = {"prompt": "Hello.", "result": "a b", "answer": "Good day.", place: "x" * 200_000}
+    writer = office.writer()
+    writer.prompt(texts["prompt"])
+    call = writer.call("Bash", {"command": "ls"})
+    writer.result(call, texts["result"])
+    writer.say(texts["answer"])
+    office.stop(writer)
+    assert turns(office.backend) == ["Turn 1"]
+    assert (office.slept_s, "oversized=1" in office.log[-1]) == (0, True)
+    writer.turn("And now?", "Now this.")
+    office.stop(writer)
+    assert turns(office.backend) == ["Turn 1", "Turn 2"]
+    assert office.backend.twice == []
+
+
+def test_a_row_over_the_size_limit_in_an_earlier_turn_ends_nothing(office, monkeypatch):
+    """The words of a Stop are waited for, unless they may be in a row of the same turn that is too long."""
+    monkeypatch.setattr(tail, "MAX_LINE_BYTES", 100_000)
+    writer = office.writer()
+    writer.turn("Hello.", "x" * 200_000)
+    writer.prompt("And now?")
+    writer.call("Bash", {"command": "ls"})
+    office.save(writer)
+    office.serve("Stop", writer, last_assistant_message="Now this.")
+    assert turns(office.backend) == ["Turn 1"]
+    assert office.slept_s > 1
 
 
 def test_a_clock_that_steps_back_does_not_keep_the_worker(office):
@@ -640,6 +675,19 @@ def test_history_from_before_the_installation_stays(office):
     assert turns(office.backend) == ["Turn 1"]
 
 
+def test_history_leaves_nothing_in_the_state_directory(office):
+    """A session that is not touched has no lock file either: there may be thousands."""
+    old, new = office.writer(1), office.writer(2)
+    old.turn("Long ago.", "Yes.")
+    path = office.save(old)
+    os.utime(path, (office.now_s - 86400, office.now_s - 86400))
+    new.turn("Hello.", "Good day.")
+    office.stop(new)
+    office.serve("SessionEnd", new)
+    assert turns(office.backend) == ["Turn 1"]
+    assert [found.name for found in (office.home / "state").iterdir() if old.session in found.name] == []
+
+
 def test_a_new_destination_gets_no_history_either(office):
     """Each destination has its own first day."""
     left = office.writer(1, ago_s=3600)
@@ -954,7 +1002,7 @@ def test_a_session_that_ended_during_an_outage_is_sent_by_the_next_event_of_the_
     assert turns(office.backend) == ["Turn 1", "Turn 2", "Turn 3"]
     assert office.backend.twice == []
     reported = state_of(office, writer).reported
-    assert reported == state.Reported(over_ns=reported.over_ns, is_done=True)
+    assert reported == Ending(over_ns=reported.over_ns, is_done=True)
 
 
 def test_rows_written_late_belong_to_the_session_that_has_ended(office):
@@ -967,6 +1015,41 @@ def test_rows_written_late_belong_to_the_session_that_has_ended(office):
     office.save(writer)
     office.serve("SessionStart", other)
     assert "claude-opus-4-5-20251101" in office.backend.names
+
+
+@pytest.mark.parametrize(
+    ("answer", "late_s", "is_sent"), [(LATER, 9.9, True), (LATER, 10.1, False), (None, 0.1, False)]
+)
+def test_rows_after_the_end_of_a_session_are_its_last_ones_or_of_a_resumption(office, answer, late_s, is_sent):
+    """During an outage the end holds for rows of the next ten seconds; when all is acknowledged, for none."""
+    writer, other = office.writer(1), office.writer(2)
+    writer.turn("One.", "First.")
+    office.save(writer)
+    office.backend.answers = [answer or ACKNOWLEDGED]
+    office.serve("SessionEnd", writer)
+    writer.now = datetime.fromtimestamp(state_of(office, writer).reported.over_ns / 1e9 + late_s, tz=UTC)
+    writer.prompt("Two.", timestamp=writer.stamp())
+    office.now_s += 31
+    office.save(writer)
+    office.backend.answers = [ACKNOWLEDGED]
+    office.serve("SessionStart", other)
+    assert turns(office.backend) == (["Turn 1", "Turn 2"] if is_sent else ["Turn 1"])
+
+
+@pytest.mark.parametrize(
+    ("pauses_s", "is_complete"), [([1.5], True), ([1.8], False), ([1.5] * 3, True), ([1.5] * 5, False)]
+)
+def test_the_end_of_a_session_waits_until_its_files_stop_growing(office, pauses_s, is_complete):
+    """For 1.6 s without a new row, and for 6 s in all."""
+    writer = office.writer(1)
+    writer.prompt("One.")
+    path = office.save(writer)
+    writer.say("First.")
+    rows = [b'{"type":"progress","data":{}}\n'] * (len(pauses_s) - 1) + writer.lines()[-1:]
+    for row, at_s in zip(rows, accumulate(pauses_s), strict=True):
+        office.later(at_s, lambda row=row: path.write_bytes(path.read_bytes() + row))
+    office.serve("SessionEnd", writer)
+    assert ("claude-opus-4-5-20251101" in office.backend.names) == is_complete
 
 
 def test_a_remembered_stop_does_not_seal_a_turn_that_began_later(office):
@@ -1058,9 +1141,9 @@ def test_an_older_turnspan_reads_a_state_with_a_remembered_end():
     class OldCursor(msgspec.Struct):
         sent_turns: int = 0
 
-    cursor = state.Cursor(sent_turns=3, reported=state.Reported(over_ns=5, words="ab"))
+    cursor = state.Cursor(sent_turns=3, reported=Ending(over_ns=5, words="ab"))
     assert msgspec.json.decode(msgspec.json.encode(cursor), type=OldCursor).sent_turns == 3
-    assert msgspec.json.decode(b'{"sent_turns": 3}', type=state.Cursor).reported == state.Reported()
+    assert msgspec.json.decode(b'{"sent_turns": 3}', type=state.Cursor).reported == Ending()
     assert b"reported" not in msgspec.json.encode(state.Cursor(sent_turns=3))
 
 
@@ -1122,10 +1205,13 @@ def test_the_end_of_a_session_waits_for_the_rest_of_a_line(office):
 
 def test_half_a_line_that_stays_does_not_keep_a_turn_for_ever(office):
     """After a minute without another byte, the next event of the project sends what is there."""
+    written_s = office.now_s
     writer, _ = half_written(office)
     office.serve("SessionEnd", writer)
+    office.now_s = written_s + MINUTE_S - 1
+    office.serve("SessionStart", office.writer(2))
     assert office.backend.requests == []
-    office.now_s += 2 * MINUTE_S
+    office.now_s = written_s + MINUTE_S + 1
     office.serve("SessionStart", office.writer(2))
     assert outputs(office) == [3]
 

@@ -26,6 +26,7 @@ import msgspec
 from turnspan import log
 from turnspan.claude.event import parse_event
 from turnspan.delivery import marks, state, unsent
+from turnspan.delivery.backoff import Patience
 from turnspan.delivery.callers import parsed
 from turnspan.delivery.destinations import since, targets_of
 from turnspan.delivery.prune import prune
@@ -36,29 +37,24 @@ from turnspan.hook import take_over
 from turnspan.log import report
 from turnspan.settings.config import load_config
 from turnspan.source import sessions
-from turnspan.source.progress import Ending
+from turnspan.source.ending import END, LATE, LONGEST_END, POLL_S, STOP, Ending, said
 from turnspan.source.scan import modified_ns
 from turnspan.transcript.carry import words_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from turnspan.backends import Verdict
     from turnspan.claude.event import Event
     from turnspan.delivery.destinations import Target
     from turnspan.delivery.ship import Shipped
     from turnspan.settings.config import Config
+    from turnspan.source.ending import When
     from turnspan.source.sessions import SessionFile
 
 EVENTS: Final = frozenset({"Stop", "SubagentStop", "StopFailure", "SessionStart", "SessionEnd"})
-_ANSWER_WAIT_S: Final = 2.0
-_SILENT_END_S: Final = 1.6
-_LONGEST_END_S: Final = 6.0
-_RETRIES_S: Final = (0.3, 0.7, 1.5, 3.0, 6.0)
+_RETRIES_S: Final = (0.3, 0.7, 1.5, 3.0, 6.0)  # pauses for a backend that says "later"
 _SWEEP_BUDGET_S: Final = 20.0
 _SWEEP_EVERY_S: Final = 60.0
-_POLL_S: Final = 0.05
-_LATE_S: Final = 60.0  # the rest of a line that was written to since then is expected
 _SWITCHED_OFF: Final = "switched off"
 _RECOVERED: Final = "recovered"
 _RESTRICTED: Final = "restricted"
@@ -248,46 +244,53 @@ def _switch_off(config: Config, session: SessionFile) -> None:
 
 
 def _serve_session(context: Context, session: SessionFile, events: list[dict[str, Any]]) -> None:
-    ending = _ending(events, _late_since_ns(context))
-    if not session.path.exists() and ending.is_stopped:
-        _wait(session.path.exists, _ANSWER_WAIT_S, context.sleep)
+    ending = said(events, _late_since_ns(context))
+    if ending.is_stopped and not session.path.exists():
+        any(session.path.exists() for _ in _pauses(context, STOP))
     if not session.path.exists():
         return  # SessionStart fires before the file is created
-    home, clock = context.config.home, context.clock
+    home = context.config.home
     waiting = marks.marks_length(home, session.session_id)
     for target in list(context.targets):
-        patience = _Patience(context.sleep)
+        patience = _patience(context)
         early = _before_the_end(context, session, target, ending, patience) if ending.is_over else None
         shipped = _ship(context, session, target, ending, patience) if target in context.targets else None
         if shipped is None:
             continue
         if early is not None:
             shipped = early + shipped
-        deadline = clock() + _ANSWER_WAIT_S
-        for _ in range(int(_ANSWER_WAIT_S / _POLL_S)):  # counted, too: the clock may be set back
-            if not shipped.is_answer_missing or not shipped.is_complete or clock() >= deadline:
-                break
+        for _ in _pauses(context, STOP) if shipped.is_behind else ():
             if marks.marks_length(home, session.session_id) > waiting:
                 break  # another event arrived: it is handled with all that was written until then
-            context.sleep(_POLL_S)
-            shipped += ship(session, target, ending, clock, is_patient=patience)
+            shipped += ship(session, target, ending, context.clock, is_patient=patience)
+            if not shipped.is_behind:
+                break
         report(context.config, session, shipped, events)
 
 
+def _pauses(context: Context, when: When) -> Iterator[None]:
+    """Yield after each short pause, until the files have had their time to show what an event said."""
+    deadline = context.clock() + when.patience_s
+    for _ in range(int(when.patience_s / POLL_S)):  # counted, too: the clock may be set back
+        if context.clock() >= deadline:
+            return
+        context.sleep(POLL_S)
+        yield
+
+
 def _before_the_end(
-    context: Context, session: SessionFile, target: Target, ending: Ending, patience: _Patience
+    context: Context, session: SessionFile, target: Target, ending: Ending, patience: Patience
 ) -> Shipped | None:
     """SessionEnd fires before the client writes its last rows: if a turn is open, wait until the files stop growing."""
-    agents, late_since_ns = ending.finished_agents, ending.late_since_ns
-    stopped = Ending(is_stopped=True, finished_agents=agents, late_since_ns=late_since_ns)
+    stopped = Ending(is_stopped=True, agents=ending.agents, late_since_ns=ending.late_since_ns)
     shipped = _ship(context, session, target, stopped, patience)
     sizes, silent_s = _sizes(session), 0.0
-    for _ in range(int(_LONGEST_END_S / _POLL_S)):
-        if shipped is None or not shipped.has_unsealed or silent_s >= _SILENT_END_S:
-            break
-        context.sleep(_POLL_S)
-        before, sizes = sizes, _sizes(session)
-        silent_s = silent_s + _POLL_S if sizes == before else 0.0
+    if shipped is not None and shipped.has_unsealed:
+        for _ in _pauses(context, LONGEST_END):
+            before, sizes = sizes, _sizes(session)
+            silent_s = silent_s + POLL_S if sizes == before else 0.0
+            if silent_s >= END.patience_s:
+                break
     return shipped
 
 
@@ -297,9 +300,7 @@ def _sizes(session: SessionFile) -> list[int]:
     return [path.stat().st_size for path in paths if path.exists()]
 
 
-def _ship(
-    context: Context, session: SessionFile, target: Target, ending: Ending, patience: _Patience
-) -> Shipped | None:
+def _ship(context: Context, session: SessionFile, target: Target, ending: Ending, patience: Patience) -> Shipped | None:
     """Send a session to a destination. An unusable destination is logged once and removed; the others stay."""
     try:
         return ship(session, target, ending, context.clock, is_patient=patience)
@@ -310,51 +311,17 @@ def _ship(
 
 
 def _late_since_ns(context: Context) -> int:
-    return int((context.clock() - _LATE_S) * 1e9)
+    return int((context.clock() - LATE.patience_s) * 1e9)
 
 
-def _ending(events: list[dict[str, Any]], late_since_ns: int) -> Ending:
-    """Return what these events say together. Idle time does not matter: an event shows that the session is alive."""
-    names = {str(mark.get("event")) for mark in events}
-    # StopFailure fires for a subagent too (2.1.325): then it names the agent, and the turn has not ended.
-    stops = [m for m in events if m.get("event") == "Stop" or (m.get("event") == "StopFailure" and not m.get("agent"))]
-    agents = [mark for mark in events if mark.get("event") in {"SubagentStop", "StopFailure"}]
-    words = stops[-1].get("words") if stops and stops[-1].get("event") == "Stop" else None
-    at = stops[-1].get("at") if stops else None
-    return Ending(
-        is_over="SessionEnd" in names,
-        is_stopped=bool(stops),
-        last_words=str(words) if words else None,
-        stopped_ns=int(at * 1e9) if isinstance(at, (int, float)) else None,
-        finished_agents=tuple(str(mark["agent"]) for mark in agents if mark.get("agent")),
-        late_since_ns=late_since_ns,
-    )
+def _patience(context: Context) -> Patience:
+    """Return one that waits a few seconds in all for a backend that says "later"."""
 
-
-class _Patience:
-    """Waits a few seconds in all for a backend that says "later"."""
-
-    def __init__(self, sleep: Callable[[float], None]) -> None:
-        self._sleep = sleep
-        self._left = list(_RETRIES_S)
-
-    def __call__(self, verdict: Verdict) -> bool:
-        if not self._left:
-            return False
-        pause = self._left.pop(0)
-        if verdict.retry_after_s is not None:
-            if verdict.retry_after_s > sum(_RETRIES_S):
-                return False
-            pause = max(pause, verdict.retry_after_s)
-        self._sleep(pause)
+    def pause(seconds: float) -> bool:
+        context.sleep(seconds)
         return True
 
-
-def _wait(is_there: Callable[[], bool], seconds: float, sleep: Callable[[float], None]) -> None:
-    for _ in range(int(seconds / _POLL_S)):
-        if is_there():
-            return
-        sleep(_POLL_S)
+    return Patience(pause, _RETRIES_S, sum(_RETRIES_S))
 
 
 # ---- orphaned sessions
@@ -384,14 +351,15 @@ def sweep(context: Context, current: SessionFile, stopped: str | None = None) ->
     """
     config, clock = context.config, context.clock
     deadline = clock() + _SWEEP_BUDGET_S
-    patience = _Patience(context.sleep)
+    patience = _patience(context)
+    since_ns = {target.identity: 1e9 * since(config, target.identity, clock()) for target in context.targets}
     recovered = 0
-    for session in _orphans(context, current):
+    for session in _orphans(context, current, since_ns):
         if clock() > deadline:
             break
         try:
             with state.lock(config.home, session.session_id):
-                recovered += _recover(context, session, patience, stopped)
+                recovered += _recover(context, session, patience, stopped, since_ns)
             if marks.has_marks(config.home, session.session_id):
                 _attend(context, session, {"event": _RECOVERED})
         except Busy:
@@ -401,12 +369,14 @@ def sweep(context: Context, current: SessionFile, stopped: str | None = None) ->
     return recovered
 
 
-def _recover(context: Context, session: SessionFile, patience: _Patience, stopped: str | None) -> int:
+def _recover(
+    context: Context, session: SessionFile, patience: Patience, stopped: str | None, since_ns: Mapping[str, float]
+) -> int:
     """Export what is unsent of one session that is idle; return the number of turns."""
     config, now_s = context.config, context.clock()
     turns = 0
     for target in list(context.targets):
-        if modified_ns(session.path) < 1e9 * since(config, target.identity, now_s):
+        if modified_ns(session.path) < since_ns[target.identity]:
             continue
         ending = Ending(now_ns=int(now_s * 1e9), stopped_session=stopped, late_since_ns=_late_since_ns(context))
         shipped = _ship(context, session, target, ending, patience)
@@ -418,22 +388,26 @@ def _recover(context: Context, session: SessionFile, patience: _Patience, stoppe
     return turns
 
 
-def _orphans(context: Context, current: SessionFile) -> Iterator[SessionFile]:
-    """Yield the other sessions of the project that may have something unsent, the latest first."""
-    config = context.config
-    others = [s for s in sessions.sessions_in(current.path.parent) if s.session_id != current.session_id]
+def _orphans(context: Context, current: SessionFile, since_ns: Mapping[str, float]) -> Iterator[SessionFile]:
+    """Yield the other sessions of the project that may have something unsent, the latest first.
+
+    Older ones, from before a destination was first used, wait for `backfill`.
+    """
+    config, oldest_ns = context.config, min(since_ns.values(), default=0.0)
+    found = ((modified_ns(session.path), session) for session in sessions.sessions_in(current.path.parent))
+    others = [(written, s) for written, s in found if written >= oldest_ns and s.session_id != current.session_id]
     root = sessions.projects_dir(config.claude_home)
-    for session in sorted(others, key=lambda session: modified_ns(session.path), reverse=True):
+    for _, session in sorted(others, key=lambda pair: pair[0], reverse=True):
         if not sessions.is_below(session.path, root):
             continue
         try:
-            found = state.load(config.home, session.session_id)
+            loaded = state.load(config.home, session.session_id)
             is_orphan = any(
-                unsent.may_have_more(session, found.checkpoint, target.identity) for target in context.targets
+                unsent.may_have_more(session, loaded.checkpoint, target.identity) for target in context.targets
             )
         except (TurnspanError, OSError):
             continue
-        _log_corrupt(config, session, found.kept_as)
+        _log_corrupt(config, session, loaded.kept_as)
         if is_orphan:
             yield session
 

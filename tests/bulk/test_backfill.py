@@ -32,7 +32,8 @@ from turnspan.delivery.ship import ship
 from turnspan.errors import StateError, TranscriptError
 from turnspan.processes import Parent
 from turnspan.settings.config import Destination, load_config
-from turnspan.source.progress import Ending, Progress
+from turnspan.source.ending import Ending
+from turnspan.source.progress import Progress
 from turnspan.source.reader import Reader
 from turnspan.source.sessions import all_sessions, session_at
 

@@ -29,7 +29,7 @@ from turnspan.delivery import state
 from turnspan.delivery.destinations import Target
 from turnspan.delivery.ship import ship
 from turnspan.settings.config import load_config
-from turnspan.source.progress import Ending
+from turnspan.source.ending import Ending
 from turnspan.source.sessions import all_sessions
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

@@ -247,9 +247,9 @@ def ending_of(payload):
     event = payload["hook_event_name"]
     if event in {"Stop", "StopFailure"}:
         words = payload.get("last_assistant_message")
-        return {"is_stopped": True, "last_words": words_digest(words) if words and event == "Stop" else None}
+        return {"is_stopped": True, "words": words_digest(words) if words and event == "Stop" else None}
     if event == "SubagentStop":
-        return {"finished_agents": (payload["agent_id"],) if "agent_id" in payload else ()}
+        return {"agents": (payload["agent_id"],) if "agent_id" in payload else ()}
     return {"is_over": True} if event == "SessionEnd" else {"is_stopped": False}
 
 

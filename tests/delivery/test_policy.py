@@ -16,7 +16,7 @@ from turnspan.delivery.policy import rules_of
 from turnspan.delivery.ship import ship
 from turnspan.secrets.replace import mask
 from turnspan.settings.config import load_config
-from turnspan.source.progress import Ending
+from turnspan.source.ending import Ending
 from turnspan.source.sessions import sessions_in
 
 HEADERS = "TURNSPAN_OTLP_HEADERS"

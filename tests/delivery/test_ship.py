@@ -28,7 +28,8 @@ from turnspan.delivery.destinations import Target
 from turnspan.delivery.ship import Shipped, ship
 from turnspan.errors import StateError
 from turnspan.settings.config import load_config
-from turnspan.source.progress import Counts, Ending
+from turnspan.source.ending import Ending
+from turnspan.source.progress import Counts
 from turnspan.source.reader import PIECE_SPANS
 from turnspan.source.sessions import session_at
 
@@ -501,7 +502,7 @@ def test_an_agent_that_continues_alone_is_read(place, is_flat):
     agent = agent_writer(writer, "a1")
     agent.turn("Go far.", "Been far.")
     save_agent(agent, place.project, "a1", flat=is_flat)
-    stopped = Ending(is_stopped=True, finished_agents=("a1",))
+    stopped = Ending(is_stopped=True, agents=("a1",))
     place.ship(writer, backend, ending=stopped)
     assert place.cursor(writer).seen_bytes
     assert place.ship(writer, backend, ending=stopped).spans == 0

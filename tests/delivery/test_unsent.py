@@ -19,7 +19,8 @@ from turnspan.delivery.destinations import Target, since
 from turnspan.delivery.ship import ship
 from turnspan.delivery.unsent import may_have_more
 from turnspan.settings.config import load_config
-from turnspan.source.progress import Ending, Progress
+from turnspan.source.ending import Ending
+from turnspan.source.progress import Progress
 from turnspan.source.reader import Reader
 from turnspan.source.sessions import session_at
 from turnspan.worker import serve

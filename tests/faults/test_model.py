@@ -40,7 +40,8 @@ from turnspan.delivery import state
 from turnspan.errors import TurnspanError
 from turnspan.settings.config import load_config
 from turnspan.source import tail
-from turnspan.source.progress import Ending, Progress
+from turnspan.source.ending import Ending
+from turnspan.source.progress import Progress
 from turnspan.source.reader import Reader
 from turnspan.source.sessions import SessionFile, session_at
 from turnspan.worker import serve

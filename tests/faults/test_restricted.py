@@ -17,7 +17,7 @@ from turnspan.delivery.policy import ExportPolicy
 from turnspan.delivery.unsent import Rest
 from turnspan.page.preview import Preview
 from turnspan.settings.config import load_config
-from turnspan.source.progress import Ending
+from turnspan.source.ending import Ending
 from turnspan.source.sessions import SessionFile
 
 PRIVATE = "zebra-stripes"

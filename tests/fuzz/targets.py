@@ -28,7 +28,8 @@ from turnspan.backends.naming import otlp_time
 from turnspan.backends.otlp_messages import encode_request
 from turnspan.backends.settings import Capture
 from turnspan.source import sessions, tail
-from turnspan.source.progress import Ending, Progress
+from turnspan.source.ending import Ending
+from turnspan.source.progress import Progress
 from turnspan.source.reader import Reader
 from turnspan.trace.model import Kind
 from turnspan.trace.redact import CaptureMode, Policy, redact

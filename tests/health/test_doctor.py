@@ -30,7 +30,7 @@ from turnspan.delivery.ship import ship
 from turnspan.health.checks.package import installed_checks
 from turnspan.health.doctor import doctor_lines, examine
 from turnspan.hook import PACKAGE_ROOT
-from turnspan.source.progress import Ending
+from turnspan.source.ending import Ending
 from turnspan.source.sessions import session_at
 
 SECRET = "sk-lf-0123456789abcdef"

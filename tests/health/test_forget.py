@@ -18,7 +18,7 @@ from turnspan.delivery import marks, state
 from turnspan.delivery.destinations import Target
 from turnspan.delivery.ship import ship
 from turnspan.settings.config import load_config
-from turnspan.source.progress import Ending
+from turnspan.source.ending import Ending
 from turnspan.source.sessions import session_at
 
 ONE = "11110000-0000-4000-8000-000000000001"

@@ -25,7 +25,7 @@ from turnspan.delivery.ship import ship
 from turnspan.health.hook_times import hook_times
 from turnspan.health.log_lines import counts_in, read_log
 from turnspan.settings.config import load_config
-from turnspan.source.progress import Ending
+from turnspan.source.ending import Ending
 from turnspan.source.sessions import session_at
 
 SESSION = "5e55104a-0000-4000-8000-000000000001"

@@ -16,7 +16,7 @@ from turnspan.health.status import take_status
 from turnspan.index import opened
 from turnspan.index.totals import KnownTotals
 from turnspan.settings.config import load_config
-from turnspan.source.progress import Ending
+from turnspan.source.ending import Ending
 from turnspan.source.sessions import all_sessions, session_at
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"

@@ -17,7 +17,8 @@ from turnspan.delivery.destinations import prices_of
 from turnspan.page.demo.sessions import _SOURCE, write_sessions
 from turnspan.page.preview import Preview
 from turnspan.settings.config import load_config
-from turnspan.source.progress import Ending, Progress
+from turnspan.source.ending import Ending
+from turnspan.source.progress import Progress
 from turnspan.source.reader import Reader
 from turnspan.source.sessions import session_of, sessions_in
 from turnspan.trace.model import Kind

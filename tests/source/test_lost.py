@@ -8,8 +8,9 @@ import pytest
 from reads import outline, read
 
 from turnspan.errors import TranscriptError
+from turnspan.source.ending import Ending
 from turnspan.source.find import find_session
-from turnspan.source.progress import Ending, Progress
+from turnspan.source.progress import Progress
 from turnspan.source.reader import Reader
 from turnspan.source.sessions import all_sessions, each_once, session_of
 from turnspan.source.validate import require_transcript

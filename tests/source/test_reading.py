@@ -14,7 +14,8 @@ from reads import one_pass, outline, read, sent, spans
 from rows import Writer, agent_writer, save_agent, tool_id
 
 from turnspan.errors import TranscriptError
-from turnspan.source.progress import IDLE_NS, IDLE_WHILE_PENDING_NS, Ending, Progress
+from turnspan.source.ending import IDLE, PENDING, Ending
+from turnspan.source.progress import Progress
 from turnspan.source.reader import PIECE_SPANS, Reader
 from turnspan.source.sessions import SessionFile
 from turnspan.transcript.carry import parse_time, words_digest
@@ -211,14 +212,14 @@ def test_a_turn_is_exported_when_its_last_message_is_there(project):
     writer = Writer()
     writer.prompt("One.")
     path = writer.save(project)
-    reading, pieces = walk(path, is_stopped=True, last_words=words_digest("Done."))
+    reading, pieces = walk(path, is_stopped=True, words=words_digest("Done."))
     assert (pieces, reading.is_answer_missing, reading.has_unsealed) == ([], True, True)
     writer.say("Not yet.")
     writer.save(project)
-    assert walk(path, is_stopped=True, last_words=words_digest("Done."))[1] == []
+    assert walk(path, is_stopped=True, words=words_digest("Done."))[1] == []
     writer.say([{"type": "text", "text": "  Done.\n"}])
     writer.save(project)
-    reading, pieces = walk(path, is_stopped=True, last_words=words_digest("Done."))
+    reading, pieces = walk(path, is_stopped=True, words=words_digest("Done."))
     assert outline(pieces[0].traces) == ["Turn 1", "  said Not yet.", "  said   Done.\n"]
     assert not reading.is_answer_missing
     assert not reading.has_unsealed
@@ -236,7 +237,7 @@ def test_a_turn_that_waits_for_a_tool_is_not_exported(project):
     assert trace.spans[2].facts["incomplete"] is True
 
 
-@pytest.mark.parametrize(("last", "patience"), [("say", IDLE_NS), ("call", IDLE_WHILE_PENDING_NS)])
+@pytest.mark.parametrize(("last", "patience"), [("say", IDLE.patience_ns), ("call", PENDING.patience_ns)])
 def test_an_idle_turn_is_exported(project, last, patience):
     """Ten idle minutes end a turn, an hour if a call is pending, by the transcript's own times."""
     writer = Writer()
@@ -256,9 +257,9 @@ def test_a_session_with_an_incomplete_line_is_not_idle(project):
     began = parse_time(asked["timestamp"])
     with path.open("ab") as file:
         file.write(b'{"type":"assistant","mess')
-    reading, pieces = walk(path, now_ns=began + IDLE_NS + 1)
+    reading, pieces = walk(path, now_ns=began + IDLE.patience_ns + 1)
     assert (pieces, reading.has_unsealed) == ([], True)
-    assert outline(read(path, now_ns=began + IDLE_WHILE_PENDING_NS + 1)[0]) == ["Turn 1"]
+    assert outline(read(path, now_ns=began + PENDING.patience_ns + 1)[0]) == ["Turn 1"]
 
 
 def test_an_answer_that_comes_after_all_starts_at_its_prompt(project):
@@ -266,12 +267,12 @@ def test_an_answer_that_comes_after_all_starts_at_its_prompt(project):
     writer = Writer()
     asked = writer.prompt("Anyone?")
     path = writer.save(project)
-    late = parse_time(asked["timestamp"]) + IDLE_NS + 1
+    late = parse_time(asked["timestamp"]) + IDLE.patience_ns + 1
     first, progress = read(path, now_ns=late)
     assert outline(first) == ["Turn 1"]
     call = writer.call("Bash", {"command": "true"})
     path = writer.save(project)
-    second, progress = read(path, progress, now_ns=late + 2 * IDLE_WHILE_PENDING_NS)
+    second, progress = read(path, progress, now_ns=late + 2 * PENDING.patience_ns)
     writer.result(call, "ok")
     writer.say("Here.")
     third, _ = read(writer.save(project), progress, is_stopped=True)
@@ -292,7 +293,7 @@ def test_an_agent_that_still_works_keeps_its_turn_awake(project):
     save_agent(agent, project, "a1", {"toolUseId": tool_id(call)})
     at = parse_time(row["timestamp"])
     assert walk(path, now_ns=at + 1)[1] == []
-    assert len(walk(path, now_ns=at + IDLE_WHILE_PENDING_NS + 1)[1]) == 1
+    assert len(walk(path, now_ns=at + PENDING.patience_ns + 1)[1]) == 1
 
 
 def test_a_later_prompt_is_enough(project):
@@ -413,11 +414,11 @@ def test_a_background_agent_is_exported_when_it_has_finished(project):
     save_agent(agent, project, "a1")
     first, progress = read(path, is_stopped=True)
     assert outline(first) == ["Turn 1", "  said Agent", "    Agent", "  said Started."]
-    reading, pieces = walk(path, progress, finished_agents=("a1",))
+    reading, pieces = walk(path, progress, agents=("a1",))
     assert (pieces, reading.is_answer_missing, reading.has_unsealed) == ([], True, True)  # its file lags behind
     agent.say("Been far.")
     save_agent(agent, project, "a1")
-    second, progress = read(path, progress, finished_agents=("a1",))
+    second, progress = read(path, progress, agents=("a1",))
     assert outline(second) == ["… Explore", "  said Been far."]
     assert second[0].trace_id == first[0].trace_id
     assert read(path, progress)[0] == []
@@ -480,7 +481,7 @@ def test_an_agent_that_is_sent_on_works_for_the_call_that_sent_it(project):
     writer.say("Started.")
     path = writer.save(project)
     save_agent(agent, project, "a1")
-    first, progress = read(path, is_stopped=True, finished_agents=("a1",))
+    first, progress = read(path, is_stopped=True, agents=("a1",))
     writer.wait(100)
     writer.prompt("Again.")
     call = writer.call("Task", {"prompt": "Go further.", "resume": "a1"})
@@ -525,11 +526,11 @@ def test_an_agent_that_a_message_sent_on_belongs_to_the_message(project):
     writer.say("It continues.")
     path = writer.save(project)
     save_agent(agent, project, "a1", {"agentType": "Explore"})
-    first, progress = read(path, is_stopped=True, finished_agents=("a1",))
+    first, progress = read(path, is_stopped=True, agents=("a1",))
     agent.now = writer.now
     agent.turn("Go further.", "Been further.")
     save_agent(agent, project, "a1", {"agentType": "Explore"})
-    second, _ = read(path, progress, is_stopped=True, finished_agents=("a1",))
+    second, _ = read(path, progress, is_stopped=True, agents=("a1",))
     assert outline(second) == ["… Explore", "  said Been further."]
     (message,) = (span for span in spans(first, "tool") if span.name == "SendMessage")
     assert second[0].spans[0].parent_id == message.span_id
@@ -545,7 +546,7 @@ def test_an_agent_with_a_label_can_be_launched_by_a_call(project):
     agent.turn("Review.", "Reviewed.")
     path = writer.save(project)
     save_agent(agent, project, "areviewer-77", {"agentType": "reviewer", "toolUseId": tool_id(call), "finished": True})
-    first, progress = read(path, is_stopped=False, finished_agents=("areviewer-77",))
+    first, progress = read(path, is_stopped=False, agents=("areviewer-77",))
     assert first == []
     writer.wait(9)
     writer.result(call, "Reviewed.")
@@ -716,7 +717,7 @@ def test_an_agent_whose_file_appears_later_is_exported_once(tmp_path):
 
 def idle_after(writer):
     """Return an ending that finds the rows written so far idle for hours."""
-    return {"now_ns": parse_time(writer.stamp()) + 3 * IDLE_WHILE_PENDING_NS}
+    return {"now_ns": parse_time(writer.stamp()) + 3 * PENDING.patience_ns}
 
 
 @pytest.mark.parametrize("version", ["1.0.72", "2.0.0"])

@@ -13,8 +13,9 @@ from rows import Writer, agent_writer, save_agent
 
 from turnspan.errors import TranscriptError
 from turnspan.source import scan, sessions
+from turnspan.source.ending import Ending
 from turnspan.source.find import find_session
-from turnspan.source.progress import Ending, Progress
+from turnspan.source.progress import Progress
 from turnspan.source.reader import Reader
 from turnspan.source.sessions import SessionFile, session_at
 from turnspan.source.tree import names_in

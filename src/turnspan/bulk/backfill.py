@@ -20,27 +20,25 @@ from turnspan.bulk.group import Group, Outbox
 from turnspan.bulk.runner import PATIENCE_S, Outcome, Runner, Step, Waiting, bytes_read
 from turnspan.claude.event import Event
 from turnspan.delivery import backoff, marks, state
+from turnspan.delivery.backoff import Patience
 from turnspan.delivery.destinations import Target, identity_of
 from turnspan.delivery.ship import ALL, UNSENT, Shipped, ship
 from turnspan.errors import StateError, TurnspanError
 from turnspan.files import Busy
 from turnspan.processes import can_fork
-from turnspan.source.progress import Ending
+from turnspan.source.ending import Ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from turnspan.backends import Verdict
     from turnspan.bulk.plan import Job, Plan
     from turnspan.bulk.runner import Orders, Task, Totals
     from turnspan.processes import Parent
     from turnspan.settings.config import Config
     from turnspan.source.progress import Progress
 
-_FIRST_PAUSE_S: Final = 1.0
-_LONGEST_PAUSE_S: Final = 60.0
-_SHOWN_REASON: Final = 500
+_PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 
 
 def run(
@@ -168,7 +166,7 @@ class Sender:
             is_stored = not is_grouped or not (seconds > 0 or group.is_full) or group.store()
             return is_stored and session_id not in group.failed and parent.pause(seconds)
 
-        patience = Patience(pause, parent.send)
+        is_patient = patience(pause, parent.send)
 
         def commit(shipped: Shipped, progress: Progress) -> bool:
             nonlocal turns, spans
@@ -180,12 +178,12 @@ class Sender:
                 parent.send([step])
             self._spans += shipped.spans - spans
             turns, spans = shipped.turns, shipped.spans
-            patience.renew()
+            is_patient.renew()
             return pause(self._ahead_s())
 
         ending, wanted = Ending.asked(time.time_ns()), ALL if self._orders.is_resend else UNSENT
-        shipped = ship(job.session, target, ending, time.time, wanted, is_patient=patience, should_continue=commit)
-        if patience.is_cut_short:
+        shipped = ship(job.session, target, ending, time.time, wanted, is_patient=is_patient, should_continue=commit)
+        if is_patient.is_cut_short:
             # The user stopped the run, the destination did not fail: the next run need not wait.
             backoff.clear(target.home, target.identity)
             shipped.stopped, shipped.is_interrupted = None, True
@@ -208,32 +206,9 @@ def _merged(before: Outcome, again: Outcome, refused: set[str]) -> Outcome:
     return msgspec.structs.replace(again, shipped=both)
 
 
-class Patience:
-    """Waits for a destination that answers "later": as long as it asks, or with growing pauses.
-
-    `pause` waits and returns False if it was interrupted; `report` gets the length of each pause and its reason.
-    """
-
-    def __init__(self, pause: Callable[[float], bool], report: Callable[[Waiting], None]) -> None:
-        self._pause = pause
-        self._report = report
-        self.is_cut_short = False  # a pause was interrupted
-        self.renew()
-
-    def renew(self) -> None:
-        """Start over: something was acknowledged."""
-        self._waited_s, self._pause_s = 0.0, _FIRST_PAUSE_S
-
-    def __call__(self, verdict: Verdict) -> bool:
-        """Wait; return whether to retry."""
-        pause_s = max(self._pause_s, verdict.retry_after_s or 0.0)
-        if self._waited_s + pause_s > PATIENCE_S:
-            return False
-        self._report(Waiting(verdict.reason[:_SHOWN_REASON], pause_s))
-        self._waited_s += pause_s
-        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-        self.is_cut_short = not self._pause(pause_s)
-        return not self.is_cut_short
+def patience(pause: Callable[[float], bool], report: Callable[[Waiting], None]) -> Patience:
+    """Return the patience of a run: some minutes, with growing pauses."""
+    return Patience(pause, _PAUSES_S, PATIENCE_S, lambda reason, seconds: report(Waiting(reason, seconds)))
 
 
 def serve_waiting(home: Path, session_id: str) -> None:

@@ -19,7 +19,8 @@ from turnspan.delivery.destinations import Target
 from turnspan.delivery.ship import Shipped
 from turnspan.delivery.unsent import Rest
 from turnspan.errors import TurnspanError
-from turnspan.source.progress import Counts, Ending
+from turnspan.source.ending import Ending
+from turnspan.source.progress import Counts
 from turnspan.trace.tally import Tally, tally_of
 
 if TYPE_CHECKING:

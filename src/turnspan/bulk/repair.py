@@ -14,14 +14,14 @@ from turnspan.delivery import backoff, state
 from turnspan.delivery.ship import Wanted, ship
 from turnspan.errors import TurnspanError
 from turnspan.files import Busy
-from turnspan.source.progress import Ending
+from turnspan.source.ending import Ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from turnspan.backends import Readable, Verdict
-    from turnspan.bulk.backfill import Patience
     from turnspan.bulk.verify import Checked
+    from turnspan.delivery.backoff import Patience
     from turnspan.delivery.destinations import Target
     from turnspan.delivery.ship import Shipped
     from turnspan.settings.config import Config

@@ -30,7 +30,8 @@ from turnspan.bulk.recount import Recount, recount
 from turnspan.delivery import state, unsent
 from turnspan.delivery.callers import called
 from turnspan.delivery.unsent import Rest
-from turnspan.source.progress import Ending, Progress
+from turnspan.source.ending import Ending
+from turnspan.source.progress import Progress
 from turnspan.trace.tally import Tally, tally_of
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from turnspan.backends import Readable
-    from turnspan.bulk.backfill import Patience
     from turnspan.bulk.plan import Job, Selection
     from turnspan.bulk.report import Verified
+    from turnspan.delivery.backoff import Patience
     from turnspan.delivery.destinations import Target
     from turnspan.settings.config import Config
 
@@ -158,10 +158,10 @@ def _verified(
 
 
 def _patience(should_stop: Callable[[], bool]) -> Patience:
-    from turnspan.bulk.backfill import Patience
+    from turnspan.bulk.backfill import patience
     from turnspan.commands.printing import remark
 
-    return Patience(
+    return patience(
         lambda seconds: _pause(seconds, should_stop),
         lambda waiting: remark(f"waiting {waiting.seconds:.0f} s: {waiting.reason}"),
     )

@@ -22,6 +22,7 @@ from turnspan.backends import Answer, Readable
 from turnspan.delivery import backoff, state, unsent
 from turnspan.errors import StateError, TurnspanError
 from turnspan.source.progress import Counts
+from turnspan.source.scan import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from turnspan.backends import Verdict
     from turnspan.delivery.deliver import Delivery
     from turnspan.delivery.destinations import Target
-    from turnspan.source.progress import Ending, Piece, Progress
+    from turnspan.source.ending import Ending
+    from turnspan.source.progress import Piece, Progress
     from turnspan.source.reader import Reading
     from turnspan.source.sessions import SessionFile
     from turnspan.trace.model import Trace
@@ -71,6 +73,11 @@ class Shipped(msgspec.Struct):
     def unreadable(self) -> int:
         """How many lines could not be read."""
         return self.noticed.get("unreadable", 0) + self.noticed.get("oversized", 0)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether an event says that something has ended, and only the files do not show it yet."""
+        return self.is_answer_missing and self.is_complete
 
     @property
     def is_complete(self) -> bool:
@@ -146,7 +153,7 @@ class _Export:
         self._cursor = state.Cursor(reported=self._rest.cursor.reported) if wanted.is_all else self._rest.cursor
         self._arrived = {*wanted.stored, *(bytes.fromhex(span) for span in self._cursor.arrived)}  # of the next piece
         self._is_writable = False
-        self._reported = unsent.reported_after(session, self._cursor.reported, ending, int(clock() * 1e9))
+        self._reported = self._cursor.reported.then(ending.handled(int(clock() * 1e9), size_of(session.path)))
 
     def run(self, is_patient: _Patience, should_continue: _Commits) -> Shipped:
         """Send everything, until it is done or something stops it."""
@@ -218,10 +225,10 @@ class _Export:
             with suppress(StateError):
                 self._commit(reported=self._reported)
 
-    def _still_reported(self, reading: Reading) -> state.Reported:
+    def _still_reported(self, reading: Reading) -> Ending:
         """Return what to remember after a reading: all, unless it has reached what the events spoke of."""
         is_done = reading.is_finished and not reading.is_answer_missing
-        return unsent.reported_when_done(self._reported) if is_done else self._reported
+        return self._reported.when_done() if is_done else self._reported
 
     def _masked(self, traces: Sequence[Trace]) -> list[Trace]:
         """Return traces as they are exported, masked once, however often they are sent."""

@@ -33,6 +33,7 @@ from turnspan.files import (
     replace_private,
 )
 from turnspan.settings.options import CAPTURES
+from turnspan.source.ending import Ending
 from turnspan.source.progress import Progress
 from turnspan.source.sessions import SessionFile, is_safe_id
 
@@ -57,17 +58,6 @@ class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float = 0.0
 
 
-class Reported(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What events said about the end of a turn or of the session, until it is acknowledged."""
-
-    over_ns: Count | None = None  # when the session ended
-    is_done: bool = False  # … and all that was written by then is acknowledged
-    stopped_ns: Count | None = None  # when a turn ended
-    stopped_bytes: Count | None = None  # … and the size of the file then
-    words: str | None = None  # … with a last message of this digest
-    agents: tuple[str, ...] = ()  # subagents that have finished
-
-
 class Cursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How much of a session one destination has acknowledged."""
 
@@ -81,7 +71,7 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sent_spans: Count = 0
     last_success_s: float = 0.0
     last_error: str = ""
-    reported: Reported = Reported()  # older versions ignore it
+    reported: Ending = Ending()  # what events said, until it is acknowledged; older versions ignore it
 
     @property
     def last_turn(self) -> int:
@@ -111,7 +101,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         A destination without a cursor is a new one. What events said, while an earlier one was down, holds for it too.
         """
         said = [cursor.reported for cursor in self.destinations.values()]
-        latest = max(said, key=lambda reported: (reported.over_ns or 0, reported.stopped_ns or 0), default=Reported())
+        latest = max(said, key=lambda reported: (reported.over_ns or 0, reported.stopped_ns or 0), default=Ending())
         return self.destinations.get(identity) or Cursor(reported=latest)
 
 

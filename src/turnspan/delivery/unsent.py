@@ -33,7 +33,8 @@ from turnspan.delivery import marks, state
 from turnspan.delivery.callers import called
 from turnspan.errors import StateError, TranscriptError
 from turnspan.source import sessions, tail
-from turnspan.source.progress import IDLE_WHILE_PENDING_NS, Counts, Ending, Position
+from turnspan.source.ending import PENDING, Ending, said
+from turnspan.source.progress import Counts, Position
 from turnspan.source.scan import last_time_ns, modified_ns, size_of, stamp_of
 
 if TYPE_CHECKING:
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
     from turnspan.trace.model import Trace
     from turnspan.trace.tally import Tally
 
-_LAST_ROWS_NS: Final = 10 * 10**9  # SessionEnd fires before the client writes its last rows
-_REMEMBERED_AGENTS: Final = 64
 _NOTICED: Final = ("unreadable", "misshapen", "oversized", "glued")
 
 
@@ -60,85 +59,21 @@ def known_ending(session: SessionFile, target: Target, cursor: state.Cursor, end
     """Return all that is known about the end of a session.
 
     That is `ending`, what earlier events said and is not acknowledged yet, and, unless an event has just shown that the
-    client is alive (`now_ns` is None), whether its process has exited.
+    client is alive (`now_ns` is None), what events say that no worker has handled yet, because it is busy or was
+    killed, and whether the client's process has exited.
     """
-    reported = _unless_resumed(cursor.reported, ending)
+    remembered = cursor.reported.unless_resumed(ending)
     if ending.now_ns is not None:
-        reported = _with_marks(session, target, reported)
-    is_killed = _is_killed(session, target, ending)
-    is_over = ending.is_over or _is_still_over(session, reported) or is_killed
-    if is_killed:
-        ending = msgspec.structs.replace(ending, late_since_ns=None)  # what it was writing stays as it is
-    agents = tuple(dict.fromkeys((*reported.agents, *ending.finished_agents)))
-    if not ending.is_stopped and reported.stopped_ns is not None:
-        ending = msgspec.structs.replace(
-            ending,
-            is_stopped=True,
-            last_words=reported.words,
-            stopped_ns=reported.stopped_ns,
-            stopped_bytes=reported.stopped_bytes,
-        )
-    return msgspec.structs.replace(ending, is_over=is_over, finished_agents=agents)
-
-
-def _with_marks(session: SessionFile, target: Target, reported: state.Reported) -> state.Reported:
-    """Return what events said, also those that no worker has handled yet: it is busy, or was killed."""
-    events: list[marks.Facts] = []
-    with suppress(StateError, OSError):  # what cannot be read is handled by the next worker
-        events = marks.read_marks(target.home, session.session_id).events
-    for mark in events:
-        at = mark.get("at")
-        if not isinstance(at, (int, float)):
-            continue
-        at_ns = max(0, int(at * 1e9))
-        if mark.get("event") == "SessionEnd":
-            reported = msgspec.structs.replace(reported, over_ns=at_ns, is_done=False)
-        elif mark.get("event") == "Stop":
-            words = mark.get("words")
-            words = words if isinstance(words, str) else None
-            reported = msgspec.structs.replace(reported, stopped_ns=at_ns, stopped_bytes=None, words=words)
-    return reported
-
-
-def reported_after(session: SessionFile, reported: state.Reported, ending: Ending, now_ns: int) -> state.Reported:
-    """Return what to remember when an event says `ending`, and earlier ones said `reported`."""
-    reported = _unless_resumed(reported, ending)
-    if ending.is_stopped:
-        stopped_ns = now_ns if ending.stopped_ns is None else ending.stopped_ns
-        reported = msgspec.structs.replace(
-            reported, stopped_ns=stopped_ns, stopped_bytes=size_of(session.path), words=ending.last_words
-        )
-    agents = tuple(dict.fromkeys((*reported.agents, *ending.finished_agents)))[-_REMEMBERED_AGENTS:]
-    if ending.is_over:
-        reported = msgspec.structs.replace(reported, over_ns=now_ns, is_done=False)
-    return msgspec.structs.replace(reported, agents=agents)
-
-
-def reported_when_done(reported: state.Reported) -> state.Reported:
-    """Return what to remember when all that events spoke of is acknowledged: when the session ended.
-
-    A file can be written late. Rows from before that time still belong to the session that has ended; those of a
-    session that was resumed are later.
-    """
-    return state.Reported(over_ns=reported.over_ns, is_done=reported.over_ns is not None)
-
-
-def _unless_resumed(reported: state.Reported, ending: Ending) -> state.Reported:
-    """Return what earlier events said, without the end of a session that an event of its client shows to be resumed."""
-    is_alive = ending.now_ns is None and not ending.is_over
-    return msgspec.structs.replace(reported, over_ns=None, is_done=False) if reported.is_done and is_alive else reported
-
-
-def _is_still_over(session: SessionFile, reported: state.Reported) -> bool:
-    """Return whether an event said that the session is over, and it was not resumed since."""
-    if reported.over_ns is None:
-        return False
-    return (last_time_ns(session.path) or 0) <= reported.over_ns + (0 if reported.is_done else _LAST_ROWS_NS)
+        with suppress(StateError, OSError):  # what cannot be read is handled by the next worker
+            events = marks.read_marks(target.home, session.session_id).events
+            remembered = remembered.then(said(events)) if events else remembered
+    is_over = remembered.over_ns is not None and remembered.is_still_over(last_time_ns(session.path) or 0)
+    return ending.known(remembered, is_over=is_over, is_killed=_is_killed(session, target, ending))
 
 
 def _is_killed(session: SessionFile, target: Target, ending: Ending) -> bool:
     """Return whether the client of a session was killed. One that is idle for long has ended anyway."""
-    if ending.now_ns is None or ending.is_idle(modified_ns(session.path), IDLE_WHILE_PENDING_NS):
+    if ending.now_ns is None or ending.is_idle(modified_ns(session.path), PENDING):
         return False
     from turnspan.claude.clients import clients  # noqa: PLC0415  only for a session that was written to recently
 
@@ -186,7 +121,7 @@ def is_all_unsent(session: SessionFile, target: Target, cwds: Iterable[str], las
     checkpoint = state.known(target.home, session.session_id)
     if checkpoint.is_off or target.identity in checkpoint.destinations:
         return False
-    is_idle = Ending(now_ns=now_ns).is_idle(last_ns, IDLE_WHILE_PENDING_NS)
+    is_idle = Ending(now_ns=now_ns).is_idle(last_ns, PENDING)
     return is_idle and not any(target.mask.is_off(cwd) for cwd in cwds)
 
 
@@ -208,7 +143,7 @@ def has_nothing_left(session: SessionFile, cursor: state.Cursor) -> bool:
     Everything was sent when it was last read, nothing was open then, and no file has grown or appeared since. A False
     only means that it must be read.
     """
-    if cursor.arrived or cursor.is_unsure or cursor.reported != state.Reported() or not is_unchanged(session, cursor):
+    if cursor.arrived or cursor.is_unsure or cursor.reported != Ending() or not is_unchanged(session, cursor):
         return False
     if cursor.progress.main.carry.taken:
         return False  # words that may have joined the last turn: the time that has passed decides

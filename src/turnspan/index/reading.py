@@ -24,8 +24,9 @@ from turnspan.index.changes import DISABLED, narrowing_digest
 from turnspan.index.places import difference
 from turnspan.index.rows import TraceRows, rows_of
 from turnspan.secrets.replace import mask
+from turnspan.source.ending import Ending
 from turnspan.source.neighbours import Neighbours
-from turnspan.source.progress import Ending, Progress
+from turnspan.source.progress import Progress
 from turnspan.source.reader import PIECE_SPANS, Reader
 from turnspan.source.scan import first_time_ns, last_time_ns, modified_ns
 from turnspan.source.sessions import SessionFile, cwd_of

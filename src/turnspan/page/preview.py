@@ -19,7 +19,8 @@ from turnspan.errors import StateError
 from turnspan.index import Scope, is_stored, opened
 from turnspan.index.seek import spots_of
 from turnspan.page.images import images_allowed
-from turnspan.source.progress import Counts, Ending, Progress
+from turnspan.source.ending import Ending
+from turnspan.source.progress import Counts, Progress
 from turnspan.source.reader import Reader
 from turnspan.source.sessions import is_safe_id
 from turnspan.text import count

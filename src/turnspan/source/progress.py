@@ -1,9 +1,9 @@
-"""How far a session has been read, whether it has ended, and what is exported: what a reading starts from and returns.
+"""How far a session has been read, and what is exported: what a reading starts from and returns.
 
 `Progress` is stored between events: places and identities, never content. Its field names are those of the state files.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,11 +11,6 @@ from turnspan.transcript.carry import Carry
 
 if TYPE_CHECKING:
     from turnspan.trace.model import Trace
-
-IDLE_NS: Final = 10 * 60 * 10**9
-IDLE_WHILE_PENDING_NS: Final = (
-    60 * 60 * 10**9
-)  # a call without a result may be a long build, or a question to a user who is away
 
 
 class Position(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -49,31 +44,6 @@ class Progress(msgspec.Struct, frozen=True):
     agents: dict[str, Position] = {}
     launched: dict[str, tuple[Launched, ...]] = {}
     left_out: tuple[int, ...] = ()  # numbers of the last copied turns: their further parts are skipped as well
-
-
-class Ending(msgspec.Struct, frozen=True):
-    """What is known about the end of the session: it decides when a turn is exported, never what is in it."""
-
-    is_over: bool = False  # the session has ended: everything is exported
-    is_stopped: bool = False  # the client says that the turn has ended
-    last_words: str | None = None  # … with a last message of this digest (`words_digest`)
-    stopped_ns: int | None = None  # … at this time: a turn that began later is another one
-    stopped_bytes: int | None = None  # … when the file had this size, if an earlier event said so
-    stopped_session: str | None = None  # turns of this session have ended, whatever file they are in
-    now_ns: int | None = None  # set if idle sessions are to be exported
-    finished_agents: tuple[str, ...] = ()
-    is_asked: bool = False  # the user asked for an export: a turn followed by its closing rows has ended
-    acknowledged: int = 0  # turns that end before this offset were exported, so they have ended
-    late_since_ns: int | None = None  # half a line in a file that was written to since then will be completed
-
-    @classmethod
-    def asked(cls, now_ns: int) -> "Ending":
-        """Return what is known when a user asks for an export."""
-        return cls(now_ns=now_ns, is_asked=True)
-
-    def is_idle(self, since_ns: int, patience_ns: int = IDLE_NS) -> bool:
-        """Whether nothing was written for so long that the client must have ended."""
-        return self.now_ns is not None and self.now_ns - since_ns > patience_ns
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,8 +21,9 @@ from turnspan.source import forks, tail
 from turnspan.source.agent_links import Parent
 from turnspan.source.agent_runs import identities, started_ns
 from turnspan.source.decode import entries_from, found_again, position_behind, recall_from
+from turnspan.source.ending import IDLE, PENDING, Ending
 from turnspan.source.neighbours import Neighbours
-from turnspan.source.progress import IDLE_NS, IDLE_WHILE_PENDING_NS, Counts, Ending, Piece, Position, Progress
+from turnspan.source.progress import Counts, Piece, Position, Progress
 from turnspan.source.subagents import Agents
 from turnspan.trace import ids
 from turnspan.trace.build import build_turn
@@ -128,6 +129,8 @@ class Reading:
         self._was_sent = reader.was_sent
         self._is_cut = False  # the file ends in an incomplete line: the client may be writing it
         self._is_late = False  # … and will: an event precedes the rest of the line
+        self._has_gap = False  # a row since the last sealed turn is over the size limit
+        self._ends_in_gap = False  # … and no row of the conversation follows it
         self._has_unsealed = False
         self._is_answer_missing = False
         self._skipped: set[str] = set()
@@ -201,10 +204,17 @@ class Reading:
             self._begin(Progress())
         grouper = Grouper(self.session.session_id, position.carry, recall_from(descriptor))
         self._draft.inline, self._inline_skipped = grouper.warmups.places, grouper.warmups.skipped
+        oversized = self.anomalies.oversized
         for entries in entries_from(descriptor, position, self.anomalies):
+            if self.anomalies.oversized > oversized:
+                self._has_gap = self._ends_in_gap = True
+            elif any(entry.type in {"user", "assistant"} for _, entry in entries):
+                self._ends_in_gap = False
             for sealed in grouper.feed_all(entries):
+                self._has_gap = False
                 self._add(sealed)
                 yield False
+            oversized = self.anomalies.oversized  # also of agents
         yield True
         self.is_at_end = True
         open_ns = self._end(grouper)
@@ -226,8 +236,8 @@ class Reading:
                 self._add(sealed)
         if grouper.early_ns is not None:
             self._has_unsealed = True
-            patience_ns = IDLE_WHILE_PENDING_NS if self._is_cut else IDLE_NS
-            if self._ending.is_over or self._ending.is_idle(grouper.early_ns, patience_ns):
+            when = PENDING if self._is_cut else IDLE
+            if self._ending.is_over or self._ending.is_idle(grouper.early_ns, when):
                 for sealed in grouper.flush():
                     self._add(sealed)
         last = grouper.seal() if grouper.unsealed and self._has_ended(grouper) else None
@@ -258,9 +268,15 @@ class Reading:
             self._is_answer_missing |= self._is_late
             return not self._is_late
         if ending.is_stopped and not self._began_later(turns):
-            words = ending.last_words
+            words = ending.words
             if grouper.is_answered and (not self._is_late if words is None else words in turns[-1].last_words):
                 return True
+            if (
+                self._has_gap
+                and not self._is_late
+                and (self._ends_in_gap or words is None or words in turns[-1].last_words)
+            ):
+                return True  # what is missing is in a row over the size limit, which is never read
             # The stop may belong to an earlier turn, whose last message was exported already.
             self._is_answer_missing = words not in self._draft.carry.words
         if not self._is_late and grouper.is_answered and all(t.session_id == ending.stopped_session for t in turns):
@@ -276,7 +292,7 @@ class Reading:
         """Whether nothing was written for so long that the client must have ended."""
         last_ns = max([self._agents.last_write_ns(), *(time_ns for turn in turns for time_ns in turn.times)])
         is_waiting = self._is_cut or any(turn.pending_calls for turn in turns)
-        return self._ending.is_idle(last_ns, IDLE_WHILE_PENDING_NS if is_waiting else IDLE_NS)
+        return self._ending.is_idle(last_ns, PENDING if is_waiting else IDLE)
 
     def _began_later(self, turns: list[Turn]) -> bool:
         """Whether what is open began after the stop: clients before 2.1.47 do not name the last message."""

@@ -52,7 +52,8 @@ if TYPE_CHECKING:
 
     from turnspan.source.agent_links import Link
     from turnspan.source.agent_progress import ProgressAgent
-    from turnspan.source.progress import Ending, Launched, Progress
+    from turnspan.source.ending import Ending
+    from turnspan.source.progress import Launched, Progress
     from turnspan.source.sessions import AgentFile, SessionFile
     from turnspan.trace.cost import Prices
     from turnspan.trace.model import Trace
@@ -175,7 +176,7 @@ class Agents:
         if ending.is_over or ending.now_ns is not None:
             return launched
         settled = {a for a in launched[:-_LATEST_AGENTS] if a in positions and not positions[a].carry.turns}
-        settled -= {*ending.finished_agents}
+        settled -= {*ending.agents}
         return [agent_id for agent_id in launched if agent_id not in settled]
 
     def _other_files(self) -> dict[str, AgentFile]:
@@ -191,7 +192,7 @@ class Agents:
         if file.size <= self.links.position_of(file).offset:
             return
         is_over = self._ending.is_over or self._is_idle(file.path)
-        is_reported = file.agent_id in self._ending.finished_agents
+        is_reported = file.agent_id in self._ending.agents
         if not (is_over or is_reported or file.is_finished):
             self.has_unsealed = True
             return
