@@ -421,11 +421,12 @@ def _recover(context: Context, session: SessionFile, patience: _Patience, stoppe
 def _orphans(context: Context, current: SessionFile) -> Iterator[SessionFile]:
     """Yield the other sessions of the project that may have something unsent, the latest first."""
     config = context.config
-    others = [s for s in sessions.sessions_in(current.path.parent) if s.session_id != current.session_id]
-    root = sessions.projects_dir(config.claude_home)
-    for session in sorted(others, key=lambda session: modified_ns(session.path), reverse=True):
-        if not sessions.is_below(session.path, root):
-            continue
+    others = (s for s in sessions.sessions_in(current.path.parent) if s.session_id != current.session_id)
+    dated = [(modified_ns(session.path), session) for session in others]
+    since_ns = min((1e9 * since(config, target.identity, context.clock()) for target in context.targets), default=0)
+    for written_ns, session in sorted(dated, key=lambda pair: pair[0], reverse=True):
+        if written_ns < since_ns and not marks.has_marks(config.home, session.session_id):
+            continue  # it waits for a backfill
         try:
             found = state.load(config.home, session.session_id)
             is_orphan = any(
