@@ -38,6 +38,7 @@ from turnspan.settings.config import load_config
 from turnspan.source import sessions
 from turnspan.source.progress import Ending
 from turnspan.source.scan import modified_ns
+from turnspan.source.tree import stamps_in
 from turnspan.transcript.resume import words_digest
 
 if TYPE_CHECKING:
@@ -421,12 +422,15 @@ def _recover(context: Context, session: SessionFile, patience: _Patience, stoppe
 def _orphans(context: Context, current: SessionFile) -> Iterator[SessionFile]:
     """Yield the other sessions of the project that may have something unsent, the latest first."""
     config = context.config
-    others = (s for s in sessions.sessions_in(current.path.parent) if s.session_id != current.session_id)
-    dated = [(modified_ns(session.path), session) for session in others]
     since_ns = min((1e9 * since(config, target.identity, context.clock()) for target in context.targets), default=0)
-    for written_ns, session in sorted(dated, key=lambda pair: pair[0], reverse=True):
-        if written_ns < since_ns and not marks.has_marks(config.home, session.session_id):
-            continue  # it waits for a backfill
+    marked = marks.marked_sessions(config.home)
+    stamps = stamps_in(current.path.parent).items()
+    # Older sessions wait for a backfill. There can be thousands: so no other system call for each.
+    recent = [(stamp[1], name) for name, stamp in stamps if stamp[1] >= since_ns or name[:-6] in marked]
+    for _, name in sorted(recent, key=lambda pair: pair[0], reverse=True):
+        session = sessions.SessionFile(name[:-6], current.path.with_name(name))
+        if session.session_id == current.session_id:
+            continue
         try:
             found = state.load(config.home, session.session_id)
             is_orphan = any(

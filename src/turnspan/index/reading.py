@@ -24,7 +24,7 @@ from turnspan.index.changes import DISABLED, narrowing_digest
 from turnspan.index.places import difference
 from turnspan.index.rows import TraceRows, rows_of
 from turnspan.secrets.replace import mask
-from turnspan.source.neighbours import Neighbours
+from turnspan.source.forks import Neighbours
 from turnspan.source.progress import Ending, Progress
 from turnspan.source.reader import PIECE_SPANS, Reading
 from turnspan.source.scan import first_time_ns, last_time_ns, modified_ns

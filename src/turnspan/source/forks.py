@@ -379,6 +379,38 @@ def _original_time_ns(turn: Turn) -> int | None:
     return turn.prompt.time_ns if turn.prompt is not None and version_of(turn.version) >= _TIMES_KEPT_FROM else None
 
 
+class Neighbours(msgspec.Struct, frozen=True, array_like=True):
+    """The files that decide which turns of a session are copies: of the project, or of all, up to a time.
+
+    What they say can change when one of them grows, is restored or is deleted: a reader that stores its result reads
+    again then. Rows that were written after the turns in question never matter.
+    """
+
+    until_ns: int = -1  # nothing was looked up
+    is_everywhere: bool = False
+    has_copies: bool = False  # turns were found in other files: it matters if one of them is deleted
+    has_own: bool = False  # it has a turn of its own: a new file that was begun later does not matter
+
+    def and_turn(self, turn: Turn, session: SessionFile, *, is_copied: bool) -> Neighbours:
+        """Return them after a turn that may have been copied."""
+        is_other = is_foreign(turn, session)
+        has_own = self.has_own or not (is_copied or is_other)
+        if self.until_ns < 0 and not is_looked_up(turn, session):
+            return Neighbours(has_own=has_own)
+        return Neighbours(
+            max([self.until_ns, *turn.times]), self.is_everywhere or is_other, self.has_copies or is_copied, has_own
+        )
+
+    def and_later(self, later: Neighbours) -> Neighbours:
+        """Return them after another part of the session was read."""
+        return Neighbours(
+            max(self.until_ns, later.until_ns),
+            self.is_everywhere or later.is_everywhere,
+            self.has_copies or later.has_copies,
+            self.has_own or later.has_own,
+        )
+
+
 RULES: Final = (
     Rule(
         "marked", "`/branch`, SDK fork", ("same, SDK: new", "new", "same"),

@@ -20,7 +20,7 @@ from turnspan.source import forks, tail
 from turnspan.source.agent_links import Parent
 from turnspan.source.agent_runs import identities, started_ns
 from turnspan.source.decode import entries_from, found_again, position_behind, recall_from
-from turnspan.source.neighbours import Neighbours
+from turnspan.source.forks import Neighbours
 from turnspan.source.progress import IDLE_NS, IDLE_WHILE_PENDING_NS, Ending, Piece, Position, Progress
 from turnspan.source.subagents import Agents
 from turnspan.trace import ids
