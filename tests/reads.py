@@ -62,6 +62,11 @@ def outline(traces):
     return lines
 
 
+def outlined(path):
+    """Return the traces of a session, as lines."""
+    return outline(read(path)[0])
+
+
 def _label(span):
     if span.kind == "generation":
         said = [getattr(part, "text", None) or getattr(part, "name", "") for part in span.output[0].parts]

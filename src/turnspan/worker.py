@@ -39,6 +39,7 @@ from turnspan.settings.config import load_config
 from turnspan.source import sessions
 from turnspan.source.ending import END, LATE, LONGEST_END, POLL_S, STOP, Ending, said
 from turnspan.source.scan import modified_ns
+from turnspan.source.tree import stamps_in
 from turnspan.transcript.carry import words_digest
 
 if TYPE_CHECKING:
@@ -391,14 +392,17 @@ def _recover(
 def _orphans(context: Context, current: SessionFile, since_ns: Mapping[str, float]) -> Iterator[SessionFile]:
     """Yield the other sessions of the project that may have something unsent, the latest first.
 
-    Older ones, from before a destination was first used, wait for `backfill`.
+    Older ones, from before a destination was first used, wait for `backfill`. There can be thousands: no system call
+    for each but one for its size and time.
     """
     config, oldest_ns = context.config, min(since_ns.values(), default=0.0)
-    found = ((modified_ns(session.path), session) for session in sessions.sessions_in(current.path.parent))
-    others = [(written, s) for written, s in found if written >= oldest_ns and s.session_id != current.session_id]
     root = sessions.projects_dir(config.claude_home)
-    for _, session in sorted(others, key=lambda pair: pair[0], reverse=True):
-        if not sessions.is_below(session.path, root):
+    marked = marks.marked_sessions(config.home)
+    stamps = stamps_in(current.path.parent).items()
+    recent = [(stamp[1], name) for name, stamp in stamps if stamp[1] >= oldest_ns or name[:-6] in marked]
+    for _, name in sorted(recent, key=lambda pair: pair[0], reverse=True):
+        session = sessions.SessionFile(name[:-6], current.path.with_name(name))
+        if session.session_id == current.session_id:
             continue
         try:
             loaded = state.load(config.home, session.session_id)
@@ -408,7 +412,7 @@ def _orphans(context: Context, current: SessionFile, since_ns: Mapping[str, floa
         except (TurnspanError, OSError):
             continue
         _log_corrupt(config, session, loaded.kept_as)
-        if is_orphan:
+        if is_orphan and sessions.is_below(session.path, root):
             yield session
 
 

@@ -10,7 +10,6 @@ from random import Random
 
 import pytest
 from rows import Writer, agent_writer, save_agent, tool_id
-from turnspan.transcript.resume import Carry
 
 from index.dumps import content
 from turnspan.delivery import state
@@ -19,6 +18,7 @@ from turnspan.errors import StateError
 from turnspan.index import NAME, Filter, Scope, count_sessions, forget, list_sessions, opened
 from turnspan.settings.config import load_config
 from turnspan.source.progress import Position, Progress
+from turnspan.transcript.carry import Carry
 
 SESSION = "5e55104a-0000-4000-8000-000000000001"
 

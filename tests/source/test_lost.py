@@ -9,11 +9,10 @@ from reads import outline, read
 
 from turnspan.errors import TranscriptError
 from turnspan.source.ending import Ending
-from turnspan.source.find import find_session
+from turnspan.source.find import find_session, require_transcript
 from turnspan.source.progress import Progress
 from turnspan.source.reader import Reader
 from turnspan.source.sessions import all_sessions, each_once, session_of
-from turnspan.source.validate import require_transcript
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 FLAT, NESTED = "00000098-10e0-4000-8000-000000000098", "00000097-10e0-4000-8000-000000000097"

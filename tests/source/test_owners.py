@@ -6,7 +6,6 @@ import pytest
 from reads import outline, read, sent
 from rows import Writer
 
-from turnspan.source import scan
 from turnspan.source.sessions import all_sessions, each_once, session_of
 
 FORK = "f04c0000-0000-4000-8000-000000000002"
@@ -109,13 +108,3 @@ def test_two_backups_that_both_have_something_are_both_exported(project):
     for name, part in (("monday", rows[:4]), ("tuesday", rows[2:])):
         (project / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
     assert sorted(said(project)) == ["One", "Three", "Two"]
-
-
-def test_a_torn_row_has_nothing(tmp_path):
-    """An id in a row that was cut off does not count, wherever the row is; one in a row that is glued to it does."""
-    path = tmp_path / "a.jsonl"
-    row = b'{"type":"assistant","message":{"id":"msg_1"},"uuid":"u1"}'
-    path.write_bytes(row[:45] + b"\n" + b'{"type":"user","uuid":"u2"}\n')
-    assert [scan.contains_id(path, "msg_1", key="id"), scan.contains_id(path, "u2")] == [False, True]
-    path.write_bytes(row[:45] + row + b"\n")
-    assert scan.contains_id(path, "msg_1", key="id")

@@ -1,4 +1,3 @@
-import json
 import os
 import random
 import shutil
@@ -11,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from lives import Life
 from reads import one_pass, outline, read, sent, spans
-from rows import Writer, agent_writer, save_agent, tool_id
+from rows import Writer, agent_writer, save_agent
 
 from turnspan.errors import TranscriptError
 from turnspan.source.ending import IDLE, PENDING, Ending
@@ -23,12 +22,6 @@ from turnspan.transcript.carry import parse_time, words_digest
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 STORIES = sorted(path.parent.name for path in FIXTURES.glob("*/projects"))
 LIVES = {story: Life(FIXTURES / story / "projects") for story in STORIES}
-
-
-@pytest.fixture
-def project(tmp_path):
-    """A project directory below a projects directory."""
-    return tmp_path / "projects" / "-home-ada-loom"
 
 
 def walk(path, progress=None, **ending):
@@ -187,23 +180,6 @@ def test_any_transcript_is_handled(data, tmp_path_factory):
     shutil.rmtree(directory.parent)
 
 
-def test_an_agent_whose_file_appears_late_is_below_its_call(project):
-    """A background agent's file may appear a moment after its turn was exported (2.1.152)."""
-    writer = Writer(version="2.1.152")
-    writer.prompt("Delegate.")
-    call = writer.call("Agent", {"prompt": "Count.", "run_in_background": True})
-    launched = {"isAsync": True, "status": "async_launched", "agentId": "a5b1f1"}
-    writer.result(call, "Async agent launched successfully.\nagentId: a5b1f1", outcome=launched)
-    writer.say("Started.")
-    agent = agent_writer(writer, "a5b1f1")
-    agent.turn("Count.", "One, two.")
-    early, progress = read(writer.save(project), is_stopped=True)
-    save_agent(agent, project, "a5b1f1", {"agentType": "general-purpose", "toolUseId": tool_id(call)})
-    late, _ = read(writer.save(project), progress)
-    assert sent([*early, *late]) == sent(read(writer.save(project))[0])
-    assert outline(late) == ["… general-purpose", "  said One, two."]
-
-
 # ---- when a turn is exported
 
 
@@ -279,21 +255,6 @@ def test_an_answer_that_comes_after_all_starts_at_its_prompt(project):
     once = {span.span_id: (span.start_ns, span.end_ns) for span in spans(read(path)[0], "generation")}
     live = {span.span_id: (span.start_ns, span.end_ns) for span in spans(first + second + third, "generation")}
     assert live == once
-
-
-def test_an_agent_that_still_works_keeps_its_turn_awake(project):
-    """A turn is not idle while one of its agents writes."""
-    writer = Writer()
-    writer.prompt("One.")
-    call = writer.call("Agent", {"prompt": "Go."})
-    agent = agent_writer(writer, "a1")
-    agent.prompt("Go.")
-    row = agent.say("Going.", after=5000)
-    path = writer.save(project)
-    save_agent(agent, project, "a1", {"toolUseId": tool_id(call)})
-    at = parse_time(row["timestamp"])
-    assert walk(path, now_ns=at + 1)[1] == []
-    assert len(walk(path, now_ns=at + PENDING.patience_ns + 1)[1]) == 1
 
 
 def test_a_later_prompt_is_enough(project):
@@ -403,28 +364,6 @@ def background(writer, agent_id, prompt, **fields):
     return call, agent
 
 
-def test_a_background_agent_is_exported_when_it_has_finished(project):
-    """The turn is exported at its Stop; the agent's spans join its trace when the client says that it has finished."""
-    writer = Writer()
-    writer.prompt("Go.")
-    _, agent = background(writer, "a1", "Go far.")
-    writer.say("Started.")
-    agent.prompt("Go far.")
-    path = writer.save(project)
-    save_agent(agent, project, "a1")
-    first, progress = read(path, is_stopped=True)
-    assert outline(first) == ["Turn 1", "  said Agent", "    Agent", "  said Started."]
-    reading, pieces = walk(path, progress, agents=("a1",))
-    assert (pieces, reading.is_answer_missing, reading.has_unsealed) == ([], True, True)  # its file lags behind
-    agent.say("Been far.")
-    save_agent(agent, project, "a1")
-    second, progress = read(path, progress, agents=("a1",))
-    assert outline(second) == ["… Explore", "  said Been far."]
-    assert second[0].trace_id == first[0].trace_id
-    assert read(path, progress)[0] == []
-    assert sent(first + second) == sent(read(path)[0])
-
-
 def test_a_short_session_is_one_piece(project):
     """A session of a few turns and an agent is one piece, one commit; a long one is several."""
     writer = Writer()
@@ -443,220 +382,6 @@ def test_a_short_session_is_one_piece(project):
     sizes = [sum(len(trace.spans) for trace in piece.traces) for piece in pieces]
     assert [size >= PIECE_SPANS for size in sizes] == [True, True, False]
     assert (max(sizes) < 2 * PIECE_SPANS, sum(piece.turns for piece in pieces)) == (True, PIECE_SPANS + 2)
-
-
-@pytest.mark.parametrize("child", ["a0", "z9"])
-def test_what_a_background_agent_launches_is_below_it(project, child):
-    """An agent of a background agent belongs below the call that launched it, whatever their files are called."""
-    writer = Writer()
-    writer.prompt("Go.")
-    _, agent = background(writer, "m5", "Go far.")
-    writer.say("Started.")
-    agent.prompt("Go far.")
-    call = agent.call("Agent", {"prompt": "Help.", "subagent_type": "Plan"})
-    helper = agent_writer(agent, child)
-    helper.turn("Help.", "Helped.")
-    agent.wait(5)
-    agent.result(call, "Helped.", outcome={"status": "completed", "agentId": child})
-    agent.say("Been far.")
-    path = writer.save(project)
-    save_agent(agent, project, "m5")
-    save_agent(helper, project, child)
-    assert outline(read(path)[0])[4:] == [
-        "… Explore",
-        "  said Agent",
-        "    Agent",
-        "      Plan",
-        "        said Helped.",
-        "  said Been far.",
-    ]
-
-
-def test_an_agent_that_is_sent_on_works_for_the_call_that_sent_it(project):
-    """Each run of an agent is below the call it was run for, in the background or not, live or in one pass."""
-    writer = Writer(version="2.1.100")
-    writer.prompt("Go.")
-    _, agent = background(writer, "a1", "Go far.")
-    agent.turn("Go far.", "Been far.")
-    writer.say("Started.")
-    path = writer.save(project)
-    save_agent(agent, project, "a1")
-    first, progress = read(path, is_stopped=True, agents=("a1",))
-    writer.wait(100)
-    writer.prompt("Again.")
-    call = writer.call("Task", {"prompt": "Go further.", "resume": "a1"})
-    agent.now = writer.now
-    agent.turn("Go further.", "Been further.")
-    writer.wait(5)
-    writer.result(call, "Been further.", outcome={"status": "completed", "agentId": "a1"})
-    writer.say("It went on.")
-    writer.save(project)
-    save_agent(agent, project, "a1")
-    second, progress = read(path, progress, is_stopped=True)
-    writer.wait(100)
-    agent.now = writer.now
-    agent.turn("And home.", "Been home.")  # a message that no call of the session sent
-    save_agent(agent, project, "a1")
-    third, _ = read(path, progress)
-    assert outline(first)[4:] == ["… Explore", "  said Been far."]
-    assert outline(second) == [
-        "Turn 2",
-        "  said Task",
-        "    Task",
-        "      agent",
-        "        said Been further.",
-        "  said It went on.",
-    ]
-    assert outline(third) == ["… agent", "  said Been home."]
-    assert third[0].trace_id == second[0].trace_id
-    assert sent(first + second + third) == sent(read(path)[0])
-
-
-def test_an_agent_that_a_message_sent_on_belongs_to_the_message(project):
-    """SendMessage resumes an agent that had finished: what it does then, in the background, is below that call."""
-    writer = Writer(version="2.1.200")
-    writer.prompt("Go.")
-    _, agent = background(writer, "a1", "Go far.")
-    agent.turn("Go far.", "Been far.")
-    writer.say("Started.")
-    writer.wait(100)
-    writer.prompt("Again.")
-    call = writer.call("SendMessage", {"to": "a1", "message": "Go further."})
-    writer.result(call, '{"success":true}', outcome={"success": True, "message": "resumed", "resumedAgentId": "a1"})
-    writer.say("It continues.")
-    path = writer.save(project)
-    save_agent(agent, project, "a1", {"agentType": "Explore"})
-    first, progress = read(path, is_stopped=True, agents=("a1",))
-    agent.now = writer.now
-    agent.turn("Go further.", "Been further.")
-    save_agent(agent, project, "a1", {"agentType": "Explore"})
-    second, _ = read(path, progress, is_stopped=True, agents=("a1",))
-    assert outline(second) == ["… Explore", "  said Been further."]
-    (message,) = (span for span in spans(first, "tool") if span.name == "SendMessage")
-    assert second[0].spans[0].parent_id == message.span_id
-    assert sent(first + second) == sent(read(path)[0])
-
-
-def test_an_agent_with_a_label_can_be_launched_by_a_call(project):
-    """An agent with a dash in its id still belongs to the call that its meta.json names."""
-    writer = Writer()
-    writer.prompt("Go.")
-    call = writer.call("Agent", {"prompt": "Review."})
-    agent = agent_writer(writer, "areviewer-77")
-    agent.turn("Review.", "Reviewed.")
-    path = writer.save(project)
-    save_agent(agent, project, "areviewer-77", {"agentType": "reviewer", "toolUseId": tool_id(call), "finished": True})
-    first, progress = read(path, is_stopped=False, agents=("areviewer-77",))
-    assert first == []
-    writer.wait(9)
-    writer.result(call, "Reviewed.")
-    writer.say("Good.")
-    writer.save(project)
-    assert outline(read(path, progress)[0])[:4] == ["Turn 1", "  said Agent", "    Agent", "      reviewer"]
-
-
-def test_a_printed_agent_id_launches_nothing(project):
-    """A command that prints the id of a running agent does not end it, nor move it."""
-    writer = Writer()
-    writer.prompt("Go.")
-    _, agent = background(writer, "a1", "Go far.")
-    agent.prompt("Go far.")
-    writer.result(writer.call("Bash", {"command": "ps"}), "agentId: a1")
-    writer.say("It runs.")
-    path = writer.save(project)
-    save_agent(agent, project, "a1")
-    first, progress = read(path, is_stopped=True)
-    assert "agent" not in {span.kind for span in spans(first)}
-    agent.say("Been far.")
-    save_agent(agent, project, "a1")
-    assert outline(read(path, progress)[0]) == ["… Explore", "  said Been far."]
-
-
-@pytest.mark.parametrize("is_split", [False, True])
-def test_warm_ups_in_the_sessions_own_file_are_counted(project, is_split):
-    """2.0.25 writes them between the rows of the session: each is counted once, also if it is read in pieces."""
-    writer = Writer(version="2.0.25")
-    writer.turn("One.", "First.")
-    before, writer.parent = writer.parent, None
-    writer.prompt("Warmup", isSidechain=True)
-    said = writer.say("Ready.", isSidechain=True)
-    writer.parent = before
-    path = writer.save(project)
-    pieces, skipped, progress = [], set(), Progress()
-    if is_split:
-        reading, pieces = walk(path, is_stopped=True)
-        skipped, progress = reading.skipped, pieces[-1].progress
-    writer.turn("Two.", "Second.")
-    writer.save(project)
-    reading, more = walk(path, progress, is_over=True)
-    assert sum(piece.counts.warmups for piece in pieces + more) == 1
-    assert skipped | reading.skipped == {said["message"]["id"]}
-
-
-def test_an_agent_that_a_call_launched_is_not_a_warm_up(project):
-    """The prompt "Warmup" can also be the model's own: then the agent is exported below its call."""
-    writer = Writer(version="2.1.325")
-    writer.prompt("Get ready.")
-    call = writer.call("Agent", {"prompt": "Warmup", "run_in_background": True})
-    writer.result(call, "Async agent launched", outcome={"agentId": "w1", "status": "async_launched", "isAsync": True})
-    writer.say("It is warming up.")
-    agent = agent_writer(writer, "w1")
-    agent.turn("Warmup", "I am warm.")
-    save_agent(agent, project, "w1", {"toolUseId": tool_id(call)})
-    reading, pieces = walk(writer.save(project), is_over=True)
-    assert reading.warmups == 0
-    assert "  said I am warm." in outline([t for piece in pieces for t in piece.traces])
-
-
-def test_warm_ups_are_counted_and_not_exported(project):
-    """2.0.x starts agents by itself: they are not exported; an agent that no call claims is a trace of its own."""
-    writer = Writer(version="2.0.50")
-    writer.turn("One.", "First.")
-    path = writer.save(project)
-    for agent_id, prompt in (("w1", "Warmup"), ("w2", "Warmup"), ("u1", "Who asked?")):
-        agent = agent_writer(writer, agent_id)
-        agent.turn(prompt, "Here I am.")
-        save_agent(agent, project, agent_id, flat=True)
-    reading, pieces = walk(path, is_over=True)
-    assert reading.warmups == 2
-    assert outline([t for piece in pieces for t in piece.traces]) == [
-        "Turn 1",
-        "  said First.",
-        "agent",
-        "  said Here I am.",
-    ]
-
-
-@pytest.mark.parametrize("is_before", [True, False])
-def test_a_warm_up_without_its_prompt_is_recognised_by_its_time(project, is_before):
-    """2.0.55 records no prompts of agents: one that answered before any agent was called is a warm-up."""
-    writer = Writer(version="2.0.55")
-    writer.prompt("Count.")
-    early = agent_writer(writer, "w1")
-    writer.call("Task", {"prompt": "Go far."})  # killed before there was a result
-    late = agent_writer(writer, "u1")
-    agent = early if is_before else late
-    agent.wait(0.5 if is_before else 5)
-    agent.say("Ready.", after=0)
-    save_agent(agent, project, "a1", flat=True)
-    reading, pieces = walk(writer.save(project), is_over=True)
-    found = outline([t for piece in pieces for t in piece.traces])
-    assert (reading.warmups, found[2:]) == (
-        (1, ["    Task"]) if is_before else (0, ["    Task", "agent", "  said Ready."])
-    )
-
-
-def test_each_run_of_an_unclaimed_agent_is_a_trace_with_one_root(project):
-    """No call links its second run either: in one trace both runs would be the root."""
-    writer = Writer()
-    writer.turn("One.", "First.")
-    agent = agent_writer(writer, "u1")
-    agent.turn("Who asked?", "Here I am.")
-    agent.turn("And now?", "Still here.")
-    save_agent(agent, project, "u1")
-    traces = read(writer.save(project), is_over=True)[0]
-    assert [sum(span.parent_id is None for span in trace.spans) for trace in traces] == [1, 1, 1]
-    assert len({trace.trace_id for trace in traces}) == 3
 
 
 # ---- files that are not transcripts
@@ -689,74 +414,12 @@ def test_a_file_without_turns_gives_nothing(tmp_path, content):
     assert bool(content.strip()) == bool(anomalies.unreadable or anomalies.misshapen or anomalies.unknown)
 
 
-def test_an_agent_whose_file_appears_later_is_exported_once(tmp_path):
-    """A subagent that was exported from progress rows gains a file: only what the rows did not have is exported."""
-    origin = FIXTURES / "agents-progress" / "projects"
-    complete = sent(one_pass(origin))
-    projects = tmp_path / "projects"
-    shutil.copytree(origin, projects)
-    (path,) = projects.glob("*/*.jsonl")
-    (file,) = projects.rglob("agent-*.jsonl")
-    data = file.read_bytes()
-    file.unlink()
-    traces, progress = read(path)
-    assert sent(traces).keys() == complete.keys()
-    file.write_bytes(data)
-    assert read(path, progress)[0] == []
-    more = json.loads(data.splitlines()[-2])
-    more["uuid"], more["message"]["id"] = "88888888-0000-4000-8000-000000000001", "msg_later"
-    more["message"]["content"] = [{"type": "text", "text": "Later."}]
-    file.write_bytes(data + json.dumps(more).encode() + b"\n")
-    (late,), _ = read(path, progress)
-    assert outline([late]) == ["… said Later."]
-    assert late.trace_id == traces[0].trace_id
-
-
 # ---- turns that continue after they were exported
 
 
 def idle_after(writer):
     """Return an ending that finds the rows written so far idle for hours."""
     return {"now_ns": parse_time(writer.stamp()) + 3 * PENDING.patience_ns}
-
-
-@pytest.mark.parametrize("version", ["1.0.72", "2.0.0"])
-@pytest.mark.parametrize("cut", range(2, 9))
-def test_an_agent_inside_the_file_that_continues_loses_nothing(project, version, cut):
-    """A turn is exported while its agent waits for permission overnight; everything after is below the same agent."""
-    writer = Writer(version=version)
-    writer.prompt("Count the ends.")
-    call = writer.call("Task", {"prompt": "Count them.", "subagent_type": "Explore"}, message="msg_main")
-    main = writer.parent
-    side = {"isSidechain": True}
-    writer.parent = None
-    writer.prompt("Count them.", **side)
-    step = writer.call("Bash", {"command": "wc"}, message="msg_side1", **side)
-    writer.result(step, "480", **side)
-    again = writer.call("Read", {"file_path": "/x"}, message="msg_side2", **side)
-    writer.result(again, "x", **side)
-    writer.say("480 ends.", message="msg_side3", **side)
-    writer.parent = main
-    writer.result(call, "480 ends.")
-    writer.say("There are 480 ends.", message="msg_end")
-    everything, writer.rows = writer.rows, writer.rows[:cut]
-    path = writer.save(project)
-    traces, progress = read(path, **idle_after(writer))
-    assert spans(traces, "turn")
-    writer.rows = everything
-    traces += read(writer.save(project), progress)[0]
-    found = [span.facts["response_id"] for span in spans(traces, "generation")]
-    assert sorted(found) == ["msg_end", "msg_main", "msg_side1", "msg_side2", "msg_side3"]
-    known = {span.span_id: span for span in spans(traces)}
-    assert all(span.parent_id in known for span in spans(traces) if span.parent_id is not None)
-    (task,) = (span for span in spans(traces, "tool") if span.name == "Task")
-    for agent in spans(traces, "agent"):
-        assert agent.parent_id == task.span_id
-    for span in spans(traces, "generation"):
-        if span.facts["response_id"].startswith("msg_side"):
-            assert known[span.parent_id].kind == "agent"
-    (result,) = (span for span in spans(traces, "event") if span.name == "late result" and span.output == "480 ends.")
-    assert result.parent_id == task.span_id
 
 
 def test_a_response_that_is_cut_in_two_keeps_its_usage_once(project):

@@ -10,7 +10,7 @@ import figures
 
 from turnspan.transcript.machine import TRANSITIONS, Machine, RowKind, State
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "architecture.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "dev" / "architecture.md"
 RULES = [
     (state, kind, cell if isinstance(cell, dict) else {"": cell})
     for state, row in TRANSITIONS.items()

@@ -51,9 +51,8 @@ def export(
     from turnspan.delivery.destinations import destination_named
     from turnspan.errors import TranscriptError
     from turnspan.page.preview import Preview
-    from turnspan.source.find import find_session
+    from turnspan.source.find import find_session, require_transcript
     from turnspan.source.sessions import projects_dir
-    from turnspan.source.validate import require_transcript
     from turnspan.text import count
 
     form = form or _format_of(output)

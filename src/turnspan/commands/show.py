@@ -65,9 +65,8 @@ def show(*, session: str | None, turn: int | None, is_full: bool, is_json: bool,
     from turnspan.delivery.destinations import destination_named
     from turnspan.page.preview import Preview, TurnPreview
     from turnspan.page.tree import Layout, session_lines
-    from turnspan.source.find import find_session
+    from turnspan.source.find import find_session, require_transcript
     from turnspan.source.sessions import projects_dir
-    from turnspan.source.validate import require_transcript
 
     config = settings_in_force()
     unreadable: dict[str, str] = {}

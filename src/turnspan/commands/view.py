@@ -60,9 +60,8 @@ def view(
     from turnspan.delivery.destinations import destination_named
     from turnspan.page.address import Address, keep_address, new_key, stable_address
     from turnspan.page.server import Viewer
-    from turnspan.source.find import find_session
+    from turnspan.source.find import find_session, require_transcript
     from turnspan.source.sessions import projects_dir
-    from turnspan.source.validate import require_transcript
 
     config = settings_in_force()
     destination = destination_named(config, to)

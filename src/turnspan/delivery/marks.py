@@ -71,6 +71,15 @@ def leave_mark(home: Path, session_id: str, facts: Facts) -> None:
         os.write(descriptor, line if length + len(line) <= MAX_MARKS_BYTES else line[:1])
 
 
+def marked_sessions(home: Path) -> set[str]:
+    """Return the sessions with a file of marks."""
+    try:
+        names = os.listdir(home / "state")  # noqa: PTH208
+    except FileNotFoundError:
+        return set()
+    return {name.removesuffix(".marks") for name in names if name.endswith(".marks")}
+
+
 def has_marks(home: Path, session_id: str) -> bool:
     """Return whether an event is pending, or was not finished by a worker that died."""
     return marks_length(home, session_id) > 0

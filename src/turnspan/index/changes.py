@@ -11,7 +11,7 @@ What is read again:
 | a subagent's file was deleted | all of it |
 | what its project allows, or whether the user disabled or restricted it | all of it |
 | the transcript was deleted | nothing: its rows are deleted |
-| another transcript that decided which turns are copies (`source.neighbours`) | all of it |
+| another transcript that decided which turns are copies (`source.forks`) | all of it |
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from turnspan.delivery import state
 from turnspan.errors import StateError, TranscriptError
 from turnspan.index.disk import Listing, Transcript, Walk, as_text, listed, walked
 from turnspan.index.places import decode_neighbours, encode
-from turnspan.source.neighbours import Neighbours
+from turnspan.source.forks import Neighbours
 from turnspan.source.scan import earliest_ns
 from turnspan.source.sessions import SessionFile, is_of, projects_dir
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.source.neighbours import Neighbours
+from turnspan.source.forks import Neighbours
 from turnspan.source.progress import Progress
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from turnspan.index.places import difference
 from turnspan.index.rows import TraceRows, rows_of
 from turnspan.secrets.replace import mask
 from turnspan.source.ending import Ending
-from turnspan.source.neighbours import Neighbours
+from turnspan.source.forks import Neighbours
 from turnspan.source.progress import Progress
 from turnspan.source.reader import PIECE_SPANS, Reader
 from turnspan.source.scan import first_time_ns, last_time_ns, modified_ns

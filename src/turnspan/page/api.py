@@ -40,11 +40,11 @@ from turnspan.page.spans import span_record, trace_record
 from turnspan.page.tree import Layout, foot_lines, head_of
 from turnspan.page.turns import turn_record, when_of
 from turnspan.source.ending import Ending
+from turnspan.source.find import require_transcript
 from turnspan.source.progress import Progress
 from turnspan.source.scan import stamp_of
 from turnspan.source.sessions import agent_files, is_safe_id
 from turnspan.source.tree import session_stamps
-from turnspan.source.validate import require_transcript
 from turnspan.text import plain, unstyled
 from turnspan.trace.labels import numbered
 from turnspan.trace.tally import Tally, tally_of

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _SMALL: Final = 64  # files of a project whose sizes and times are looked up with every question
 _TRUSTED_S: Final = 0.25  # how long those of a larger project are taken as they are
-_SEARCHES: Final = 8  # of each file, before all ids are compared in one pass
+_SEARCHES: Final = 4  # of each file, before all ids are compared in one pass
 _NEVER_NS: Final = 2**63
 
 

@@ -1,35 +1,25 @@
 """Forks: turns that were copied into a transcript from another one. They are exported from their origin only.
 
-Claude Code copies history when a session is resumed into a new file, forked or branched. What a copy keeps:
-
-| client, action | uuid | session id | times | recorded requests | how a copy is recognised |
-|---|---|---|---|---|---|
-| before 1.0.86, resume | new | new | new | - | 1: another file had the same response ids, or words, earlier |
-| some up to 2.1.63, resume or fork | same | **old** | new before 2.0.30 | - | 2: the old session's file has the uuid |
-| `/branch`, SDK fork | same / new | new | same | - | 3: `forkedFrom` names another session |
-| later forks without a mark | same | new | same | - | 4: another file had the uuid first |
-| 2.1.325, `--fork-session` | same | new | same | not copied | 4; its responses name requests of another file |
-| in place: VS Code resume (2.1.11) | new | same | same | - | 5: the same response ids, or prompt, earlier in the file |
-| in place: streams before 1.0.86 | new | same | new | - | 5 |
-
-`is_copied` tries 3, 2, 1 and 4 in this order; `repeats_itself` is 5. The rules behind them:
+Claude Code copies history when a session is resumed into a new file, forked or branched.
+`RULES` lists how each kind of copy is recognised. They are tried in that order, and the first that applies decides; the
+table of `docs/dev/architecture.md` is printed from the list (`table`). The rules behind it:
 
 - Rows that carry the file's own session id belong to its session, even if their prompt carries another one (2.0.36,
   forks; 2.1.12, a plan with cleared context): `transcript.assembly` gives such a turn the file's session. It is a copy
   only if the other file has its responses too.
-- Some turns cannot be copies: those whose requests are recorded in this file (2.1.325). For 1 and 4, `Reading` asks
-  only until it has met a turn of the session's own: history is copied to the beginning of a file.
+- Some turns cannot be copies: those whose requests are recorded in this file (2.1.325). For turns that name no other
+  session, `Reading` asks only until it has met one of the session's own: history is copied to the beginning of a file.
 - **A copy whose origin is not on disk, and was never sent, is the only one there is: it is exported, under the origin's
-  identity where the copy names it (2, 3).** Of several such copies, the file that became a session of its own first
-  exports it.
-- 2 has one more exception: 1.0.x `--continue` writes new turns into a new file under the old session's id. Then the old
-  file does not contain them.
-- For 4, only files that were being written when the prompt was are searched, as far as their times are trustworthy
-  (2.0.30 on). If both have the prompt, `origins.is_origin` decides, by what clients do not copy.
+  identity where the copy names it (`marked`, `old id`).** Of several such copies, the file that became a session of its
+  own first exports it.
+- `old id` has one more exception: 1.0.x `--continue` writes new turns into a new file under the old session's id. Then
+  the old file does not contain them.
+- For `unmarked`, only files that were being written when the prompt was are searched, as far as their times are
+  trustworthy (2.0.30 on). If both have the prompt, `origins.is_origin` decides, by what clients do not copy.
 - A transcript can be cut off in the middle of a turn that was copied before: what only the copy has is exported from
-  there, as a further part of the original turn (`keep_rest`). A row that is torn has nothing.
-- Other tools append one transcript to another. So 1 compares times with later rows of the same file too, and 5 does not
-  count a copy that is exported from a third file, nor one that is younger than the turn itself.
+  there, as a further part of the original turn (`rest_of`). A row that is torn has nothing.
+- Other tools append one transcript to another. So `new ids` compares times with later rows of the same file too, and
+  `in place` does not count a copy that is exported from a third file, nor one that is younger than the turn itself.
 - A renamed file that is no session's (`source.owners`) is never the origin of another file's own turns.
 - A turn after skipped copies links to its predecessor in the origin: `original_ref`.
 """
@@ -56,7 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from turnspan.source.sessions import SessionFile
-    from turnspan.transcript.turns import ModelResponse, Turn
+    from turnspan.transcript.turns import InlineAgent, ModelResponse, Turn
 
 _TIMES_KEPT_FROM: Final = (2, 0, 30)  # copies made by earlier clients carry new timestamps
 
@@ -66,18 +56,38 @@ def is_foreign(turn: Turn, session: SessionFile) -> bool:
     return turn.session_id != session.session_id
 
 
-def is_copied(turn: Turn, session: SessionFile, was_sent: Callable[[str], bool]) -> bool:
-    """Whether a turn was copied into this file from another one, from which it is exported.
+class Rule(msgspec.Struct, frozen=True):
+    """One kind of copy: which clients make it, how it is recognised, and where its origin is."""
+
+    name: str
+    clients: str
+    keeps: tuple[str, str, str]  # the uuid, the session id and the times of a copied row, next to its origin's
+    how: str  # `recognises`, in words
+    origin: str
+    recognises: Callable[[Turn, SessionFile, Callable[[str], bool]], bool]
+    is_in_place: bool = False  # the origin is in the same file
+
+
+def recognised(
+    turn: Turn, session: SessionFile, was_sent: Callable[[str], bool], *, may_be_from_elsewhere: bool
+) -> Rule | None:
+    """Return the rule by which a turn is a copy, which is exported from its origin; None if it is exported from here.
 
     `was_sent` says whether a session that is no longer on disk was exported before.
     """
-    if not is_looked_up(turn, session):
-        return False
-    if is_foreign(turn, session) and _is_exported_elsewhere(turn, session, was_sent):
-        return True
-    if _may_have_new_uuids(turn):
-        return _was_written_earlier(turn, session)
-    return not is_foreign(turn, session) and _has_origin(turn, session)
+    is_asked = may_be_from_elsewhere and is_looked_up(turn, session)
+    rules = (rule for rule in RULES if rule.is_in_place or is_asked)
+    return next((rule for rule in rules if rule.recognises(turn, session, was_sent)), None)
+
+
+def table() -> str:
+    """Return the rules as a Markdown table."""
+    rows = [
+        ("copy", "client, action", "uuid", "session id", "times", "recognised by", "exported from"),
+        ("---",) * 7,
+        *((rule.name, rule.clients, *rule.keeps, rule.how, rule.origin) for rule in RULES),
+    ]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def is_looked_up(turn: Turn, session: SessionFile) -> bool:
@@ -87,8 +97,18 @@ def is_looked_up(turn: Turn, session: SessionFile) -> bool:
     return bool(turn.prompt_uuid) and (_may_have_new_uuids(turn) or not _has_own_requests(turn))
 
 
+def _is_marked(turn: Turn, session: SessionFile, was_sent: Callable[[str], bool]) -> bool:
+    return turn.forked_from is not None and _is_exported_elsewhere(turn, session, was_sent)
+
+
+def _has_old_id(turn: Turn, session: SessionFile, was_sent: Callable[[str], bool]) -> bool:
+    return turn.forked_from is None and _is_exported_elsewhere(turn, session, was_sent)
+
+
 def _is_exported_elsewhere(turn: Turn, session: SessionFile, was_sent: Callable[[str], bool]) -> bool:
     """Whether a turn of another session is exported from that session's file, or from an earlier copy."""
+    if not is_foreign(turn, session):
+        return False
     origins, uuid = list(_files_of(turn.session_id, session)), _original_uuid(turn)
     if any(contains_id(path, uuid) and _has_response(path, turn) for path in origins):
         return True
@@ -124,8 +144,8 @@ def _contains_response(path: Path, key: str) -> bool:
     return any(contains_id(path, key, key=name) for name in ("id", "requestId", "uuid"))
 
 
-def keep_rest(turn: Turn, session: SessionFile) -> bool:
-    """Reduce a copied turn to the responses that no earlier transcript has; return whether there are any.
+def rest_of(turn: Turn, session: SessionFile) -> Turn | None:
+    """Return a copied turn with only the responses that no earlier transcript has; None if there are none.
 
     They are a further part of the original turn: its transcript was cut off in the middle of it. Of several copies that
     have the rest, one keeps it.
@@ -139,17 +159,19 @@ def keep_rest(turn: Turn, session: SessionFile) -> bool:
         return is_anew and _has_earlier_response(turn, session, key)
 
     if not responses or is_elsewhere(responses[-1].key):
-        return False  # the usual case: the original turn is complete
+        return None  # the usual case: the original turn is complete
     left = [response for response in responses if not is_elsewhere(response.key)]
     if not files and len(left) == len(responses):
-        return False  # it was sent before its file was deleted, or is in this file twice
-    turn.responses = [response for response in left if not _is_before(turn, session, response.key)]
-    turn.happenings = []
-    if not is_anew:
-        ref = original_ref(turn.ref, session)
-        turn.session_id = ref.session_id if ref is not None else turn.session_id
-        turn.part = max(1, turn.part)
-    return bool(turn.responses)
+        return None  # it was sent before its file was deleted, or is in this file twice
+    left = [response for response in left if not _is_before(turn, session, response.key)]
+    if not left:
+        return None
+    rest = msgspec.structs.replace(turn, responses=left, happenings=[])
+    if is_anew:
+        return rest
+    ref = original_ref(turn.ref, session)
+    origin = ref.session_id if ref is not None else turn.session_id
+    return msgspec.structs.replace(rest, session_id=origin, part=max(1, turn.part))
 
 
 def _files_before(turn: Turn, session: SessionFile) -> Iterator[Path]:
@@ -182,8 +204,10 @@ def _may_have_new_uuids(turn: Turn) -> bool:
     return copies_anew(turn.version) and not any(response.request_id for response in turn.responses)
 
 
-def _was_written_earlier(turn: Turn, session: SessionFile) -> bool:
+def _was_written_earlier(turn: Turn, session: SessionFile, _was_sent: Callable[[str], bool]) -> bool:
     """Whether another transcript had the same responses earlier, or, if there are none, the same prompt."""
+    if not _may_have_new_uuids(turn):
+        return False
     keys = [response.key for response in turn.responses]
     if keys or turn.prompt is None or not turn.prompt.text:
         return _has_earlier_response(turn, session, *keys)
@@ -214,8 +238,10 @@ def _has_own_requests(turn: Turn) -> bool:
     return any(r.request_ns is not None for r in responses) and not any(r.has_request_elsewhere for r in responses)
 
 
-def _has_origin(turn: Turn, session: SessionFile) -> bool:
+def _has_origin(turn: Turn, session: SessionFile, _was_sent: Callable[[str], bool]) -> bool:
     """Whether another transcript of the project had the prompt first, and answered it."""
+    if is_foreign(turn, session) or _may_have_new_uuids(turn):
+        return False
     return any(_is_surely_copied(turn) or _has_response(other.path, turn) for other in _earlier(turn, session))
 
 
@@ -258,7 +284,7 @@ def original_ref(ref: TurnRef, session: SessionFile) -> TurnRef | None:
     return TurnRef(origin.session_id, ref.key, ref.number, ref.parts) if origin is not None else None
 
 
-def repeats_itself(turn: Turn, session: SessionFile) -> bool:
+def _repeats_itself(turn: Turn, session: SessionFile, _was_sent: Callable[[str], bool]) -> bool:
     """Whether a turn is in the same file twice, and this is the second: with new uuids and the old message ids.
 
     VS Code wrote such copies when it resumed a session (2.1.11), with the old times; clients before 1.0.86 with every
@@ -278,46 +304,44 @@ def _is_repeated(turn: Turn, session: SessionFile, response: ModelResponse) -> b
     return all(_is_before(turn, session, key) for key in (response.key, *(call.id for call in response.calls)))
 
 
-def drop_repeated(turn: Turn, session: SessionFile) -> None:
-    """Remove the responses that are in the same file before: the turn was running when the history was repeated.
+def without_repeated(turn: Turn, session: SessionFile) -> Turn:
+    """Return a turn without responses that are in the same file before: it was running when history was repeated.
 
     Calls that only this turn has are kept. The results of the others are kept as late ones, unless they are in the file
     before as well.
     """
-    _drop_repeated_agents(turn, session)
+    if turn.agents:  # few turns
+        agents = [_without_repeated_runs(agent, turn, session) for agent in turn.agents]
+        turn = msgspec.structs.replace(turn, agents=[agent for agent in agents if agent.turns])
     if turn.part > 0 or not (turn.is_repeat_suspect or _may_have_new_uuids(turn)):
-        return
+        return turn
     kept: list[ModelResponse] = []
+    late: list[Happening] = []
     for response in turn.responses:
         if not _is_before(turn, session, response.key):
             kept.append(response)
             continue
-        calls, response.calls = response.calls, [c for c in response.calls if not _is_before(turn, session, c.id)]
-        if response.calls:
-            response.parts, response.is_repeat = [*response.calls], True
-            kept.append(response)
-        for call in (call for call in calls if call not in response.calls):
+        calls = [call for call in response.calls if not _is_before(turn, session, call.id)]
+        if calls:
+            kept.append(msgspec.structs.replace(response, calls=calls, parts=[*calls], is_repeat=True))
+        for call in (call for call in response.calls if call not in calls):
             if call.result is not None and not _is_before(turn, session, call.id, key="tool_use_id"):
                 fact: dict[str, str | int | float] = {"unknown_call_id": call.id}
                 result = call.result
-                late = Happening("late_result", call.id, result.time_ns, result.text, fact, result.blocks)
-                turn.happenings.append(late)
-    turn.responses = kept
+                late.append(Happening("late_result", call.id, result.time_ns, result.text, fact, result.blocks))
+    return msgspec.structs.replace(turn, responses=kept, happenings=[*turn.happenings, *late])
 
 
-def _drop_repeated_agents(turn: Turn, session: SessionFile) -> None:
-    """Remove what agents inside the file (before 2.0.28) did before this turn: their rows were written twice."""
-    if not turn.agents:
-        return  # most turns
-    began_ns = min(turn.times, default=0)
-    for agent in turn.agents:
-        for run in [run for run in agent.turns if run.times and min(run.times) < began_ns]:
-            run.responses = [
-                r for r in run.responses if not contains_id(session.path, r.uuid, before=turn.start.offset)
-            ]
-            if not run.responses:
-                agent.turns.remove(run)
-    turn.agents = [agent for agent in turn.agents if agent.turns]
+def _without_repeated_runs(agent: InlineAgent, turn: Turn, session: SessionFile) -> InlineAgent:
+    """Return an agent inside the file (before 2.0.28) without runs from before a turn: its rows were written twice."""
+    began_ns, runs = min(turn.times, default=0), []
+    for run in agent.turns:
+        if not run.times or min(run.times) >= began_ns:
+            runs.append(run)
+            continue
+        left = [r for r in run.responses if not contains_id(session.path, r.uuid, before=turn.start.offset)]
+        runs += [msgspec.structs.replace(run, responses=left)] if left else []
+    return msgspec.structs.replace(agent, turns=runs)
 
 
 def _is_before(turn: Turn, session: SessionFile, needle: str, key: str = "id") -> bool:
@@ -352,3 +376,62 @@ def _has_prompt_before(turn: Turn, path: Path) -> bool:
 def _original_time_ns(turn: Turn) -> int | None:
     """Return when a prompt was written, even if this is a copy; None if a copy would have a new time."""
     return turn.prompt.time_ns if turn.prompt is not None and version_of(turn.version) >= _TIMES_KEPT_FROM else None
+
+
+class Neighbours(msgspec.Struct, frozen=True, array_like=True):
+    """The files that decide which turns of a session are copies: of the project, or of all, up to a time.
+
+    What they say can change when one of them grows, is restored or is deleted: a reader that stores its result reads
+    again then. Rows that were written after the turns in question never matter.
+    """
+
+    until_ns: int = -1  # nothing was looked up
+    is_everywhere: bool = False
+    has_copies: bool = False  # turns were found in other files: it matters if one of them is deleted
+    has_own: bool = False  # it has a turn of its own: a new file that was begun later does not matter
+
+    def and_turn(self, turn: Turn, session: SessionFile, *, is_copied: bool) -> Neighbours:
+        """Return them after a turn that may have been copied."""
+        is_other = is_foreign(turn, session)
+        has_own = self.has_own or not (is_copied or is_other)
+        if self.until_ns < 0 and not is_looked_up(turn, session):
+            return Neighbours(has_own=has_own)
+        return Neighbours(
+            max([self.until_ns, *turn.times]), self.is_everywhere or is_other, self.has_copies or is_copied, has_own
+        )
+
+    def and_later(self, later: Neighbours) -> Neighbours:
+        """Return them after another part of the session was read."""
+        return Neighbours(
+            max(self.until_ns, later.until_ns),
+            self.is_everywhere or later.is_everywhere,
+            self.has_copies or later.has_copies,
+            self.has_own or later.has_own,
+        )
+
+
+RULES: Final = (
+    Rule(
+        "marked", "`/branch`, SDK fork", ("same, SDK: new", "new", "same"),
+        "`forkedFrom` names another session, whose file has the turn", "the session that it names", _is_marked,
+    ),
+    Rule(
+        "old id", "some up to 2.1.63, resume or fork", ("same", "**old**", "new before 2.0.30"),
+        "the row names another session, whose file has the turn", "the session that it names", _has_old_id,
+    ),
+    Rule(
+        "new ids", "before 1.0.86, resume", ("new", "new", "new"),
+        "another file had the same response ids, or words, earlier", "the file that had it earlier",
+        _was_written_earlier,
+    ),
+    Rule(
+        "unmarked", "later forks, 2.1.325 `--fork-session`", ("same", "new", "same"),
+        "another file had the uuid first, or (2.1.325) its responses name requests of another file",
+        "the file that had it first", _has_origin,
+    ),
+    Rule(
+        "in place", "VS Code resume (2.1.11); streams before 1.0.86", ("new", "same", "same, streams: new"),
+        "the same response ids, or prompt, are earlier in the file", "its first place in the file", _repeats_itself,
+        is_in_place=True,
+    ),
+)  # fmt: skip

@@ -22,7 +22,7 @@ from turnspan.source.agent_links import Parent
 from turnspan.source.agent_runs import identities, started_ns
 from turnspan.source.decode import entries_from, found_again, position_behind, recall_from
 from turnspan.source.ending import IDLE, PENDING, Ending
-from turnspan.source.neighbours import Neighbours
+from turnspan.source.forks import Neighbours
 from turnspan.source.progress import Counts, Piece, Position, Progress
 from turnspan.source.subagents import Agents
 from turnspan.trace import ids
@@ -311,28 +311,28 @@ class Reading:
                 self._skip(turn)
                 continue
             may_be_copied = turn.part == 0 and (not draft.is_own or forks.is_foreign(turn, self.session))
-            is_copied = may_be_copied and forks.is_copied(turn, self.session, self._was_sent)
+            rule = forks.recognised(turn, self.session, self._was_sent, may_be_from_elsewhere=may_be_copied)
+            is_copied = rule is not None and not rule.is_in_place
             if may_be_copied:
                 self.neighbours = self.neighbours.and_turn(turn, self.session, is_copied=is_copied)
-            if is_copied or forks.repeats_itself(turn, self.session):
+            if rule is not None:
                 draft.leave_out(turn, is_copied=is_copied)
                 self._skip(turn)
                 continue
-            forks.drop_repeated(turn, self.session)
-            if turn.previous is not None and turn.previous.number in draft.left_out:
-                turn.previous = forks.original_ref(turn.previous, self.session)
+            left = forks.without_repeated(turn, self.session)
+            if left.previous is not None and left.previous.number in draft.left_out:
+                left = msgspec.structs.replace(left, previous=forks.original_ref(left.previous, self.session))
             draft.is_own |= turn.is_own or not forks.is_foreign(turn, self.session)
             draft.turns += turn.part == 0
-            self._build(turn)
+            self._build(left)
         draft.is_adding = False
 
     def _skip(self, turn: Turn) -> None:
         """Skip a copied turn, except for responses that only this file has."""
-        known = identities(turn)
-        if forks.keep_rest(turn, self.session):
-            known -= identities(turn)
-            self._build(turn)
-        self._skipped |= known
+        rest = forks.rest_of(turn, self.session)
+        if rest is not None:
+            self._build(rest)
+        self._skipped |= identities(turn) - (identities(rest) if rest is not None else set())
 
     def _build(self, turn: Turn) -> None:
         """Add the trace of a turn, with its foreground agents."""

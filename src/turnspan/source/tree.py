@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import stat
 import time
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -165,8 +166,8 @@ class Folder(msgspec.Struct):
 def folder_of(directory: Path) -> Folder:
     """Return the files of a project, with those of its sessions' subagents."""
     names, path = names_in(directory), str(directory) + os.sep
-    found = Folder(str(directory))
-    for name in (*names.sessions, *names.agents):
+    found = Folder(str(directory), stamps_in(directory))
+    for name in names.agents:
         if (stamp := _regular(path + name)) is not None:
             found.files[name] = stamp
     for name in sorted(names.others):
@@ -197,12 +198,15 @@ def session_stamps(projects: Path) -> Iterator[Stamp]:
     except TranscriptError:
         return
     for directory in directories:
-        try:
-            names = names_in(directory).sessions
-        except TranscriptError:  # the list of sessions says why
-            continue
-        path = str(directory) + os.sep
-        yield from (_regular(path + name) or (0, 0) for name in names)
+        with suppress(TranscriptError):  # the list of sessions says why
+            yield from stamps_in(directory).values()
+
+
+def stamps_in(directory: Path) -> dict[str, Stamp]:
+    """Return the stamps of the sessions' transcripts in a project, by name; there can be thousands."""
+    path = str(directory) + os.sep
+    found = ((name, _regular(path + name)) for name in names_in(directory).sessions)
+    return {name: stamp for name, stamp in found if stamp is not None}
 
 
 def _regular(path: str) -> Stamp | None:
