@@ -397,7 +397,7 @@ class Machine:
         self.memory.add_line(row)
 
     def complete_calls(self, row: TranscriptRow, gap: Gap) -> None:
-        """Add each result to its call; a result whose call is not open becomes the event "late_result".
+        """Add each result to its call; without an open call it is the event "late_result", until the call comes.
 
         That event is in the turn that was sealed while the call was pending, else in the turn of the row's parent.
         """
@@ -412,8 +412,6 @@ class Machine:
             memory.interrupt(turn, row, said)
         elif said.text.strip() and not said.text.lstrip().startswith("<system-reminder>"):
             turn.happenings.append(event_of("steering", row, said.texts))
-        if row.time_ns is not None and row.time_ns > (memory.input_ns or 0):
-            memory.input_ns = row.time_ns
 
     def interrupt(self, row: TranscriptRow, gap: Gap) -> None:
         """Mark the open turn as interrupted; without one, a further part of the parent's turn."""
