@@ -168,6 +168,11 @@ def is_task_notice(text: str) -> bool:
     return is_notification(text) or text.lstrip().startswith(_TASK_NOTICE)
 
 
+def is_exit(text: str) -> bool:
+    """Whether words in the queue leave the client: they tell the model nothing."""
+    return text.strip() in {"/exit", "/quit"}
+
+
 def origin_of(entry: Entry, text: str) -> str:
     """Return who asked for a turn: a user, a task notification, a teammate, a schedule, an SDK, a plan carried over."""
     kind = (entry.origin.kind if entry.origin is not None else None) or entry.turn_origin
