@@ -190,7 +190,7 @@ class Machine:
             return RowKind.RESULT if said.results else RowKind.INTERRUPTION if said.is_interruption else RowKind.PROMPT
         if row.entry.is_sidechain and not self._is_agent:
             return RowKind.SIDECHAIN
-        return RowKind.LINE if row.response in self.memory.open.responses else RowKind.RESPONSE
+        return RowKind.LINE if self.memory.is_line(row) else RowKind.RESPONSE
 
     def take(self, row: TranscriptRow, between: list[TranscriptRow]) -> Sealed | Wait | None:
         """Take a conversation row and the rows before it; or return what it seals, and take nothing.

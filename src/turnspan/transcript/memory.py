@@ -15,7 +15,7 @@ from turnspan.transcript.carry import NO_WORDS, Carry, known_as
 from turnspan.transcript.gaps import NO_GAP, settle
 from turnspan.transcript.inline import prompts_of
 from turnspan.transcript.responses import RecordedRequest, merge_line, new_response, new_result
-from turnspan.transcript.rows import is_own_row, key_of, message_in
+from turnspan.transcript.rows import is_own_row, is_unnamed, key_of, message_in
 from turnspan.transcript.turns import Happening, add_surroundings, event_of, further_part, new_turn, several
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class OpenTurns(msgspec.Struct):
     responses: dict[str, tuple[Turn, ModelResponse]] = {}  # by response key: further lines can follow
     calls: dict[str, tuple[Turn, TurnCall]] = {}  # by tool_use_id
     requests: dict[str, RecordedRequest] = {}  # by the id that response lines name
+    unnamed: str = ""  # the last response, if its lines have no id and the last row is one of them
     early: dict[str, EarlyResult] = {}  # results without a call yet, by tool_use_id
 
     @property
@@ -137,6 +138,13 @@ class Memory:
         """Whether a row belongs to the open turn: unless its parent belongs to an earlier one that is remembered."""
         number = self.rows.owner.get(entry.parent_uuid or "")
         return all(ref.number != number for ref in self.past.recent)
+
+    def is_line(self, row: TranscriptRow) -> bool:
+        """Whether a row is a further line of an open response; without any id, of the one directly before it."""
+        responses, last = self.open.responses, self.open.unnamed
+        if last and row.response not in responses and is_unnamed(row.entry):
+            responses[row.response] = responses[last]
+        return row.response in responses
 
     def is_by_open_session(self, entry: Entry) -> bool:
         """Whether a row can complete the open turn: it names no session that wrote none of the turn's responses."""
@@ -285,6 +293,7 @@ class Memory:
             turn.times.append(row.time_ns)
         add_surroundings(turn, entry)
         self.rows.own(entry.uuid or key_of(entry), turn.number)
+        self.open.unnamed = row.response if is_unnamed(entry) else ""
         if self.context.leaf is not None:
             self.context.claim(entry.uuid, entry.parent_uuid)
 
