@@ -17,6 +17,7 @@ from turnspan.source.progress import Progress
 from turnspan.source.reader import Reader
 from turnspan.source.sessions import all_sessions
 from turnspan.trace.model import Json, Media, Text
+from turnspan.transcript.lines import unknown_parts
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 STORIES = sorted(path.parent.name for path in FIXTURES.glob("*/projects"))
@@ -146,3 +147,10 @@ def test_only_the_damaged_story_has_anomalies():
     for story in STORIES:
         for session in json.loads((FIXTURES / story / "golden.json").read_text()).values():
             assert bool(session["noticed"]) == (story == "damaged"), story
+
+
+def test_no_story_has_a_part_that_no_trace_shows():
+    """Every block, count of tokens and stop reason of the stories is known."""
+    for path in FIXTURES.glob("*/projects/**/*.jsonl"):
+        calls = {}
+        assert [part for line in path.read_bytes().splitlines() for part in unknown_parts(line, calls)] == [], path

@@ -842,6 +842,23 @@ def test_unknown_lines_and_fields(place):
     assert "unknown fields, not needed: mood (2.9.1)" in said
 
 
+def test_unknown_parts_of_messages(place):
+    """Blocks, usage, stop reasons and launching tools that no trace shows are counted, with the client's version."""
+    writer = Writer(version="2.9.1")
+    writer.prompt("weave")
+    writer.say([{"type": "hologram"}], usage={"input_tokens": 1, "loom_tokens": 2, "idle_tokens": 0}, stop="bored")
+    call = writer.call("Summon", {})
+    writer.result(call, [{"type": "smell"}, {"type": "text", "text": "."}], outcome={"agentId": "a1"})
+    os.utime(writer.save(place.claude / "projects" / "-p"))
+    said = [check.says for check in place.about("Transcripts")]
+    assert "every line is understood" not in said
+    assert (
+        "unknown parts of messages are skipped: agents launched by Summon (2.9.1, 1 times), "
+        "block smell in a result (2.9.1, 1 times), content block hologram (2.9.1, 1 times), "
+        "stop reason bored (2.9.1, 1 times), usage loom_tokens (2.9.1, 1 times)"
+    ) in said
+
+
 def test_lines_that_cannot_be_read(place):
     """Damaged lines are counted once each, and their sessions are named."""
     for number in (1, 2):

@@ -6,7 +6,7 @@ Rules:
   content.
 - A queue operation rarely says which words it concerns, and the queue is not first in, first out: words are taken
   before notices of tasks, which are not kept here. `remove` takes the words that it names, else the first ones.
-  `dequeue` takes those that the next prompt repeats, or the command after it; else, if that is a prompt, the first.
+  `dequeue` takes the command after it, or the words that the next prompt repeats; else, if that comes, the first ones.
 - A summary names the conversation it was made of. Clients up to 2.0.x write summaries of other sessions into whichever
   file is open, so a summary counts only once a row of this file has the uuid it names, or has that uuid as its parent.
 """
@@ -19,7 +19,7 @@ import msgspec
 
 from turnspan.transcript import entries as e
 from turnspan.transcript.carry import Words, known_as, words_digest
-from turnspan.transcript.rows import is_task_notice
+from turnspan.transcript.rows import is_exit, is_task_notice
 from turnspan.transcript.turns import Happening, several
 
 if TYPE_CHECKING:
@@ -83,16 +83,22 @@ class SessionContext:
         if self.state.taken:
             self.state = msgspec.structs.replace(self.state, taken=())
 
-    def dequeue(self, text: str, commands: Iterable[str]) -> None:
-        """Take from the queue what a prompt and the commands before it repeat, if the client took something from it."""
-        if not self.dequeued or not self.state.queued:
-            return
-        words = {at: "\n".join(self._queued_texts(at)[0]).strip() for at in self.state.queued}
-        taken = [next((at for at in words if words[at].split()[:1] == [name]), None) for name in commands]
-        if not is_task_notice(text):
-            taken.append(next((at for at in words if words[at] == text.strip()), self.state.queued[0]))
-        gone = [at for at in taken if at is not None][: self.dequeued]
-        self.state = msgspec.structs.replace(self.state, queued=tuple(at for at in words if at not in gone))
+    def dequeue_commands(self, names: Iterable[str]) -> None:
+        """Take these commands from the queue, if the client took something from it: they are no words for a turn."""
+        for name in names:
+            self._dequeue(next((at for at in self.state.queued if self._queued_text(at).split()[:1] == [name]), None))
+
+    def dequeue(self, text: str) -> None:
+        """Take from the queue what a prompt repeats, else its first words, if the client took something from it."""
+        if self.dequeued and self.state.queued and not is_task_notice(text):
+            same = (at for at in self.state.queued if self._queued_text(at) == text.strip())
+            self._dequeue(next(same, self.state.queued[0]))
+
+    def _dequeue(self, taken: Words | None) -> None:
+        if self.dequeued and taken is not None:
+            self.dequeued -= 1
+            queued = tuple(at for at in self.state.queued if at != taken)
+            self.state = msgspec.structs.replace(self.state, queued=queued)
 
     def answer_queued(self) -> list[str]:
         """Take the words that have an answer but no row: those taken last, else the first of the queue."""
@@ -123,7 +129,7 @@ class SessionContext:
             text = "\n".join(texts)
             key = f"queue:{time_ns}:{words_digest(text)}"
             words = Happening("steering", key, time_ns, text, blocks=several(texts))
-            if text and text not in said and words.key not in known:
+            if text and text not in said and words.key not in known and not is_exit(text):
                 found.setdefault(words.key, words)
         return list(found.values())
 
@@ -132,6 +138,9 @@ class SessionContext:
         entry = self.entry_at(at)
         texts = e.system_texts(entry) if entry is not None else []
         return ([], None) if entry is None or is_task_notice("\n".join(texts)) else (texts, e.time_ns(entry))
+
+    def _queued_text(self, at: Words) -> str:
+        return "\n".join(self._queued_texts(at)[0]).strip()
 
     def describe(self, turn: Turn) -> None:
         """Add titles, tags and the like to a turn that ends."""
@@ -165,7 +174,7 @@ class SessionContext:
         elif row.entry.operation == "popAll":
             queued = ()  # the words are back in the editor: they joined no turn
         elif row.entry.operation == "remove":
-            named = next((at for at in queued if text and "\n".join(self._queued_texts(at)[0]) == text), None)
+            named = next((at for at in queued if text and self._queued_text(at) == text.strip()), None)
             gone = queued[:1] if not text else (named,)
             words = (self._remember(row),) if text else queued[:1]
             queued = tuple(at for at in queued if at not in gone)

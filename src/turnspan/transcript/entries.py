@@ -111,6 +111,7 @@ class ApiMessage(msgspec.Struct, frozen=True):
     content: str | list[ContentBlock | str] | None = None
     stop_reason: str | None = None
     usage: ApiUsage | None = None
+    timestamp: str | int | float | None = None
 
 
 class ForkedFrom(msgspec.Struct, frozen=True, rename="camel"):
@@ -238,6 +239,7 @@ class ToolOutcome(msgspec.Struct, frozen=True):
 
 
 _decode_text = msgspec.json.Decoder(str).decode
+_decode_content = msgspec.json.Decoder(str | list[ContentBlock | str] | None).decode
 _decode_number = msgspec.json.Decoder(float).decode
 _decode_bool = msgspec.json.Decoder(bool).decode
 _NO_OUTCOME: Final = ToolOutcome()
@@ -246,7 +248,16 @@ _NOTHING_MORE: Final = ToolUseResult()
 
 def time_ns(entry: Entry) -> int | None:
     """Return when the line was written, in nanoseconds since 1970; None if it has no time in a known format."""
-    return parse_time(entry.timestamp)
+    found = parse_time(entry.timestamp)
+    return parse_time(entry.message.timestamp) if found is None and entry.message is not None else found
+
+
+def own_message(entry: Entry) -> ApiMessage | None:
+    """Return the message of a line that has its content at the top; None if it has none."""
+    try:
+        return ApiMessage(role=entry.type, content=_decode_content(entry.content)) if entry.content else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def blocks(message: ApiMessage) -> list[ContentBlock]:

@@ -21,6 +21,7 @@ from turnspan.transcript.rows import (
     LinePlace,
     TranscriptRow,
     answers_queued,
+    is_exit,
     is_meta,
     is_notification,
 )
@@ -72,6 +73,8 @@ class Gap(msgspec.Struct):
             return
         texts = e.plain_texts(e.blocks(e.ApiMessage(content=added.prompt)))
         text = "\n".join(texts)
+        if is_exit(text):
+            return
         is_task = added.command_mode == "task-notification" or is_notification(text)
         answers_call = e.tool_notified(text) if is_task else None
         kind = "task_notification" if is_task else "steering"
@@ -163,6 +166,7 @@ def gap_of(between: list[TranscriptRow], memory: Memory) -> Gap:
         else:
             gap.take(row, memory)
         gap.own(row.entry, memory.rows)
+    context.dequeue_commands(gap.local_commands)
     return gap
 
 

@@ -16,9 +16,10 @@ import msgspec
 
 from turnspan import lazy
 from turnspan.transcript.carry import version_of
-from turnspan.transcript.entries import Entry
+from turnspan.transcript.entries import ApiUsage, Entry
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from json import JSONDecoder
 
 # Lines that no trace needs. They are recognised by their first bytes, or by decoding only the type.
@@ -247,6 +248,74 @@ def _clean(value: Any) -> Any:  # noqa: ANN401  any JSON value
     if isinstance(value, dict):
         return {_clean(key): _clean(item) for key, item in value.items()}
     return value
+
+
+# ---- what a newer client may have added to messages
+
+
+def unknown_parts(line: bytes, calls: dict[str, str]) -> "Iterator[str]":
+    """Yield what a line has that no trace shows: blocks, usage, stop reasons, and tools that launch agents.
+
+    `calls` has the tools of the calls so far, by their ids; those of this line are added.
+    """
+    try:
+        row = msgspec.json.decode(line, type=_RowParts)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    message = row.message or _MessageParts()
+    for block in message.content if isinstance(message.content, list) else ():
+        kind = block.type or "(none)"
+        if kind not in _BLOCKS and not kind.endswith("_tool_result"):
+            yield f"content block {kind}"
+        if kind == "tool_use":
+            calls[block.id or ""] = block.name or ""
+        elif kind == "tool_result":
+            inner = (
+                [part.get("type") for part in block.content if isinstance(part, dict)]
+                if isinstance(block.content, list)
+                else []
+            )
+            yield from (f"block {kind} in a result" for kind in inner if kind not in _BLOCKS_IN_RESULTS)
+            tool, result = calls.get(block.tool_use_id or "", ""), row.tool_use_result
+            if isinstance(result, dict) and result.get("agentId") and tool and tool not in _LAUNCHING:
+                yield f"agents launched by {tool}"
+    yield from (f"usage {name}" for name, count in (message.usage or {}).items() if name not in _USAGE and count)
+    if message.stop_reason and message.stop_reason not in _STOP_REASONS:
+        yield f"stop reason {message.stop_reason}"
+
+
+class _BlockParts(msgspec.Struct):
+    type: str | None = None
+    id: str | None = None
+    name: str | None = None
+    tool_use_id: str | None = None
+    content: Any = None
+
+
+class _MessageParts(msgspec.Struct):
+    content: str | list[_BlockParts] | None = None
+    usage: dict[str, Any] | None = None
+    stop_reason: str | None = None
+
+
+class _RowParts(msgspec.Struct, rename="camel"):
+    message: _MessageParts | None = None
+    tool_use_result: Any = None
+
+
+_BLOCKS: Final = frozenset(
+    {
+        "document", "image", "redacted_thinking", "server_tool_use", "text", "thinking", "tool_result", "tool_use",
+    }
+)  # fmt: skip
+_BLOCKS_IN_RESULTS: Final = frozenset({"document", "image", "text", "tool_reference", "web_search_result"})
+_USAGE: Final = frozenset({*ApiUsage.__struct_fields__, "fallback_credit", "output_tokens_details"})
+_STOP_REASONS: Final = frozenset(
+    {
+        "end_turn", "max_tokens", "model_context_window_exceeded", "pause_turn", "refusal", "stop_sequence", "tool_use",
+    }
+)  # fmt: skip
+_LAUNCHING: Final = frozenset({"Agent", "SendMessage", "Task", "Workflow"})
 
 
 # ---- subagents in `progress` rows of their session's file (2.1.9 to 2.1.47): every message of an agent, once more.

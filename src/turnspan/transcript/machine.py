@@ -117,7 +117,7 @@ TRANSITIONS: Final[dict[State, dict[RowKind, str | dict[str, str]]]] = {
         RowKind.SIDECHAIN: {"is_of_warmup": "count_warmup", "otherwise": "skip"},
     },
     State.OPEN: {
-        RowKind.PROMPT: "seal",
+        RowKind.PROMPT: {"follows_foreign_prompt": "replace_turn", "otherwise": "seal"},
         RowKind.RESPONSE: {
             "answers_command": "seal",
             "answers_sealed_turn": "continue_sealed_turn",
@@ -190,20 +190,18 @@ class Machine:
             return RowKind.RESULT if said.results else RowKind.INTERRUPTION if said.is_interruption else RowKind.PROMPT
         if row.entry.is_sidechain and not self._is_agent:
             return RowKind.SIDECHAIN
-        return RowKind.LINE if row.response in self.memory.open.responses else RowKind.RESPONSE
+        return RowKind.LINE if self.memory.is_line(row) else RowKind.RESPONSE
 
     def take(self, row: TranscriptRow, between: list[TranscriptRow]) -> Sealed | Wait | None:
         """Take a conversation row and the rows before it; or return what it seals, and take nothing.
 
         If the row would seal a turn whose last response may be incomplete, and `can_wait`, return `Wait` instead.
         """
-        memory, cell = self.memory, TRANSITIONS[self.state][self.kind_of(row)]
-        if cell == "seal":
+        memory, kind = self.memory, self.kind_of(row)
+        if kind is RowKind.PROMPT and self._action_for(kind, row, NO_GAP) == "seal":
             return self.seal(row, NO_GAP)  # the gap is not read yet: it is read again with the row
         gap = gap_of(between, memory) if between else NO_GAP
-        if not isinstance(cell, str):
-            cell = next(action for predicate, action in cell.items() if getattr(self, predicate)(row, gap))
-        sealed: Sealed | Wait | None = getattr(self, cell)(row, gap)
+        sealed: Sealed | Wait | None = getattr(self, self._action_for(kind, row, gap))(row, gap)
         if sealed is not None:
             if sealed is Wait.FOR_LINES:
                 memory.undo()
@@ -215,6 +213,12 @@ class Machine:
                 memory.input_ns = gap.input_ns
             memory.commit()
         return None
+
+    def _action_for(self, kind: RowKind, row: TranscriptRow, gap: Gap) -> str:
+        cell = TRANSITIONS[self.state][kind]
+        if isinstance(cell, str):
+            return cell
+        return next(action for predicate, action in cell.items() if getattr(self, predicate)(row, gap))
 
     def take_ahead(self, row: TranscriptRow) -> bool:
         """Take a row after the one that waits if it completes a response or a call of the open turn; else do nothing.
@@ -273,6 +277,13 @@ class Machine:
     def is_interruption(self, row: TranscriptRow, _gap: Gap) -> bool:
         """The user interrupted a tool: there is nothing to interrupt."""
         return row.said is not None and row.said.is_interruption
+
+    def follows_foreign_prompt(self, row: TranscriptRow, _gap: Gap) -> bool:
+        """The open turn is the file's first, and only a prompt of another session, which has it, too."""
+        memory, turn = self.memory, self.memory.turn
+        if memory.past.turns or turn.responses or turn.happenings or turn.forked_from is not None:
+            return False
+        return turn.session_id != memory.session_id == row.entry.session_id
 
     def is_copied_launch(self, _row: TranscriptRow, _gap: Gap) -> bool:
         """The file is a forked agent's, and begins with a copy of the message that launched it."""
@@ -342,7 +353,7 @@ class Machine:
     def open_turn(self, row: TranscriptRow, gap: Gap) -> None:
         """Open a turn with the row as its prompt; a result that begins a truncated file gives it an empty one."""
         memory, said = self.memory, said_in(row)
-        self._context.dequeue(said.text, gap.local_commands)
+        self._context.dequeue(said.text)
         add_joined_words(memory, row, said.text)
         turn = memory.open_turn(row, origin_of(row.entry, said.text))
         add_prompt(turn, row, said)
@@ -351,6 +362,11 @@ class Machine:
         settle(turn, gap, memory)
         self._context.clear_taken()
         memory.input_ns = row.time_ns
+
+    def replace_turn(self, row: TranscriptRow, gap: Gap) -> None:
+        """Forget the open turn, and open one with the row as its prompt."""
+        self.memory.open.turn = None
+        self.open_turn(row, gap)
 
     def open_command_turn(self, row: TranscriptRow, gap: Gap) -> None:
         """Open the turn of the command or `!` line, and add the response."""
@@ -397,7 +413,7 @@ class Machine:
         self.memory.add_line(row)
 
     def complete_calls(self, row: TranscriptRow, gap: Gap) -> None:
-        """Add each result to its call; a result whose call is not open becomes the event "late_result".
+        """Add each result to its call; without an open call it is the event "late_result", until the call comes.
 
         That event is in the turn that was sealed while the call was pending, else in the turn of the row's parent.
         """
@@ -412,8 +428,6 @@ class Machine:
             memory.interrupt(turn, row, said)
         elif said.text.strip() and not said.text.lstrip().startswith("<system-reminder>"):
             turn.happenings.append(event_of("steering", row, said.texts))
-        if row.time_ns is not None and row.time_ns > (memory.input_ns or 0):
-            memory.input_ns = row.time_ns
 
     def interrupt(self, row: TranscriptRow, gap: Gap) -> None:
         """Mark the open turn as interrupted; without one, a further part of the parent's turn."""

@@ -15,7 +15,7 @@ from turnspan.transcript.carry import NO_WORDS, Carry, known_as
 from turnspan.transcript.gaps import NO_GAP, settle
 from turnspan.transcript.inline import prompts_of
 from turnspan.transcript.responses import RecordedRequest, merge_line, new_response, new_result
-from turnspan.transcript.rows import is_own_row, key_of, message_in
+from turnspan.transcript.rows import is_own_row, is_unnamed, key_of, message_in
 from turnspan.transcript.turns import Happening, add_surroundings, event_of, further_part, new_turn, several
 
 if TYPE_CHECKING:
@@ -34,6 +34,16 @@ _REMEMBERED_RESPONSES: Final = 8
 _REMEMBERED_CALLS: Final = 32
 
 
+class EarlyResult(msgspec.Struct, frozen=True):
+    """A result whose call is not known, and the event that stands for it until the call comes."""
+
+    turn: Turn
+    event: Happening
+    row: TranscriptRow
+    block: e.ContentBlock
+    outcome: e.ToolOutcome
+
+
 class OpenTurns(msgspec.Struct):
     """What is not sealed yet, and an index into it."""
 
@@ -42,6 +52,8 @@ class OpenTurns(msgspec.Struct):
     responses: dict[str, tuple[Turn, ModelResponse]] = {}  # by response key: further lines can follow
     calls: dict[str, tuple[Turn, TurnCall]] = {}  # by tool_use_id
     requests: dict[str, RecordedRequest] = {}  # by the id that response lines name
+    unnamed: str = ""  # the last response, if its lines have no id and the last row is one of them
+    early: dict[str, EarlyResult] = {}  # results without a call yet, by tool_use_id
 
     @property
     def turns(self) -> list[Turn]:
@@ -126,6 +138,13 @@ class Memory:
         """Whether a row belongs to the open turn: unless its parent belongs to an earlier one that is remembered."""
         number = self.rows.owner.get(entry.parent_uuid or "")
         return all(ref.number != number for ref in self.past.recent)
+
+    def is_line(self, row: TranscriptRow) -> bool:
+        """Whether a row is a further line of an open response; without any id, of the one directly before it."""
+        responses, last = self.open.responses, self.open.unnamed
+        if last and row.response not in responses and is_unnamed(row.entry):
+            responses[row.response] = responses[last]
+        return row.response in responses
 
     def is_by_open_session(self, entry: Entry) -> bool:
         """Whether a row can complete the open turn: it names no session that wrote none of the turn's responses."""
@@ -219,30 +238,47 @@ class Memory:
         exported = self.past.calls if turn.part or self._is_agent else ()
         for call in merge_line(response, row, message_in(row), exported):
             self.open.calls[call.id] = (turn, call)
+            if call.id in self.open.early:
+                self._pair(call, self.open.early.pop(call.id))
 
     def add_result(self, row: TranscriptRow, block: e.ContentBlock, outcome: e.ToolOutcome) -> Turn:
         """Complete the call that a result belongs to, or record a late result; return its turn."""
-        texts = e.inner_texts(block.content)
         known = self.open.call(block.tool_use_id)
         if known is None:
-            turn = self._add_late_result(row, known_as(block.tool_use_id) or "", texts)
+            turn = self._add_result_alone(row, block, outcome)
         else:
             turn, call = known
             if call.result is None:
-                call.result = new_result(call.name, texts, block, row, outcome)
+                call.result = new_result(call.name, block, row, outcome)
+            self._asked_by(row)
         self._add_row(turn, row)
         return turn
 
-    def _add_late_result(self, row: TranscriptRow, call_id: str, texts: list[str]) -> Turn:
-        entry, ref = row.entry, self.turn_waiting_for(call_id)
+    def _add_result_alone(self, row: TranscriptRow, block: e.ContentBlock, outcome: e.ToolOutcome) -> Turn:
+        """Record a result without an open call: it was sealed, or comes one to four rows later (2.1.79 to 2.1.177)."""
+        entry, call_id, texts = row.entry, known_as(block.tool_use_id) or "", e.inner_texts(block.content)
+        ref = self.turn_waiting_for(call_id)
         turn = self.open.turn if ref is None and self.is_of_open_turn(entry) else None
         turn = turn or self.part_of(ref or self.earlier_turn(entry), row)
         fact = "tool_call_id" if ref is not None else "unknown_call_id"
         key = f"{key_of(entry)}/{call_id}"
-        turn.happenings.append(
-            Happening("late_result", key, row.time_ns, "\n".join(texts), {fact: call_id}, several(texts))
-        )
+        event = Happening("late_result", key, row.time_ns, "\n".join(texts), {fact: call_id}, several(texts))
+        turn.happenings.append(event)
+        if ref is None:
+            self.open.early[call_id] = EarlyResult(turn, event, row, block, outcome)
+        else:
+            self._asked_by(row)
         return turn
+
+    def _pair(self, call: TurnCall, early: EarlyResult) -> None:
+        """Complete a call whose result was written before it."""
+        early.turn.happenings.remove(early.event)
+        call.result = new_result(call.name, early.block, early.row, early.outcome)
+        self._asked_by(early.row)
+
+    def _asked_by(self, row: TranscriptRow) -> None:
+        if row.time_ns is not None and row.time_ns > (self.input_ns or 0):
+            self.input_ns = row.time_ns
 
     def interrupt(self, turn: Turn, row: TranscriptRow, said: UserRow) -> None:
         """Add an interruption by the user to a turn."""
@@ -257,6 +293,7 @@ class Memory:
             turn.times.append(row.time_ns)
         add_surroundings(turn, entry)
         self.rows.own(entry.uuid or key_of(entry), turn.number)
+        self.open.unnamed = row.response if is_unnamed(entry) else ""
         if self.context.leaf is not None:
             self.context.claim(entry.uuid, entry.parent_uuid)
 

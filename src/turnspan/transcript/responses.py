@@ -144,10 +144,9 @@ def _said(block: e.ContentBlock) -> Said | None:
     return None
 
 
-def new_result(
-    tool: str, texts: list[str], block: e.ContentBlock, row: TranscriptRow, outcome: e.ToolOutcome
-) -> Result:
+def new_result(tool: str, block: e.ContentBlock, row: TranscriptRow, outcome: e.ToolOutcome) -> Result:
     """Return the result of a call of this tool."""
+    texts = e.inner_texts(block.content)
     text = "\n".join(texts)
     agent_id, is_background = agent_of(tool, text, outcome)
     return Result(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.transcript import entries as e
-from turnspan.transcript.carry import known_as, parse_time, version_of, words_digest
+from turnspan.transcript.carry import known_as, version_of, words_digest
 
 if TYPE_CHECKING:
     from turnspan.transcript.entries import Entry
@@ -70,17 +70,21 @@ class TranscriptRow(msgspec.Struct, frozen=True):
 
 
 def row_of(entry: Entry, place: LinePlace, *, is_agent: bool) -> TranscriptRow | None:
-    """Return an entry as a row; None if the client wrote it because no model answered ("No response requested.")."""
+    """Return an entry as a row; None if the client wrote it in place of an answer ("No response requested.")."""
     if (uuid := known_as(entry.uuid)) is not entry.uuid:
         entry.uuid = uuid
     if (parent := known_as(entry.parent_uuid)) is not entry.parent_uuid:
         entry.parent_uuid = parent
-    kind, message, time_ns = entry.type, entry.message, parse_time(entry.timestamp)
+    if entry.message is None and entry.type == "user":
+        entry.message = e.own_message(entry)
+    kind, message, time_ns = entry.type, entry.message, e.time_ns(entry)
     if message is None:
         return TranscriptRow(entry, place, time_ns)
     if kind == "assistant":
         if message.model == SYNTHETIC and not entry.is_api_error_message:
             return None
+        if entry.is_meta and message.usage is None:
+            return None  # no request was made
         return TranscriptRow(entry, place, time_ns, True, response_key(entry))
     if kind != "user":
         return TranscriptRow(entry, place, time_ns)
@@ -136,6 +140,14 @@ def response_key(entry: Entry) -> str:
     return known_as(message.id) or known_as(entry.request_id) or key_of(entry)
 
 
+def is_unnamed(entry: Entry) -> bool:
+    """Whether a row is of the model and has no id: nothing but its position says which response it is a line of."""
+    message = entry.message
+    if entry.type != "assistant" or message is None or message.model == SYNTHETIC:
+        return False
+    return message.id is None and entry.request_id is None
+
+
 def is_synthetic(entry: Entry) -> bool:
     """Whether the client wrote the message itself, in place of a model."""
     return entry.message is not None and entry.message.model == SYNTHETIC
@@ -166,6 +178,11 @@ def is_notification(text: str) -> bool:
 def is_task_notice(text: str) -> bool:
     """Whether words in the queue are the client's notice of a task; the user did not type this."""
     return is_notification(text) or text.lstrip().startswith(_TASK_NOTICE)
+
+
+def is_exit(text: str) -> bool:
+    """Whether words in the queue leave the client: they tell the model nothing."""
+    return text.strip() in {"/exit", "/quit"}
 
 
 def origin_of(entry: Entry, text: str) -> str:

@@ -56,6 +56,8 @@ class Seen(msgspec.Struct):
     noticed: lines.Anomalies = msgspec.field(default_factory=lines.Anomalies)
     versions: Counter[str] = msgspec.field(default_factory=Counter)
     fields: dict[str, str] = {}  # unknown field → the version that wrote it
+    parts: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)  # (what no trace shows, client version)
+    calls: dict[str, str] = {}  # tools, by the ids of their calls
     damaged: list[str] = []  # sessions with lines that cannot be read
 
     @property
@@ -117,6 +119,8 @@ def _look_at(line: bytes, seen: Seen) -> None:
                 continue
             for name in names.keys() - _FIELDS:
                 seen.fields.setdefault(name, entry.version or "?")
+            for part in lines.unknown_parts(line, seen.calls):
+                seen.parts[part, entry.version or "?"] += 1
 
 
 def _drift(seen: Seen) -> Iterator[Check]:
@@ -125,14 +129,10 @@ def _drift(seen: Seen) -> Iterator[Check]:
         span = versions[0] if len(versions) == 1 else f"{versions[0]} to {versions[-1]}"
         yield GROUP.good(f"Claude Code {span} wrote the {count(seen.sessions, 'newest session')}")
     noticed = seen.noticed
-    if noticed.unknown:
-        kinds = ", ".join(
-            f"{kind} ({version}, {times} times)" for (kind, version), times in sorted(noticed.unknown.items())
-        )
-        yield GROUP.doubt(
-            f"lines of unknown types are skipped: {kinds}",
-            "update turnspan; if it continues, report the types",
-        )
+    for what, found in ("lines of unknown types", noticed.unknown), ("unknown parts of messages", seen.parts):
+        if found:
+            kinds = ", ".join(f"{kind} ({version}, {times} times)" for (kind, version), times in sorted(found.items()))
+            yield GROUP.doubt(f"{what} are skipped: {kinds}", "update turnspan; if it continues, report the types")
     if noticed.misshapen:
         yield GROUP.doubt(
             f"{count(noticed.misshapen, 'field')} with an unknown format skipped",
@@ -145,7 +145,7 @@ def _drift(seen: Seen) -> Iterator[Check]:
             f"{count(seen.unreadable, 'line')} of {count(len(seen.damaged), 'session')} cannot be read: {named}{more}",
             "nothing to do; the rest is exported",
         )
-    if not (noticed.unknown or noticed.misshapen or seen.unreadable):
+    if not (noticed.unknown or seen.parts or noticed.misshapen or seen.unreadable):
         yield GROUP.good("every line is understood")
     if seen.fields:
         new = ", ".join(f"{name} ({version})" for name, version in sorted(seen.fields.items())[:8])
