@@ -22,7 +22,8 @@ from backends.servers import OK, Certificates, GrpcServer, HttpServer, reply
 from rows import Writer
 
 from turnspan import log
-from turnspan.claude.install import Runtime, Scope, apply, plan_install, remember_runtime, this_runtime
+from turnspan.claude.command import Runtime
+from turnspan.claude.install import Scope, apply, plan_install, remember_runtime, this_runtime
 from turnspan.commands.records import doctor_record
 from turnspan.delivery import backoff, state
 from turnspan.delivery.destinations import Target, identity_of
@@ -417,6 +418,20 @@ def test_a_clock_that_is_wrong(place, seconds, way):
         mark, says, _ = place.trouble("otlp")
     assert mark == "doubt"
     assert re.fullmatch(rf"the clock of this machine is (599|600|601) s {way} the server's", says)
+
+
+def test_a_client_that_does_not_know_the_form_of_the_hook(place):
+    """`args` was registered for a newer client: an older one would start a bare interpreter at every stop."""
+    runtime = Runtime(Path(sys.executable), Path(PACKAGE_ROOT), None, "win32")
+    place.install(runtime=runtime)
+    (place.claude.parent / ".claude.json").write_text(json.dumps({"lastReleaseNotesSeen": "2.1.98"}))
+    said = [check for check in place.about("Claude Code") if "`args`" in check.says]
+    assert [check.mark.value for check in said] == ["bad"]
+    assert "2.1.98 does not know" in said[0].says
+    (place.claude.parent / ".claude.json").write_text(json.dumps({"lastReleaseNotesSeen": "2.1.139"}))
+    said = [check.says for check in place.about("Claude Code")]
+    assert not any("`args`" in says for says in said)
+    assert f"the hook's command starts: {sys.executable}" in said
 
 
 # ---- settings
