@@ -21,6 +21,7 @@ from faults.recording import (
     refusing,
     target_for,
 )
+from only_posix import make_fifo
 from rows import Writer, agent_writer, save_agent
 
 from turnspan.backends import Answer, Verdict
@@ -930,7 +931,7 @@ def test_a_transcript_that_is_not_a_file_is_refused(office, kind):
     if kind == "directory":
         path.mkdir()
     elif kind == "fifo":
-        os.mkfifo(path)
+        make_fifo(path)
     elif kind == "loop":
         path.symlink_to(path)
     else:
@@ -1349,7 +1350,7 @@ def test_a_client_file_that_is_not_one_is_ignored(office, dead_pid, tmp_path, ki
         path.symlink_to(tmp_path / "elsewhere.json")
     elif kind == "fifo":
         path.unlink()
-        os.mkfifo(path)
+        make_fifo(path)
     elif kind == "directory":
         path.unlink()
         path.mkdir()

@@ -14,18 +14,9 @@ from e2e.client import install as install_client
 from e2e.stage import Stage
 
 from turnspan import __version__
+from turnspan.claude.command import TIMEOUT_S, Runtime, mentions_us
 from turnspan.claude.hooks import US, read_sources, registrations
-from turnspan.claude.install import (
-    EVENTS,
-    TIMEOUT_S,
-    Runtime,
-    Scope,
-    apply,
-    plan_install,
-    remember_runtime,
-    this_runtime,
-)
-from turnspan.claude.settings_json import mentions_us
+from turnspan.claude.install import EVENTS, Scope, apply, plan_install, remember_runtime, this_runtime
 from turnspan.hook import HOOK_CODE
 
 PLUGIN = Path(__file__).parents[2] / "hooks"

@@ -1,21 +1,15 @@
 """The editor and the reader of Claude Code's settings.json."""
 
 import json
-import os
 import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from only_posix import make_fifo
 
-from turnspan.claude.settings_json import (
-    hooks_by_event,
-    is_ours,
-    mentions_us,
-    parse_settings,
-    with_hooks,
-    without_hooks,
-)
+from turnspan.claude.command import is_ours
+from turnspan.claude.settings_json import hooks_by_event, parse_settings, with_hooks, without_hooks
 from turnspan.claude.settings_reader import read_settings
 from turnspan.errors import ConfigError
 
@@ -106,40 +100,6 @@ def test_an_old_entry_is_replaced_in_place():
 
 
 @pytest.mark.parametrize(
-    ("command", "is_managed", "is_mentioned"),
-    [
-        ("'/a b/turnspan-hook' /usr/bin/python3 /lib", True, True),
-        ("[ ! -x '/a b/turnspan-hook' ] || exec '/a b/turnspan-hook' /usr/bin/python3 /lib", True, True),
-        ("[ ! -x /a/turnspan-hook ] || exec /a/other /usr/bin/python3 /lib", False, True),
-        ("/usr/local/bin/turnspan hook", True, True),
-        ("turnspan hook", True, True),
-        ("/py -I -S -c 'import sys; from turnspan.hook import main; main()' /lib", True, True),
-        ("turnspan hook && notify-send done", False, True),
-        ("turnspan hook; true", False, True),
-        ("nice turnspan hook", False, True),
-        ("/home/me/my-turnspan-hooks.sh", False, True),
-        ("turnspan status", False, False),
-        ("'unclosed turnspan", False, False),
-        ("echo", False, False),
-        ("", False, False),
-    ],
-)
-def test_only_our_own_hooks_are_removed(command, is_managed, is_mentioned):
-    """A longer command that calls turnspan is the user's own, but counts as a registration."""
-    hook = {"type": "command", "command": command}
-    assert is_ours(hook) is is_managed
-    assert mentions_us(hook) is is_mentioned
-
-
-def test_a_hook_with_separate_arguments_is_recognised():
-    """On Windows the hook runs without a shell: a program and its arguments."""
-    arguments = ["-I", "-S", "-c", "from turnspan.hook import main; main()", "C:/lib"]
-    assert is_ours({"type": "command", "command": "C:\\py\\python.exe", "args": arguments})
-    assert is_ours({"type": "command", "command": "C:\\Scripts\\turnspan.exe", "args": ["hook"]})
-    assert not is_ours({"type": "prompt", "prompt": "turnspan hook"})
-
-
-@pytest.mark.parametrize(
     ("text", "says"),
     [
         ('{\n  // mine\n  "a": 1\n}', "comments"),
@@ -195,7 +155,7 @@ def test_the_reader_gives_values_or_a_problem(tmp_path, content, values, problem
 
 def test_the_reader_never_blocks(tmp_path):
     """A directory or a FIFO in the place of a settings file is a problem, not an exception or a hang."""
-    os.mkfifo(tmp_path / "fifo")
+    make_fifo(tmp_path / "fifo")
     for path in (tmp_path, tmp_path / "fifo"):
         assert read_settings(path).problem == "it is not a regular file"
 

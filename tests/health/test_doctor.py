@@ -22,7 +22,8 @@ from backends.servers import OK, Certificates, GrpcServer, HttpServer, reply
 from rows import Writer
 
 from turnspan import log
-from turnspan.claude.install import Runtime, Scope, apply, plan_install, remember_runtime, this_runtime
+from turnspan.claude.command import Runtime
+from turnspan.claude.install import Scope, apply, plan_install, remember_runtime, this_runtime
 from turnspan.commands.records import doctor_record
 from turnspan.delivery import backoff, state
 from turnspan.delivery.destinations import Target, identity_of
@@ -417,6 +418,34 @@ def test_a_clock_that_is_wrong(place, seconds, way):
         mark, says, _ = place.trouble("otlp")
     assert mark == "doubt"
     assert re.fullmatch(rf"the clock of this machine is (599|600|601) s {way} the server's", says)
+
+
+def test_a_client_that_does_not_know_the_form_of_the_hook(place):
+    """`args` was registered for a newer client: an older one would start a bare interpreter at every stop."""
+    runtime = Runtime(Path(sys.executable), Path(PACKAGE_ROOT), None, "win32")
+    place.install(runtime=runtime)
+    (place.claude.parent / ".claude.json").write_text(json.dumps({"lastReleaseNotesSeen": "2.1.98"}))
+    said = [check for check in place.about("Claude Code") if "`args`" in check.says]
+    assert [check.mark.value for check in said] == ["bad"]
+    assert "2.1.98 does not know" in said[0].says
+    (place.claude.parent / ".claude.json").write_text(json.dumps({"lastReleaseNotesSeen": "2.1.139"}))
+    said = [check.says for check in place.about("Claude Code")]
+    assert not any("`args`" in says for says in said)
+    assert f"the hook's command starts: {sys.executable}" in said
+
+
+def test_a_client_on_the_other_side_of_wsl(place):
+    """The path of its transcript cannot be opened here: the log and the check say why, and what to do."""
+    path = (
+        "/home/ada/.claude/projects/-p/s.jsonl" if sys.platform == "win32" else "C:\\Users\\ada\\projects\\-p\\s.jsonl"
+    )
+    event = {"session_id": "0a1b2c3d-0000-4000-8000-000000000001", "transcript_path": path, "hook_event_name": "Stop"}
+    code = "from turnspan.worker import main; main()"
+    env = {**os.environ, **place.env, "USERPROFILE": place.env["HOME"]}
+    subprocess.run([sys.executable, "-c", code], input=json.dumps(event).encode(), env=env, check=True)
+    [check] = [check for check in place.about("Claude Code") if "same side of WSL" in check.says]
+    assert check.mark == "bad"
+    assert "the transcript has a path of" in check.says
 
 
 # ---- settings

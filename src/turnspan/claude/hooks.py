@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from turnspan.claude.settings_json import command_of, hooks_by_event, mentions_us
+from turnspan.claude.command import command_of, mentions_us
+from turnspan.claude.settings_json import hooks_by_event
 from turnspan.claude.settings_reader import as_table, read_settings
 from turnspan.files import claude_home
 
@@ -62,7 +63,7 @@ class Registration:
     scope: str
     path: Path
     event: str
-    command: str
+    hook: Mapping[str, object]
     exporter: str
 
 
@@ -99,7 +100,7 @@ def managed_settings(platform: str = sys.platform) -> tuple[Path, ...]:
 def registrations(sources: Sequence[Source]) -> tuple[Registration, ...]:
     """All hooks of all sources."""
     return tuple(
-        Registration(source.scope, source.path, event, command_of(hook), _exporter(source, hook))
+        Registration(source.scope, source.path, event, hook, _exporter(source, hook))
         for source in sources
         for event, hook in hooks_by_event(source.settings or {})
     )

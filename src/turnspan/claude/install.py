@@ -4,8 +4,6 @@ Rules:
 
 - `plan_install` and `plan_uninstall` only read: a `Plan` holds the bytes before and after, and `apply` writes them.
 - If the file has not changed since, `uninstall` restores the same bytes; otherwise only our entries are removed.
-- A hook is registered by absolute paths: the desktop app does not have the user's `PATH`. If its program no longer
-  exists, after `pip uninstall` or in a virtual environment that was moved, it exits with 0 and prints nothing.
 - A client that does not know an event ignores every hook in a file that names it, those of others too: measured with
   StopFailure and the clients 1.0.80 to 2.1.76. So an event is registered only for clients that know it.
 """
@@ -26,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan import files
+from turnspan.claude.command import Runtime, command_of, hook_of, is_ours
 from turnspan.claude.hooks import read_sources, sentences
 from turnspan.claude.settings_file import (
     Record,
@@ -36,24 +35,14 @@ from turnspan.claude.settings_file import (
     read_record,
     recorded_files,
 )
-from turnspan.claude.settings_json import (
-    command_of,
-    guarded,
-    hooks_by_event,
-    is_ours,
-    parse_settings,
-    with_hooks,
-    without_hooks,
-)
+from turnspan.claude.settings_json import hooks_by_event, parse_settings, with_hooks, without_hooks
 from turnspan.claude.settings_reader import read_settings
 from turnspan.errors import ConfigError
-from turnspan.hook import HOOK_CODE, HOOK_OPTIONS, PACKAGE_ROOT
+from turnspan.hook import PACKAGE_ROOT
 from turnspan.transcript.carry import version_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-
-    from turnspan.claude.settings_json import Hook
 
 # The events we register, and the first client version that knows each.
 EVENTS: Final = {
@@ -63,8 +52,6 @@ EVENTS: Final = {
     "SessionStart": (1, 0, 62),
     "SessionEnd": (1, 0, 85),
 }
-# The hook returns within 100 ms. All SessionEnd hooks together have 1.5 s, or the longest of their timeouts.
-TIMEOUT_S: Final = 5
 _STATE_LIMIT: Final = 256 << 20  # .claude.json holds the history of every project
 _REPAIR: Final = "fix it first; Claude Code cannot read it either"
 _SECRET: Final = re.compile(
@@ -79,16 +66,6 @@ class Scope(StrEnum):
     USER = "user"
     PROJECT = "project"
     LOCAL = "local"
-
-
-@dataclass(frozen=True, slots=True)
-class Runtime:
-    """What starts turnspan: an interpreter, the directory of the package, and the launcher if there is one."""
-
-    python: Path
-    root: Path
-    launcher: Path | None
-    platform: str = sys.platform
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,17 +126,6 @@ def plugin_directory(runtime: Runtime) -> Path | None:
     return next((path for path in candidates if (path / ".claude-plugin" / "plugin.json").is_file()), None)
 
 
-def hook_of(runtime: Runtime) -> Hook:
-    """The hook that calls us. It never fails: exit code 2 would make Claude continue, and any other is reported."""
-    if runtime.launcher is not None and runtime.platform == "linux":  # other systems have smaller pipes
-        words = [str(runtime.launcher), str(runtime.python), str(runtime.root)]
-    else:
-        words = [str(runtime.python), *HOOK_OPTIONS, HOOK_CODE, str(runtime.root)]
-    if runtime.platform == "win32":  # the shell may be PowerShell or Git Bash: `args` uses neither
-        return {"type": "command", "command": words[0], "args": words[1:], "timeout": TIMEOUT_S}
-    return {"type": "command", "command": guarded(words), "timeout": TIMEOUT_S}
-
-
 def known_events(client: tuple[int, ...] | None) -> tuple[str, ...]:
     """The events that a client of this version knows; all of them if the version is unknown."""
     return tuple(event for event, first in EVENTS.items() if client is None or client >= first)
@@ -184,7 +150,7 @@ def plan_install(
 ) -> Plan:
     """Plan the registration of our hooks. Raises ConfigError for a file that cannot be edited."""
     file = look_at(settings_path(scope, env, project), files.turnspan_home(env))
-    hook = hook_of(runtime)
+    hook = hook_of(runtime, client)
     if any("\ud800" <= letter <= "\udfff" for letter in command_of(hook)):
         message = f"{file.path} was not changed: the path of this turnspan is not UTF-8 and cannot be written as JSON"
         raise ConfigError(message, hint="install turnspan in another directory")

@@ -6,33 +6,27 @@ Rules:
   escapes. A text that needs no change is returned as it is. `install` restores the exact bytes, from its record.
 - Anything but one JSON object is refused with a message, never repaired: Claude Code does not read it either. A key
   that occurs twice is refused too: one of the two values would be lost.
-- Ours is a hook whose complete command is our launcher or our module. A longer command is the user's own.
 - An empty list or object that was there before is kept; one that our removal empties is removed.
 """
 
 from __future__ import annotations
 
 import json
-import os.path
 import re
-import shlex
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from turnspan.claude.command import is_ours
 from turnspan.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
-Hook = dict[str, object]  # one command as settings.json holds it: type, command, timeout
+    from turnspan.claude.command import Hook
 
 _MARK: Final = "\ufeff"  # the byte order mark some editors begin a file with
 _BLANK: Final = f" \t\r\n{_MARK}"
 _MEMBER: Final = re.compile(r"\n([ \t]*)\"")  # the first one on a line of its own has the indentation of one level
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
-_MENTION: Final = re.compile(
-    r"turnspan-hook|find-turnspan|turnspan[/\\]hook\.py|turnspan\.hook\b|\bturnspan(\.exe)?[\"']?\s+hook\b"
-)
-_PYTHON_CODE: Final = "from turnspan.hook import main"
 
 
 # ---- reading
@@ -64,58 +58,6 @@ def hooks_by_event(settings: Mapping[str, object]) -> Iterator[tuple[str, Hook]]
             for hook in entries if isinstance(entries, list) else ():
                 if isinstance(hook, dict):
                     yield event, hook
-
-
-def command_of(hook: Mapping[str, object]) -> str:
-    """A hook's command and arguments as one line."""
-    command, arguments = hook.get("command"), hook.get("args")
-    words = [command, *(arguments if isinstance(arguments, list) else ())]
-    return " ".join(str(word) for word in words if isinstance(word, str))
-
-
-def mentions_us(hook: Mapping[str, object]) -> bool:
-    """Whether this hook runs turnspan, as `install` registers it or in a command of the user's own."""
-    return bool(_MENTION.search(command_of(hook))) or is_ours(hook)
-
-
-def is_ours(hook: Mapping[str, object]) -> bool:
-    """Whether `install` wrote this hook, so that it can change or remove it."""
-    words = words_of(hook)
-    if not words:
-        return False
-    program = os.path.basename(words[0].replace("\\", "/")).removesuffix(".exe")  # noqa: PTH119 - any system's path
-    return (
-        (program == "turnspan-hook" and len(words) in {1, 3})
-        or (program == "turnspan" and words[1:] == ["hook"])
-        or (words[1:4] == ["-I", "-S", "-c"] and _PYTHON_CODE in words[4] and len(words) == 6)
-    )
-
-
-def guarded(words: Sequence[str]) -> str:
-    """A shell command that runs a program, or exits with 0 if it does not exist: turnspan may have been removed."""
-    return f"[ ! -x {shlex.quote(words[0])} ] || exec {shlex.join(words)}"
-
-
-def words_of(hook: Mapping[str, object]) -> list[str]:
-    """The words of a hook's command, without the guard that `install` puts in front; empty if it is not a command."""
-    words = _words(hook)
-    is_guarded = len(words) > 7 and words[:3] == ["[", "!", "-x"] and words[4:7] == ["]", "||", "exec"]
-    return words[7:] if is_guarded and words[3] == words[7] else words
-
-
-def _words(hook: Mapping[str, object]) -> list[str]:
-    command, arguments = hook.get("command"), hook.get("args")
-    if not isinstance(command, str):
-        return []
-    if isinstance(arguments, list):
-        return [command, *map(str, arguments)]
-    reader = shlex.shlex(command, posix=True, punctuation_chars=True)  # a shell operator is a word of its own
-    reader.whitespace_split = True
-    reader.commenters = ""
-    try:
-        return list(reader)
-    except ValueError:  # an unclosed quote
-        return []
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -25,7 +25,8 @@ from turnspan.settings.options import CAPTURES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from turnspan.claude.install import Plan, Runtime
+    from turnspan.claude.command import Runtime
+    from turnspan.claude.install import Plan
     from turnspan.settings.config import Config, Destination
 
 SCOPES: Final = ("user", "project", "local")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from turnspan.claude.settings_json import mentions_us
+from turnspan.claude.command import mentions_us
 from turnspan.errors import TranscriptError
 from turnspan.source import tail
 from turnspan.source.sessions import newest_sessions

@@ -1,9 +1,9 @@
 """The state machine that makes turns of rows. Everything that decides which turn a row belongs to is in this file.
 
-`Grouper` hands over the rows of a conversation one by one, each with the rows between it and the one before, its `Gap`.
-`TRANSITIONS` says what each row does: it has an action for every state and every kind of row, or several, of which the
-first counts whose predicate is true. Predicates and actions are the methods below, by name. docs/dev/architecture.md shows
-the same table, printed from this one.
+`Grouper` hands over the rows of a conversation one by one, each with the rows between it and the one before, its
+`Gap`. `TRANSITIONS` says what each row does: it has an action for every state and every kind of row, or several, of
+which the first counts whose predicate is true. Predicates and actions are the methods below, by name.
+docs/dev/architecture.md shows the same table, printed from this one.
 
 The states:
 

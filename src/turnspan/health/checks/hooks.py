@@ -8,15 +8,18 @@ Rules:
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from turnspan import __version__
+from turnspan.claude.command import ARGS_SINCE, command_of, runtime_of, words_of
+from turnspan.claude.event import OTHER_SIDE
 from turnspan.claude.hooks import US, Registration, Source, read_sources, registrations, sentences
 from turnspan.claude.install import EVENTS, Scope, client_version, known_events, plan_install, this_runtime
-from turnspan.claude.settings_json import words_of
 from turnspan.delivery import state
 from turnspan.errors import TurnspanError
 from turnspan.files import claude_home, turnspan_home
@@ -47,7 +50,7 @@ def hook_checks(env: Mapping[str, str], project: Path, managed: Sequence[Path] |
     """The client, its settings, our hooks in them, and other exporters."""
     client = client_version(env)
     if client is not None:
-        yield GROUP.good(f"Claude Code {'.'.join(map(str, client))}")
+        yield GROUP.good(f"Claude Code {_dotted(client)}")
         left_out = [event for event in EVENTS if event not in known_events(client)]
         if "Stop" in left_out:
             yield GROUP.bad("this Claude Code is too old for hooks", "update Claude Code")
@@ -61,6 +64,7 @@ def hook_checks(env: Mapping[str, str], project: Path, managed: Sequence[Path] |
     ours = [found for found in registrations(sources) if found.exporter == US]
     yield from _registered(ours, env, project, client)
     yield from _disabled(sources, ours)
+    yield from _args(ours, client)
     yield from _commands(ours, env)
     yield from _others(sources, ours)
     yield from _arrivals(env, ours)
@@ -89,6 +93,21 @@ def _registered(
                 f"the hooks in {scope} were registered by another version, path or interpreter",
                 f"re-run `turnspan install --scope {scope}` from the version you want to use",
             )
+
+
+def _args(ours: Sequence[Registration], client: tuple[int, ...] | None) -> Iterator[Check]:
+    """Whether the client knows the form in which a hook is registered."""
+    for scope in dict.fromkeys(hook.scope for hook in ours if "args" in hook.hook):
+        if client is not None and client < ARGS_SINCE:
+            yield GROUP.bad(
+                f"the hooks in {scope} need Claude Code {_dotted(ARGS_SINCE)}: {_dotted(client)} does not know `args`, "
+                "prints an error after every turn and exports nothing",
+                f"run `turnspan install --scope {scope}` again, or update Claude Code",
+            )
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
 
 
 def _by_place(ours: Sequence[Registration]) -> dict[tuple[str, Path], set[str]]:
@@ -135,7 +154,7 @@ def _commands(ours: Sequence[Registration], env: Mapping[str, str]) -> Iterator[
     seen: set[tuple[str, str]] = set()
     for hook in ours:
         is_trusted = hook.scope in _TRUSTED
-        key = (hook.command, "trusted" if is_trusted else hook.scope)
+        key = (command_of(hook.hook), "trusted" if is_trusted else hook.scope)
         if key in seen:
             continue
         seen.add(key)
@@ -147,6 +166,13 @@ def _commands(ours: Sequence[Registration], env: Mapping[str, str]) -> Iterator[
 
 def _plugin_command(env: Mapping[str, str]) -> Iterator[Check]:
     """What the plugin calls: what `turnspan install` recorded, or the program of uv and pipx."""
+    if sys.platform == "win32" and not (
+        env.get("CLAUDE_CODE_GIT_BASH_PATH") or shutil.which("bash", path=env.get("PATH"))
+    ):
+        yield GROUP.bad(
+            "the plugin is a shell script and needs Git Bash, which was not found",
+            "`turnspan install` needs no shell; then run `claude plugin disable turnspan@turnspan`",
+        )
     try:
         python, root = (turnspan_home(env) / "runtime").read_text(encoding="utf-8").splitlines()[:2]
     except (OSError, ValueError):
@@ -164,30 +190,28 @@ def _plugin_command(env: Mapping[str, str]) -> Iterator[Check]:
 
 def _command(hook: Registration, *, is_trusted: bool) -> Iterator[Check]:
     again = f"`turnspan install --scope {hook.scope}`" if hook.scope in set(Scope) else "your organisation"
-    words = [word for word in words_of({"command": hook.command}) if word]
+    words = words_of(hook.hook)
     if not words or not Path(words[0]).is_absolute():
         yield GROUP.doubt(
             f"the hook in {hook.scope} depends on the PATH, which is different in a desktop app or an editor",
             f"{again} registers the full path",
         )
         return
-    # The commands that `install` writes: LAUNCHER PYTHON ROOT, or PYTHON -I -S -c CODE ROOT.
-    is_launcher = Path(words[0]).name == "turnspan-hook"
-    missing = [word for word in words[: 2 if is_launcher else 1] if not Path(word).exists()]
+    found = runtime_of(hook.hook)
+    programs = [Path(words[0])] if found is None or found.launcher is None else [found.launcher, found.python]
+    missing = [program for program in programs if not program.exists()]
     if missing:
         yield GROUP.bad(f"the hook in {hook.scope} calls {missing[0]}, which does not exist", f"{again} updates it")
-        return
-    if len(words) not in {3, 6} or not (is_launcher or words[1:4] == ["-I", "-S", "-c"]):
+    elif found is None:
         yield GROUP.good(f"the hook in {hook.scope} is a custom command")
-        return
-    python, root = Path(words[1] if is_launcher else words[0]), Path(words[-1])
-    if not is_trusted and str(root) != PACKAGE_ROOT:
+    elif not is_trusted and str(found.root) != PACKAGE_ROOT:
         yield GROUP.doubt(
-            f"the hook in {hook.scope} calls another turnspan ({root}), which was not started: it comes from a project",
+            f"the hook in {hook.scope} calls another turnspan ({found.root}), which was not started: "
+            "it comes from a project",
             f"if it is not yours, {again} registers this one",
         )
-        return
-    yield from _trial(python, root, again)
+    else:
+        yield from _trial(found.python, found.root, again)
 
 
 def _trial(python: Path, root: Path, again: str) -> Iterator[Check]:
@@ -238,7 +262,10 @@ def _others(sources: Sequence[Source], ours: Sequence[Registration]) -> Iterator
 
 def _arrivals(env: Mapping[str, str], ours: Sequence[Registration]) -> Iterator[Check]:
     """Whether an event has reached us, if one must have occurred since the hooks were registered."""
-    if not ours or next(state.checkpoints(turnspan_home(env)), None) or next(read_log(turnspan_home(env)), None):
+    lines = list(read_log(turnspan_home(env)))
+    if lines and OTHER_SIDE in (why := lines[-1].facts.get("reason", "")):
+        yield GROUP.bad(f"the last event could not be used: {why}", "install turnspan where Claude Code runs")
+    if not ours or next(state.checkpoints(turnspan_home(env)), None) or lines:
         return
     registered_ns = min((modified_ns(hook.path) for hook in ours), default=0)
     for session in newest_sessions(projects_dir(claude_home(env)), limit=1, unread={}):
