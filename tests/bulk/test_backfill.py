@@ -334,7 +334,13 @@ def test_ctrl_c_during_a_wait_does_not_count_as_a_failure(tmp_path, asked):
     session = writer(1)
     session.turn("hello", "hello")
     session.save(claude / "projects" / "-home-ada-loom")
-    with HttpServer(reply(503, Retry_After="100"), OK) as server:
+    with HttpServer(OK) as server:
+        assert finish(start(claude, "backfill", TURNSPAN_OTLP_ENDPOINT=server.url))[0] == 0
+        (claude / "turnspan" / "turnspan.log").unlink()
+        session.turn("and then?", "hello")
+        session.save(claude / "projects" / "-home-ada-loom")
+        server.answers[:] = [reply(503, Retry_After="100"), OK]
+        server.requests.clear()
         process = start(claude, *asked, TURNSPAN_OTLP_ENDPOINT=server.url)
         wait_for(lambda: server.requests, "the first request")
         os.killpg(process.pid, signal.SIGINT)
@@ -507,7 +513,7 @@ KEYS = {
     "dry run": ["destinations", "failed", "is_interrupted", "unreadable"],
     "share": sorted([*TALLY, "bytes", "copied", "masked", "off", "repeated", "sessions", "spans", "warmups"]),
     "verify": ["destinations", "differences", "failed", "is_complete"],
-    "verified": ["acknowledged", "doubled_spans", "expected", "missing_spans", "off", "sessions", "stored"],
+    "verified": ["acknowledged", "doubled_spans", "expected", "history", "missing_spans", "off", "sessions", "stored"],
     "difference": DIFFERENCE,
     "retention": ["cleanup_days", "cleanup_source", "expiring", "failed"],
     "expiring": ["days_left", "path", "project", "session_id", "unsent"],
@@ -519,12 +525,16 @@ def test_the_keys_of_json_records_are_a_promise(tmp_path):
     """Scripts read `backfill`, `backfill --dry-run`, `verify` and `retention` with --json: no key is ever removed."""
     claude = tmp_path / "claude"
     session = writer(1)
-    session.turn("hello", "hello")
-    path = session.save(claude / "projects" / "-home-ada-loom")
-    os.utime(path, (time.time() - 29 * 86400,) * 2)
 
     def record(*arguments):
         return json.loads(finish(start(claude, *arguments, "--json"))[1])
+
+    for question in ("hello", "and then?"):
+        session.turn(question, "hello")
+        path = session.save(claude / "projects" / "-home-ada-loom")
+        os.utime(path, (time.time() - 29 * 86400,) * 2)
+        if question == "hello":
+            backfill = record("backfill")
 
     dry_run, retention, verify = record("backfill", "--dry-run"), record("retention"), record("verify")
     local, verified, (expiring,) = (
@@ -535,7 +545,7 @@ def test_the_keys_of_json_records_are_a_promise(tmp_path):
     (share,), (difference,) = local["projects"].values(), verify["differences"]
     sides = ("expected", "acknowledged", "stored")
     found = {
-        "backfill": record("backfill"), "dry run": dry_run, "share": share, "verify": verify, "verified": verified,
+        "backfill": backfill, "dry run": dry_run, "share": share, "verify": verify, "verified": verified,
         "difference": difference, "retention": retention, "expiring": expiring,
     }  # fmt: skip
     found = {name: sorted(one) for name, one in found.items()}

@@ -473,7 +473,6 @@ def test_little_is_loaded_to_say_the_version():
         "turnspan.commands",
         "turnspan.commands.declare",
         "turnspan.errors",
-        "turnspan.processes",
         "turnspan.cli",
     ]
 

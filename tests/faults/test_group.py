@@ -421,7 +421,9 @@ def test_a_group_that_is_refused_while_another_destination_is_waited_for(home):
     """The session that waits acknowledges nothing of what was refused, whatever else is noted about it."""
     config = home.claude / "turnspan" / "config.toml"
     config.write_text(TWO.format(one=home.claude / "one", two=home.claude / "two"))
-    first, second = Storing(LATER, together=(LATER,)), Recording(Verdict(Answer.LATER, "slowly", 0.01), ACKNOWLEDGED)
+    much_later = Verdict(Answer.LATER, "come back later", 1000.0)  # longer than a backfill waits
+    first = Storing(much_later, together=(LATER,))
+    second = Recording(Verdict(Answer.LATER, "slowly", 0.01), ACKNOWLEDGED)
     outcomes, _ = home.send(first, second)
     assert (first.rows, len(second.rows), second.twice) == ([], 4 * SESSIONS, [])
     for name in home.names:

@@ -205,7 +205,10 @@ class _Export:
         self._conclude()
 
     def _conclude(self) -> None:
-        """Note what was found besides turns; if nothing is left to send, store that."""
+        """Note what was found besides turns; if nothing is left to send, store that.
+
+        A session with an open turn is stored as begun although nothing was sent: that turn is not history.
+        """
         shipped, reading = self.shipped, self._rest.reading
         if reading is None:
             return
@@ -216,7 +219,8 @@ class _Export:
         shipped.unknown = {f"{kind} ({version})": count for (kind, version), count in reading.anomalies.unknown.items()}
         if shipped.is_complete and self._wanted.again is None:
             found = {"seen_bytes": _seen_bytes(reading), "reported": self._still_reported(reading)}
-            if any(getattr(self._cursor, name) != value for name, value in found.items()):
+            is_new = reading.has_unsealed and self._target.identity not in self._checkpoint.destinations
+            if is_new or any(getattr(self._cursor, name) != value for name, value in found.items()):
                 self._commit(**found)
 
     def _remember(self) -> None:
