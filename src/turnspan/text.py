@@ -139,7 +139,7 @@ def _console(width: int) -> Console:
 
 def duration(ns: int) -> str:
     """Format a duration in at most six characters."""
-    ms = ns // 1_000_000
+    ms = (ns + 500_000) // 1_000_000
     if ms < 1000:
         return f"{ms}ms"
     if ms < 59_950:

@@ -2,6 +2,7 @@ import json
 
 import msgspec
 import pytest
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 
 from backends.samples import AGENT, EVENT, GENERATION, SESSION, TOOL, TRACE, TURN
 from turnspan.backends.genai import GenAI
@@ -223,3 +224,40 @@ def test_messages_arrive_in_local_files_as_they_were_encoded(space):
 
     assert arrived["attributes"]["gen_ai.output.messages"] == of(span)["gen_ai.output.messages"]
     assert json.loads(of(span)["output.value"])[0]["parts"][1]["arguments"] == {"command": 'echo "é\\n"'}
+
+
+# ---- the newest conventions
+
+
+def with_facts(span, **facts):
+    """Return a span with more facts."""
+    return msgspec.structs.replace(span, facts={**span.facts, **facts})
+
+
+def test_the_provider_is_known_by_the_id_of_a_response():
+    """Generations, turns and agents have it, and turns and agents the model that was asked for."""
+    assert of(GENERATION)["gen_ai.provider.name"] == "anthropic"
+    for span in (GENERATION, TURN, AGENT):
+        attributes = of(with_facts(span, provider="aws.bedrock", request_model="claude-opus-4-5"))
+        assert attributes["gen_ai.provider.name"] == "aws.bedrock"
+        assert attributes["gen_ai.request.model"] == "claude-opus-4-5"
+
+
+def test_facts_that_the_conventions_know_have_their_name_as_well():
+    """The reasoning level, the skill, the method of MCP, streaming and compaction."""
+    assert of(GENERATION)["gen_ai.request.stream"] is True
+    assert "gen_ai.request.stream" not in of(msgspec.structs.replace(GENERATION, first_token_ns=None))
+    said = of(with_facts(GENERATION, effort="high", compacted=True))
+    assert (said["gen_ai.request.reasoning.level"], said["turnspan.effort"]) == ("high", "high")
+    assert said["gen_ai.conversation.compacted"] is True
+    tool = of(with_facts(TOOL, skill="pdf", mcp_server="github"))
+    assert (tool["gen_ai.skill.name"], tool["turnspan.skill"]) == ("pdf", "pdf")
+    assert (tool["mcp.method.name"], tool["turnspan.mcp_server"]) == ("tools/call", "github")
+    assert not {"mcp.method.name", "gen_ai.skill.name"} & of(TOOL).keys()
+
+
+def test_cache_writes_have_the_name_of_the_installed_conventions():
+    """If this fails, the conventions have renamed it: see `_CACHE_WRITE` for who must read the new name first."""
+    known = {value for name, value in vars(gen_ai_attributes).items() if name.startswith("GEN_AI_USAGE_CACHE")}
+
+    assert {name for name in of(GENERATION) if name.startswith("gen_ai.usage.cache_")} == known

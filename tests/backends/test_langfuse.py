@@ -87,12 +87,12 @@ def test_incomplete_usage_is_marked():
     assert attributes["langfuse.observation.metadata.usage_web_searches"] == 3
 
 
-def test_a_tool_call_has_json_on_both_sides():
-    """Arguments as they were, the result as a JSON string, the error as level and message."""
+def test_a_tool_call_has_its_arguments_and_its_plain_result():
+    """Arguments as they were, the result as text, which lists show as it is, the error as level and message."""
     attributes = of(TOOL)
 
     assert json.loads(attributes["langfuse.observation.input"]) == {"command": "ls"}
-    assert json.loads(attributes["langfuse.observation.output"]) == "a.txt\nb.txt"
+    assert attributes["langfuse.observation.output"] == "a.txt\nb.txt"
     assert attributes["gen_ai.tool.call.id"] == "toolu_1"
     assert attributes["langfuse.observation.level"] == "ERROR"
     assert attributes["langfuse.observation.status_message"] == "exit code 1"

@@ -41,6 +41,9 @@ class Given:
     def resource(self, trace):
         return {"version": trace.client_version, **{f"resource.{key}": value for key, value in self._resource.items()}}
 
+    def place(self, span):
+        return span.name, span.parent_id
+
     def of_trace(self, _trace):
         return attributes_of(self._shared)
 

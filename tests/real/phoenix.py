@@ -175,11 +175,15 @@ def derived(wanted: Wanted) -> dict[str, Any]:
     """Return the attributes that Phoenix must derive for a span."""
     ours, usage = wanted.attributes, wanted.span.usage
     out: dict[str, Any] = {}
+    if "gen_ai.provider.name" in ours:
+        out |= {"llm.provider": "anthropic", "llm.system": "anthropic"}
+    if "gen_ai.request.model" in ours:  # an API error has no model
+        out["llm.model_name"] = ours["gen_ai.request.model"]
     if wanted.span.kind == "generation":
-        out |= {"llm.provider": "anthropic", "llm.system": "anthropic", "llm.model_name": ours["gen_ai.request.model"]}
         out["llm.finish_reason"] = ours["gen_ai.response.finish_reasons"][0]
-        if "gen_ai.request.max_tokens" in ours:
-            out["llm.invocation_parameters"] = json.dumps({"max_tokens": ours["gen_ai.request.max_tokens"]})
+        parameters = {name: ours.get(f"gen_ai.request.{name}") for name in ("max_tokens", "stream")}
+        if known := {name: value for name, value in parameters.items() if value is not None}:
+            out["llm.invocation_parameters"] = json.dumps(known)
         if usage is not None:
             prompt = usage.input + usage.cache_read + usage.cache_write
             out |= {

@@ -129,7 +129,8 @@ def test_every_observation_has_the_attributes_of_its_trace(pairs):
         assert len(trace.session_id) <= 200
         assert trace.session_id.isascii()
         assert observation.user_id == "ada"
-        assert observation.tags[-2:] == ["loom", "wool"]
+        ours = [tag for tag in observation.tags if not tag.startswith(("skill:", "mcp:"))]
+        assert ours[-2:] == ["loom", "wool"]
         assert all(isinstance(tag, str) and len(tag) <= 200 for tag in observation.tags)
         assert observation.environment == "attic"
         assert observation.version == trace.client_version
@@ -189,8 +190,9 @@ def test_input_and_output_come_from_langfuses_own_names(pairs):
             roots += span.kind == "turn" and observation.parent_id is None
             assert observation.input is None or not observation.input.startswith('[{"role"')
             continue
-        for text in (observation.input, observation.output):
-            assert text is None or json.loads(text) is not None
+        if not isinstance(span.output, str):  # the result of a tool is plain text, too
+            assert observation.output is None or json.loads(observation.output) is not None
+        assert observation.input is None or json.loads(observation.input) is not None
         if span.kind == "generation" and observation.output is not None:
             _is_chatml(json.loads(observation.output))
     assert roots > 50

@@ -1,11 +1,16 @@
 """Live export to a real Phoenix, with real hooks, while transcripts grow."""
 
+import msgspec
 import pytest
+from backends.samples import GENERATION, TOOL, TRACE, TURN
 from figures import note
 
 from real.compare import differences, wanted_in
 from real.homes import LIVE_STORIES, Past, copy_stories, live_through
 from real.phoenix import derived
+from turnspan.backends import Answer
+from turnspan.backends.otlp import open_backend
+from turnspan.delivery.callers import Caller, called
 
 pytestmark = pytest.mark.slow
 MICROSECOND_NS = 1_000  # the precision of Phoenix
@@ -49,3 +54,24 @@ def test_phoenix_accepts_grpc(phoenix, project, tmp_path):
 
     seen = phoenix.wait_for(project, len(wanted))
     assert differences(wanted, seen, precision_ns=MICROSECOND_NS, derived=derived) == []
+
+
+def test_phoenix_keeps_names_and_parents_as_they_are_set(phoenix, project, tmp_path):
+    """Hints in names, tools below the turn, and a turn whose parent is never exported: every span is there once."""
+    send = {
+        "endpoint": phoenix.url, "headers": {"x-project-name": project}, "span_names": "hint", "tool_parent": "turn",
+    }  # fmt: skip
+    backend = open_backend(send, name="there", home=tmp_path)
+    tool = msgspec.structs.replace(TOOL, asker_id=TURN.span_id, facts={**TOOL.facts, "tool.hint": "pytest -q"})
+    trace = msgspec.structs.replace(TRACE, spans=(TURN, GENERATION, tool))
+    caller = Caller(trace_id="1" * 32, span_id="2" * 16, is_parent=True)
+    assert backend.send(backend.encode([called(trace, (caller,))])).answer is Answer.ACKNOWLEDGED
+    backend.close()
+
+    seen = {one.name: one.parent_id for one in phoenix.wait_for(project, 3)}
+
+    assert seen == {
+        TURN.name: caller.span_id,
+        GENERATION.name: TURN.span_id.hex(),
+        "Bash: pytest -q": TURN.span_id.hex(),
+    }

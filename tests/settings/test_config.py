@@ -739,6 +739,8 @@ def test_the_options_are_those_the_backends_know():
         "host",
         "service_name",
         "tags",
+        "span_names",
+        "tool_parent",
     }  # set once, for all destinations
     for kind, backend in (("otlp", otlp), ("langfuse", langfuse), ("local", local)):
         names = {option.name for option in OPTIONS[kind]}

@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from turnspan.trace.build import Agent, Launch, build_agent, build_turn, root_of, trace_of
@@ -125,8 +126,15 @@ def test_a_recorded_request_is_the_start():
     inferred = build_turn(turn(said("m", "x"))).spans[1]
     unknown = build_turn(turn(said("m", "x", trigger_ns=None))).spans[1]
     assert (recorded.start_ns, recorded.end_ns, recorded.facts.get("time.inferred")) == (101 * S, 103 * S, None)
-    assert (inferred.start_ns, inferred.end_ns, inferred.facts["time.inferred"]) == (100 * S, 103 * S, "start")
+    assert (inferred.start_ns, inferred.end_ns, inferred.facts["time.inferred"]) == (100 * S + 1_000, 103 * S, "start")
     assert (unknown.start_ns, unknown.facts["time.inferred"]) == (103 * S, "start")
+
+
+def test_a_first_response_starts_after_its_turn():
+    """Backends that sort by start, then by id, show the turn first; a recorded start is kept."""
+    root, inferred = build_turn(turn(said("m", "x"))).spans
+    recorded = build_turn(turn(said("m", "x", request_ns=100 * S))).spans[1]
+    assert (inferred.start_ns - root.start_ns, recorded.start_ns - root.start_ns) == (1_000, 0)
 
 
 @pytest.mark.parametrize(("request_s", "trigger_s"), [(105, 100), (None, 104)])
@@ -431,3 +439,44 @@ def test_a_generation_knows_its_request():
         (None, "stop"),
     ):
         assert build_turn(turn(said("m", "x", stop_reason=stop))).spans[1].facts["finish_reason"] == finish
+
+
+# ---- what the model was, and how it ended
+
+
+@pytest.mark.parametrize(
+    ("key", "provider"),
+    [("msg_01", "anthropic"), ("msg_bdrk_01", "aws.bedrock"), ("msg_vrtx_01", "gcp.vertex_ai"), ("gen-1", None)],
+)
+def test_the_provider_is_that_of_the_first_id(key, provider):
+    """A turn and its response have the provider that the id of the response names, and the model."""
+    for span in build_turn(turn(said(key, "x"))).spans:
+        assert span.facts.get("provider") == provider
+        assert span.facts.get("request_model") == (MODEL if provider or span.kind is Kind.GENERATION else None)
+
+
+def test_an_api_error_has_no_model_and_finishes_with_an_error():
+    """The client writes `<synthetic>` where no model answered."""
+    response = msgspec.structs.replace(
+        said("u", "529", error="overloaded", stop_reason="stop_sequence"), model="<synthetic>"
+    )
+    span = build_turn(turn(response)).spans[1]
+
+    assert (span.name, span.model, span.facts.get("request_model")) == ("API error", None, None)
+    assert span.facts["finish_reason"] == span.output[0].finish_reason == "error"
+
+
+@pytest.mark.parametrize(("stop_reason", "finish"), [(None, "error"), ("end_turn", "stop")])
+def test_a_response_that_was_cut_off_finishes_with_an_error(stop_reason, finish):
+    """Unless the client recorded why it stopped."""
+    span = build_turn(turn(said("m", "x", stop_reason=stop_reason, is_aborted=True))).spans[1]
+
+    assert span.facts["finish_reason"] == finish
+
+
+def test_a_tool_knows_its_response_and_its_turn():
+    """Its parent is the response; a destination may show it below the turn instead."""
+    root, response, tool = build_turn(turn(said("m", call()))).spans
+
+    assert (tool.parent_id, tool.asker_id) == (response.span_id, root.span_id)
+    assert (root.asker_id, response.asker_id) == (None, None)

@@ -56,6 +56,7 @@ def exported(trace, capture=CaptureMode.REDACTED, *, by_prompt=True):
         (("  Fix\n\tthe   loader\x07 ",), {}, "Turn 3: Fix the loader"),
         (("ide_opened_file: a.py", "explain"), {}, "Turn 3: explain"),
         (("/review the code", "a long expansion"), {"command": "/review"}, "Turn 3: /review"),
+        (("! ls shed", "loom"), {"command": "!"}, "Turn 3: ! ls shed"),
         (
             ("<task-notification><task-id>b1</task-id><summary>Tests passed</summary></task-notification>",),
             {"origin": "task_notification"},

@@ -70,15 +70,6 @@ def chatml(content: Content, direction: str) -> str:
     return _encode(out[0] if direction == "output" and len(out) == 1 else out).decode()
 
 
-def json_text(content: Content) -> str:
-    """Return any content as JSON; plain text becomes a JSON string."""
-    if isinstance(content, Json):
-        return well_formed(content.text)
-    if isinstance(content, str):
-        return _encode(content).decode()
-    return chatml(content, "input")
-
-
 def marker(media: Media) -> str:
     """Return the text in place of an image or a document."""
     return f"[{media.mime}, {media.bytes} bytes]"

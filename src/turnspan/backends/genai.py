@@ -33,18 +33,35 @@ _KINDS = {  # operation, OpenInference's kind
     Kind.EVENT: ("event", "CHAIN"),  # not in the conventions: an event is neither a call nor a tool nor an agent
 }
 _TOOL_CONTENT = {"input": "gen_ai.tool.call.arguments", "output": "gen_ai.tool.call.result"}
+# The newest conventions call it `gen_ai.usage.cache_write.input_tokens`. Langfuse 4.16 would count both, and neither
+# Langfuse nor Phoenix reads the new name yet.
+_CACHE_WRITE = "gen_ai.usage.cache_creation.input_tokens"
+_PROVIDER = "gen_ai.provider.name"
+_REQUEST_MODEL = "gen_ai.request.model"
 _FINISH_REASONS = "gen_ai.response.finish_reasons"
+# Facts that the conventions know as well, next to our own name.
+_ALSO: dict[Kind, dict[str, str]] = {
+    Kind.GENERATION: {"effort": "gen_ai.request.reasoning.level"},
+    Kind.TOOL: {"skill": "gen_ai.skill.name"},  # a proposal, not in the conventions yet
+}
 _KNOWN_FACTS: dict[Kind, dict[str, str]] = {
-    Kind.TURN: {},
+    Kind.TURN: {"provider": _PROVIDER, "request_model": _REQUEST_MODEL},
     Kind.GENERATION: {
+        "provider": _PROVIDER,
+        "compacted": "gen_ai.conversation.compacted",
         "response_id": "gen_ai.response.id",
-        "request_model": "gen_ai.request.model",
+        "request_model": _REQUEST_MODEL,
         "request_id": "anthropic.request.id",
         "max_tokens": "gen_ai.request.max_tokens",
         "finish_reason": _FINISH_REASONS,
     },
     Kind.TOOL: {"tool_call_id": "gen_ai.tool.call.id"},
-    Kind.AGENT: {"agent_id": "gen_ai.agent.id", "agent_description": "gen_ai.agent.description"},
+    Kind.AGENT: {
+        "provider": _PROVIDER,
+        "request_model": _REQUEST_MODEL,
+        "agent_id": "gen_ai.agent.id",
+        "agent_description": "gen_ai.agent.description",
+    },
     Kind.EVENT: {},
 }
 
@@ -61,6 +78,10 @@ class GenAI:
         if self._capture.environment:
             out["deployment.environment.name"] = self._capture.environment
         return out
+
+    def place(self, span: Span) -> tuple[str, bytes | None]:
+        """Return the name of a span, and the id of its parent."""
+        return naming.place(span, self._capture)
 
     def of_trace(self, trace: Trace) -> Attributes:
         """Return the session, the user and the tags."""
@@ -103,17 +124,18 @@ class GenAI:
 
 
 def _put_generation(out: Attributes, span: Span) -> None:
-    out["gen_ai.provider.name"] = "anthropic"
+    out[_PROVIDER] = "anthropic"  # unless the id of the response says otherwise
     if span.model is not None:
         out.put("gen_ai.response.model", span.model)
     if span.first_token_ns is not None and span.first_token_ns >= span.start_ns:
+        out["gen_ai.request.stream"] = True  # the client recorded when blocks began
         out["gen_ai.response.time_to_first_chunk"] = (span.first_token_ns - span.start_ns) / 1e9
     if (usage := span.usage) is None:
         return
     out.put("gen_ai.usage.input_tokens", usage.input + usage.cache_read + usage.cache_write)
     out.put("gen_ai.usage.output_tokens", usage.output)
     out.put("gen_ai.usage.cache_read.input_tokens", usage.cache_read)
-    out.put("gen_ai.usage.cache_creation.input_tokens", usage.cache_write)
+    out.put(_CACHE_WRITE, usage.cache_write)
     _put_rest_of_usage(out, usage)
     if span.cost_usd is not None:
         # Not in the conventions: Langfuse behind a collector reads it, and has no price for models it does not know.
@@ -155,7 +177,11 @@ def _put_content(out: Attributes, kind: Kind, value: Content, direction: str) ->
 
 
 def _put_facts(out: Attributes, trace: Trace, span: Span) -> None:
-    known = _KNOWN_FACTS[span.kind]
+    known, also = _KNOWN_FACTS[span.kind], _ALSO.get(span.kind, {})
     for fact, value in ({**trace.facts, **span.facts} if span.kind is Kind.TURN else span.facts).items():
         name = known.get(fact) or f"turnspan.{fact}"
         out.put(name, (str(value),) if name == _FINISH_REASONS and not isinstance(value, tuple) else value)
+        if fact in also:
+            out.put(also[fact], value)
+    if span.kind is Kind.TOOL and "mcp_server" in span.facts:
+        out["mcp.method.name"] = "tools/call"

@@ -1,7 +1,7 @@
 """Langfuse: its own attribute names over OTLP/HTTP, and its API for everything but sending.
 
-Settings: `public_key`, `secret_key`, `base_url` (https://cloud.langfuse.com unless set), `release`, and those of `otlp`
-except `endpoint`, `protocol` and `query_url`.
+Settings: `public_key`, `secret_key`, `base_url` (https://cloud.langfuse.com unless set), `release`,
+`trace_name`, and those of `otlp` except `endpoint`, `protocol` and `query_url`.
 
 Rules:
 
@@ -31,10 +31,10 @@ from turnspan.backends.otlp import OtlpBackend, open_transport, secrets_in
 from turnspan.backends.settings import COMMON, TRANSPORT, DestinationSettings, Server
 from turnspan.errors import BackendError, ConfigError, StateError
 from turnspan.files import private_directory, read_private, replace_private
-from turnspan.trace.model import Kind
+from turnspan.trace.model import Json, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
     from turnspan.backends import Probe, Verdict
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from turnspan.backends.settings import Capture
     from turnspan.trace.model import Content, Span, Trace, Usage
 
-KNOWN = COMMON | TRANSPORT | {"base_url", "public_key", "secret_key", "release"}
+KNOWN = COMMON | TRANSPORT | {"base_url", "public_key", "secret_key", "release", "trace_name"}
 _MAX_DECODED_BYTES = 4_000_000
 _ASK_AFTER_S = 20.0  # a queued request is usually stored after some seconds
 _MAX_TAG_LENGTH = 200  # longer tags are dropped by the server
@@ -58,6 +58,8 @@ _TYPES = {
 }
 _METADATA = "langfuse.observation.metadata."
 _PARAMETERS = ("max_tokens", "effort", "speed", "service_tier")
+_TOOL_TAGS = {"skill": "skill", "mcp_server": "mcp"}
+_BRANCH = "{branch}"
 _SEARCHABLE = {"response_id": "gen_ai.response.id", "tool_call_id": "gen_ai.tool.call.id"}
 
 _NUMBER_ONLY = lazy.pattern(r"Turn [0-9]+")
@@ -73,39 +75,55 @@ _decode_projects = msgspec.json.Decoder(dict[str, str]).decode
 class LangfuseNaming:
     """Langfuse's attribute names."""
 
-    def __init__(self, capture: Capture, release: str) -> None:
+    def __init__(self, capture: Capture, release: str, trace_name: str = "turn") -> None:
         self._capture = capture
         self._release = release
+        self._is_named_by_project = trace_name == "project"
 
     def resource(self, trace: Trace) -> Resource:
         """Return the attributes of the program that wrote the trace."""
         return naming.resource(trace, self._capture)
 
+    def place(self, span: Span) -> tuple[str, bytes | None]:
+        """Return the name of a span, and the id of its parent."""
+        return naming.place(span, self._capture)
+
     def of_trace(self, trace: Trace) -> Attributes:
         """Return the trace's name, session, user, tags, and its facts as metadata."""
         out = Attributes(self._capture.attribute_max_bytes)
-        if not (_is_further_part(trace) or _is_of_a_caller(trace)):
-            out.put("langfuse.trace.name", trace.name)
+        if name := self._trace_name(trace):
+            out.put("langfuse.trace.name", name)
         out.put("session.id", trace.session_id)
         out.put("langfuse.session.id", trace.session_id)
         if self._capture.user_id:
             out.put("user.id", self._capture.user_id)
             out.put("langfuse.user.id", self._capture.user_id)
-        if tags := naming.tags_of(trace, self._capture):
+        if tags := dict.fromkeys((*naming.tags_of(trace, self._capture), *_tags_of_tools(trace))):
             out.put("langfuse.trace.tags", tuple(tag[:_MAX_TAG_LENGTH] for tag in tags))
         if self._capture.environment:
             out.put("langfuse.environment", self._capture.environment)
-        if self._release:
-            out.put("langfuse.release", self._release)
+        if release := self._release.replace(_BRANCH, str(trace.facts.get("git_branch", ""))):
+            out.put("langfuse.release", release)
         out.put("langfuse.version", trace.client_version)
         for name, value in trace.facts.items():
             out.put(f"langfuse.trace.metadata.{_flat(name)}", value)
         return out
 
+    def _trace_name(self, trace: Trace) -> str:
+        """Return the name of the trace; empty if it has one already, by another program or an earlier part."""
+        if any(map(_has_caller, trace.spans)):
+            return ""
+        if self._is_named_by_project and (project := naming.project_of(trace)):
+            return project
+        return "" if _is_further_part(trace) else trace.name
+
     def of_span(self, trace: Trace, span: Span) -> Attributes:  # noqa: ARG002 - the trace's facts are on every span
         """Return the attributes of one observation."""
         out = Attributes(self._capture.attribute_max_bytes)
         out["langfuse.observation.type"] = _TYPES[span.kind]
+        if _has_caller(span):
+            # As Langfuse's own SDK does: without it the turn is not a root there, and has no name.
+            out["langfuse.internal.is_app_root"] = True
         if span.input is not None:
             _put_content(out, span.kind, span.input, "input")
         if span.output is not None:
@@ -120,11 +138,7 @@ class LangfuseNaming:
             out["langfuse.observation.level"] = "ERROR"
             out.put("langfuse.observation.status_message", span.error_message or span.error)
             out.put("error.type", span.error)
-        for name, value in span.facts.items():
-            if (key := _SEARCHABLE.get(name)) is not None:
-                out.put(key, value)
-            elif span.kind is not Kind.GENERATION or name not in _PARAMETERS:
-                out.put(_METADATA + _flat(name), value)
+        _put_facts(out, span)
         return out
 
 
@@ -134,9 +148,16 @@ def _is_further_part(trace: Trace) -> bool:
     return not has_root and _NUMBER_ONLY.fullmatch(trace.name) is not None
 
 
-def _is_of_a_caller(trace: Trace) -> bool:
-    """Whether the turn is part of another program's trace, which has a name already."""
-    return any(span.kind is Kind.TURN and span.parent_id is not None for span in trace.spans)
+def _tags_of_tools(trace: Trace) -> Iterator[str]:
+    """Yield a tag for each skill and each MCP server that the spans of a trace used."""
+    for span in trace.spans:
+        if span.kind is Kind.TOOL:
+            yield from (f"{tag}:{span.facts[fact]}" for fact, tag in _TOOL_TAGS.items() if fact in span.facts)
+
+
+def _has_caller(span: Span) -> bool:
+    """Whether the parent of a turn is a span of another program."""
+    return span.kind is Kind.TURN and span.parent_id is not None
 
 
 def _flat(name: str) -> str:
@@ -149,8 +170,12 @@ def _put_content(out: Attributes, kind: Kind, value: Content, direction: str) ->
     if kind in (Kind.TURN, Kind.AGENT) and (words := content.words(value)) is not None:
         out.text(key, words, is_json=False)
         return
-    is_conversation = kind in (Kind.TURN, Kind.GENERATION, Kind.AGENT) or isinstance(value, tuple)
-    out.text(key, content.chatml(value, direction) if is_conversation else content.json_text(value), is_json=True)
+    if kind is Kind.GENERATION or not isinstance(value, Json | str):
+        out.text(key, content.chatml(value, direction), is_json=True)
+    elif isinstance(value, str):
+        out.text(key, value, is_json=False)
+    else:
+        out.text(key, content.well_formed(value.text), is_json=True)
 
 
 def _put_generation(out: Attributes, span: Span) -> None:
@@ -174,6 +199,14 @@ def _put_generation(out: Attributes, span: Span) -> None:
         out.put("langfuse.observation.cost_details", _encode({"total": span.cost_usd}).decode())
     if span.first_token_ns is not None:
         out.put("langfuse.observation.completion_start_time", _iso(span.first_token_ns))
+
+
+def _put_facts(out: Attributes, span: Span) -> None:
+    for name, value in span.facts.items():
+        if (key := _SEARCHABLE.get(name)) is not None:
+            out.put(key, value)
+        elif span.kind is not Kind.GENERATION or name not in _PARAMETERS:
+            out.put(_METADATA + _flat(name), value)
 
 
 def _put_totals(out: Attributes, totals: Usage) -> None:
@@ -351,5 +384,5 @@ def open_backend(settings: Mapping[str, object], *, name: str, home: Path) -> La
         return LangfuseApi(server, (keys[0], keys[1]), read.headers(), secrets_in(headers))
 
     projects = ProjectIds(home, endpoint.url, keys[0])
-    names = LangfuseNaming(capture, read.text("release"))
+    names = LangfuseNaming(capture, read.text("release"), read.choice("trace_name"))
     return LangfuseBackend(name, names, transport, limit, server, open_api=open_api, projects=projects)

@@ -8,6 +8,8 @@ Rules:
 - The resource names the client and turnspan, without process id or instance: the same trace gives the same bytes. Its
   `host.id` is constant, derived from nothing of the machine. Without one Jaeger takes a child that outlives its parent
   for clock skew, moves it and warns. `host.name` is only what the user set.
+- Names and parents of spans are what the destination is set to (`place`); the facts of a trace are masked before, so
+  that a hint in a name holds no secret.
 - Text that is not valid Unicode becomes U+FFFD (`scrubbed`); otherwise the request would fail every time.
 """
 
@@ -19,6 +21,7 @@ import msgspec
 
 from turnspan import __version__
 from turnspan.settings.options import SETTING
+from turnspan.trace.labels import HINT, short
 from turnspan.trace.model import CALLER, Kind
 
 if TYPE_CHECKING:
@@ -33,6 +36,8 @@ SCOPE_VERSION = __version__
 SERVICE_NAME = str(SETTING["service_name"].default)
 HOST_ID = "turnspan"
 _PROJECT = "{project}"
+_HINTS = {Kind.TOOL: HINT, Kind.AGENT: "agent_description"}  # the fact that says what ran
+_OPERATIONS = {Kind.GENERATION: "chat", Kind.TOOL: "execute_tool", Kind.AGENT: "invoke_agent"}
 INTERNAL, CLIENT = 1, 3
 STATUS_ERROR = 2
 # The SDK's flags for a span with a local parent: "is remote" is known, and false.
@@ -46,6 +51,9 @@ class Naming(Protocol):
 
     def resource(self, trace: Trace) -> Resource:
         """Return the attributes of the resource."""
+
+    def place(self, span: Span) -> tuple[str, bytes | None]:
+        """Return the name of a span, and the id of its parent."""
 
     def of_trace(self, trace: Trace) -> Attributes:
         """Return the attributes of every span of the trace."""
@@ -73,8 +81,29 @@ def _service_name(trace: Trace, pattern: str) -> str:
     """Return the service's name; the default if its project is unknown, as in `metadata` mode."""
     if _PROJECT not in pattern:
         return pattern or SERVICE_NAME
-    project = trace.cwd.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    project = project_of(trace)
     return pattern.replace(_PROJECT, project) if project else SERVICE_NAME
+
+
+def project_of(trace: Trace) -> str:
+    """Return the name of the project's directory; empty if it is unknown."""
+    return trace.cwd.replace("\\", "/").rstrip("/").rpartition("/")[2]
+
+
+def place(span: Span, capture: Capture) -> tuple[str, bytes | None]:
+    """Return the name of a span and the id of its parent, as the destination wants them.
+
+    Both depend on this span only: a request may hold a part of its trace.
+    """
+    parent = span.asker_id if capture.tool_parent == "turn" and span.asker_id is not None else span.parent_id
+    if capture.span_names == "hint":
+        hint = span.facts.get(_HINTS.get(span.kind, ""))
+        return (short(f"{span.name}: {hint}") if hint else span.name), parent
+    if capture.span_names == "semconv" and span.kind in _OPERATIONS:
+        # Not the name of an error in place of a model.
+        subject = span.model or "" if span.kind is Kind.GENERATION else span.name
+        return f"{_OPERATIONS[span.kind]} {subject}".strip(), parent
+    return span.name, parent
 
 
 def tags_of(trace: Trace, capture: Capture) -> tuple[str, ...]:

@@ -53,19 +53,23 @@ def encode_lines(traces: Sequence[Trace], naming: Naming) -> bytes:
 
 def _line(trace: Trace, naming: Naming) -> bytes:
     everywhere = _attributes(naming.of_trace(trace))
-    spans = [_span(trace, span, [*everywhere, *_attributes(naming.of_span(trace, span))]) for span in trace.spans]
+    spans = [
+        _span(trace, span, naming.place(span), [*everywhere, *_attributes(naming.of_span(trace, span))])
+        for span in trace.spans
+    ]
     scope_spans = {"scope": {"name": SCOPE_NAME, "version": SCOPE_VERSION}, "spans": spans}
     resource = {"attributes": _attributes(naming.resource(trace))}
     return _encode({"resourceSpans": [{"resource": resource, "scopeSpans": [scope_spans]}]}) + b"\n"
 
 
-def _span(trace: Trace, span: Span, attributes: list[_Pair]) -> dict[str, object]:
+def _span(trace: Trace, span: Span, place: tuple[str, bytes | None], attributes: list[_Pair]) -> dict[str, object]:
+    name, parent_id = place
     start, end = otlp_times(span)
     out: dict[str, object] = {"traceId": trace.trace_id.hex(), "spanId": span.span_id.hex()}
-    if span.parent_id is not None:
-        out["parentSpanId"] = span.parent_id.hex()
+    if parent_id is not None:
+        out["parentSpanId"] = parent_id.hex()
     out |= {
-        "name": span.name,
+        "name": name,
         "kind": otlp_kind(span),
         "startTimeUnixNano": str(start),
         "endTimeUnixNano": str(end),

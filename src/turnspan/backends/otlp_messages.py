@@ -109,18 +109,18 @@ def _add_trace(
         for span in trace.spans:
             message = spans.add()
             message.CopyFrom(common)
-            _fill_span(message, span)
+            _fill_span(message, span, *naming.place(span))
             _fill(message, naming.of_span(trace, span))
     except ValueError:
         del spans[before:]
         raise
 
 
-def _fill_span(message: OtlpSpan, span: Span) -> None:
+def _fill_span(message: OtlpSpan, span: Span, name: str, parent_id: bytes | None) -> None:
     message.span_id = span.span_id
-    if span.parent_id is not None:
-        message.parent_span_id = span.parent_id
-    message.name = span.name
+    if parent_id is not None:
+        message.parent_span_id = parent_id
+    message.name = name
     message.kind = cast("OtlpSpan.SpanKind.ValueType", otlp_kind(span))
     message.start_time_unix_nano, message.end_time_unix_nano = otlp_times(span)
     for link in span.links:

@@ -72,6 +72,8 @@ class Capture(msgspec.Struct, frozen=True):
     host: str = ""
     service_name: str = ""  # a pattern; empty: the default
     tags: tuple[str, ...] = ()
+    span_names: str = "plain"
+    tool_parent: str = "response"
 
 
 class DestinationSettings:
@@ -104,7 +106,7 @@ class DestinationSettings:
 
     def choice(self, key: str) -> str:
         """Return one of a few words; the first is the default."""
-        allowed = OPTION[key].choices
+        allowed = (OPTION.get(key) or SETTING[key]).choices
         value = self._settings.get(key, allowed[0])
         if value not in allowed:
             raise self.wrong(key, " or ".join(f'"{word}"' for word in allowed))
@@ -221,6 +223,8 @@ class DestinationSettings:
             host=self.text("host"),
             service_name=self.text("service_name"),
             tags=self.strings("tags"),
+            span_names=self.choice("span_names"),
+            tool_parent=self.choice("tool_parent"),
         )
 
 

@@ -62,6 +62,9 @@ class Target:
         destination, config = self.destination, self._config
         options = dict(destination.options)
         options["attribute_max_bytes"] = destination.policy["attribute_max_bytes"]
+        for name in ("span_names", "tool_parent"):
+            if destination.policy[name] != SETTING[name].default:
+                options[name] = destination.policy[name]
         for name in ("user_id", "environment", "host", "service_name"):
             if config.values[name] != SETTING[name].default:
                 options[name] = config.values[name]

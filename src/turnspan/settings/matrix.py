@@ -43,6 +43,8 @@ tool_inputs           sets   sets         -            -          -        restr
 tool_outputs          sets   sets         -            -          -        restricts
 images                sets   sets         -            -          -        restricts
 turn_names            sets   sets         sets         restricts  hides    -
+span_names            sets   sets         sets         sets       hides    -
+tool_parent           sets   sets         sets         sets       hides    -
 attribute_max_bytes   sets   sets         -            -          -        -
 mask_paths            sets   -            -            -          -        -
 patterns              sets   -            -            -          -        -

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 CAPTURES: Final = ("metadata", "redacted", "full")  # from the least to the most
 TURN_NAMES: Final = ("prompt", "number")
+SPAN_NAMES: Final = ("plain", "hint", "semconv")
+TOOL_PARENTS: Final = ("response", "turn")
+TRACE_NAMES: Final = ("turn", "project")
 TRACEPARENTS: Final = ("off", "link", "parent")
 PROTOCOLS: Final = ("http/protobuf", "grpc")
 COMPRESSIONS: Final = ("auto", "gzip", "none")
@@ -81,6 +84,14 @@ SETTINGS: Final = (
         ("TURNSPAN_TURN_NAMES",), TURN_NAMES, narrowest="number",
     ),
     Setting(
+        "span_names", str, "plain", "names of tools and agents: `plain` (`Bash`), `hint` (`Bash: pytest -q`), or "
+        "`semconv` (`execute_tool Bash`, `chat MODEL`)", ("TURNSPAN_SPAN_NAMES",), SPAN_NAMES,
+    ),
+    Setting(
+        "tool_parent", str, "response", "a tool call is below the `response` that asked for it, or beside it, below "
+        "the `turn` or agent", ("TURNSPAN_TOOL_PARENT",), TOOL_PARENTS,
+    ),
+    Setting(
         "traceparent", str, "link", "what `TRACEPARENT`, the trace of a program that runs Claude Code, is to a turn: "
         "a `link`, its `parent`, or nothing (`off`)", ("TURNSPAN_TRACEPARENT",), TRACEPARENTS,
     ),
@@ -103,7 +114,9 @@ SETTING: Final = {setting.name: setting for setting in SETTINGS}
 # Settings that a destination can override.
 POLICY: Final = settings_of(SettingSource.DESTINATION)
 # Settings that reach a backend together with the options of its destination.
-PASSED_ON: Final = ("attribute_max_bytes", "user_id", "environment", "host", "service_name", "tags")
+PASSED_ON: Final = (
+    "attribute_max_bytes", "user_id", "environment", "host", "service_name", "tags", "span_names", "tool_parent",
+)  # fmt: skip
 
 COMMON: Final = (
     Setting("max_request_bytes", int, 3_500_000, "maximum request size; larger batches are split", least=10_000),
@@ -158,7 +171,11 @@ OPTIONS: Final[dict[str, tuple[Setting, ...]]] = {
             "secret_key", str, "", "secret key of the same project", ("LANGFUSE_SECRET_KEY",), is_secret=True,
             prompt="Secret key (sk-lf-…, hidden)", proposal=None,
         ),
-        Setting("release", str, "", "Langfuse release"),
+        Setting("release", str, "", "Langfuse release; `{branch}` is the git branch"),
+        Setting(
+            "trace_name", str, "turn", "name of a trace: that of the `turn`, or the `project`'s directory",
+            choices=TRACE_NAMES,
+        ),
         *(msgspec.structs.replace(option, env=(), prompt="") for option in TRANSPORT),
         *COMMON,
     ),

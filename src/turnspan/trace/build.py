@@ -22,39 +22,32 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.trace import ids
-from turnspan.trace.facts import agent_arguments, failure_of, generation_facts, session_facts, tool_facts, turn_facts
-from turnspan.trace.model import (
-    Facts,
-    Json,
-    Kind,
-    Link,
-    Media,
-    Message,
-    Part,
-    Reasoning,
-    Span,
-    Text,
-    ToolCall,
-    ToolResult,
-    Trace,
-    Usage,
-)  # fmt: skip
+from turnspan.trace.facts import (
+    agent_arguments,
+    failure_of,
+    finish_reason,
+    generation_facts,
+    model_facts,
+    session_facts,
+    tool_facts,
+    turn_facts,
+)
+from turnspan.trace.messages import answer_messages, prompt_messages, said
+from turnspan.trace.model import Facts, Json, Kind, Link, Message, Span, Text, ToolResult, Trace, Usage
 from turnspan.trace.times import active_ms, bounds, lasting, request_times, start_of
 from turnspan.trace.usage import Costs, cost_of, usage_of
 from turnspan.transcript.rows import SYNTHETIC
-from turnspan.transcript.turns import AGENT_TOOLS, TurnCall
+from turnspan.transcript.turns import AGENT_TOOLS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from turnspan.trace.cost import Prices
     from turnspan.transcript.carry import TurnRef
-    from turnspan.transcript.turns import Happening, ModelResponse, Result, Turn
+    from turnspan.transcript.turns import Happening, ModelResponse, Result, Turn, TurnCall
 
-FINISH_REASONS: Final = {
-    "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_call",
-    "refusal": "content_filter",
-}  # fmt: skip
+_LATER_NS: Final = 1_000  # from the row that triggered a response to its start, if that was not recorded
+_USD_DIGITS: Final = 12  # a token costs at least a hundred-millionth of a cent
 
 
 class Agent(msgspec.Struct, frozen=True):
@@ -161,7 +154,7 @@ class _Builder:
             self._add_agent(self._agent, turn, self._launch.span_id if self._launch is not None else None)
         else:
             name = f"Turn {turn.number}"
-            root, prompt = root_of(self._trace_id), _prompt_messages(turn)
+            root, prompt = root_of(self._trace_id), prompt_messages(turn)
             totals, cost = self._add_below(turn, root, prompt)
             if turn.part == 0:
                 self._spans.insert(0, self._turn_span(turn, root, prompt, totals, cost))
@@ -198,12 +191,12 @@ class _Builder:
             start_ns=start,
             end_ns=lasting(start, end),
             input=prompt,
-            output=_answer_messages(turn),
+            output=answer_messages(turn),
             totals=totals,
-            totals_cost_usd=cost,
+            totals_cost_usd=_rounded(cost),
             error="api_error" if failed is not None else None,
             error_message=(failed.error or "") if failed is not None else "",
-            facts=self._marked(turn_facts(turn) | self._activity()),
+            facts=self._marked(turn_facts(turn) | model_facts(turn) | self._activity()),
             links=links,
         )
 
@@ -234,7 +227,7 @@ class _Builder:
 
     def _add_response(self, level: _Level, response: ModelResponse, asked: Sequence[Message]) -> list[Message]:
         """Add a response with its tools and their agents; return the results, which the next response is asked with."""
-        times = request_times(level.turn, response, level.began_ns)
+        times = _after_trigger(request_times(level.turn, response, level.began_ns), response)
         span = self._generation(level, response, asked, times)
         self._spans.append(span)
         if span.usage is not None:
@@ -246,7 +239,7 @@ class _Builder:
             is_agent = call.name in AGENT_TOOLS
             agents = self._agents_of(call) if is_agent or call.id in self._agents else ()
             is_partial = is_agent and _is_partial(result, agents)
-            tool = self._add_tool(call, span.span_id, asked_ns=times[1], is_partial=is_partial)
+            tool = self._add_tool(call, span, asked_ns=times[1], is_partial=is_partial)
             for launched in agents:
                 self._add_agent_turns(launched, tool, level)
             if result is not None:
@@ -261,7 +254,7 @@ class _Builder:
         self, level: _Level, response: ModelResponse, asked: Sequence[Message], times: tuple[int, int]
     ) -> Span:
         start, end = times
-        finish = _finish_reason(response)
+        finish = finish_reason(response)
         used = response.usage
         usage = cost = first_token = None
         if response.error is None:
@@ -273,7 +266,7 @@ class _Builder:
                 first_token = response.first_ns - int(response.first_block_ms * 1_000_000)
                 first_token = min(max(first_token, start), end)
         key = response.key + "#" + response.uuid if response.is_repeat else response.key
-        facts = generation_facts(response, finish)
+        facts = generation_facts(level.turn, response, finish)
         if level.turn.part:
             facts["part"] = level.turn.part
         return Span(
@@ -284,17 +277,17 @@ class _Builder:
             start_ns=start,
             end_ns=lasting(start, end),
             input=tuple(asked) or None,
-            output=(_said(response, finish, level.blocks),),
-            model=response.model or None,
+            output=(said(response, finish, level.blocks),),
+            model=response.model if response.model and response.model != SYNTHETIC else None,
             usage=usage,
-            cost_usd=cost,
+            cost_usd=_rounded(cost),
             first_token_ns=first_token,
             error="api_error" if response.error is not None else None,
             error_message=response.error or "",
             facts=facts,
         )
 
-    def _add_tool(self, call: TurnCall, generation: bytes, *, asked_ns: int, is_partial: bool) -> bytes:
+    def _add_tool(self, call: TurnCall, generation: Span, *, asked_ns: int, is_partial: bool) -> bytes:
         """Add a tool call; return the id of its span."""
         self._is_partial |= is_partial
         start = end = call.time_ns if call.time_ns is not None else asked_ns
@@ -307,7 +300,8 @@ class _Builder:
         span_id = self._ids.next(Kind.TOOL, call.id)
         span = Span(
             span_id=span_id,
-            parent_id=generation,
+            parent_id=generation.span_id,
+            asker_id=generation.parent_id,
             kind=Kind.TOOL,
             name=call.name,
             start_ns=start,
@@ -353,13 +347,13 @@ class _Builder:
     def _add_agent(self, agent: Agent, turn: Turn, parent: bytes | None) -> tuple[Usage, float | None]:
         # An agent that continues later gets another span: what was sent does not change.
         key = _run_key(agent.agent_id, turn)
-        own_id, prompt = ids.span_id(self._trace_id, Kind.AGENT, key), _prompt_messages(turn)
+        own_id, prompt = ids.span_id(self._trace_id, Kind.AGENT, key), prompt_messages(turn)
         if turn.part > 0:
             return self._add_below(turn, own_id, prompt)
         at = len(self._spans)
         totals, cost = self._add_below(turn, own_id, prompt)
         start, end = bounds(turn)
-        facts: Facts = {"agent_id": agent.agent_id, "background": agent.is_background}
+        facts: Facts = {"agent_id": agent.agent_id, "background": agent.is_background, **model_facts(turn)}
         if agent.description:
             facts["agent_description"] = agent.description
         if agent.depth is not None:
@@ -375,9 +369,9 @@ class _Builder:
             start_ns=start,
             end_ns=lasting(start, end),
             input=prompt,
-            output=_answer_messages(turn),
+            output=answer_messages(turn),
             totals=totals,
-            totals_cost_usd=cost,
+            totals_cost_usd=_rounded(cost),
             error="api_error" if failed is not None else None,
             error_message=failed or "",
             facts=facts,
@@ -412,39 +406,16 @@ def _is_partial(result: Result | None, agents: Sequence[Agent]) -> bool:
     return not agents or any(agent.is_partial for agent in agents)
 
 
-def _finish_reason(response: ModelResponse) -> str:
-    """Return why the model stopped, in OpenTelemetry's terms; inferred if the client did not record it."""
-    reason = response.stop_reason or ""
-    return FINISH_REASONS.get(reason, reason) or ("tool_call" if response.calls else "stop")
+def _after_trigger(times: tuple[int, int], response: ModelResponse) -> tuple[int, int]:
+    """Return the times of a response; one whose start is inferred starts after the row that triggered it.
+
+    A turn and its first response would start at the same time, and some backends sort by start and id. Whether it is
+    the first is not asked: a further part of a turn does not know it.
+    """
+    start, end = times
+    is_inferred = response.request_ns is None and response.trigger_ns is not None
+    return (start + _LATER_NS, end) if is_inferred and start + _LATER_NS <= end else times
 
 
-def _prompt_messages(turn: Turn) -> tuple[Message, ...] | None:
-    prompt = turn.prompt
-    if prompt is None:
-        return None
-    parts: list[Part] = [Text(text) for text in (*prompt.ide, prompt.text, prompt.expansion) if text]
-    parts += [Media(mime, size) for mime, size in prompt.media]
-    return (Message("user", tuple(parts)),) if parts else None
-
-
-def _answer_messages(turn: Turn) -> tuple[Message, ...] | None:
-    text = turn.last_text
-    return (Message("assistant", (Text(text),), "stop"),) if text else None
-
-
-def _said(response: ModelResponse, finish: str, blocks: list[tuple[str, ...]]) -> Message:
-    """Return a response as a message; add the texts of several blocks that are one text in it to `blocks`."""
-    if len(response.texts) > 1:
-        blocks.append(tuple(response.texts))
-    parts: list[Part] = []
-    for part in response.parts:
-        if isinstance(part, TurnCall):
-            parts.append(ToolCall(part.id, part.name, part.arguments))
-        elif part.kind == "thinking":
-            if part.text:
-                parts.append(Reasoning(part.text))
-        elif part.text:
-            parts.append(Text(part.text))
-            if part.blocks:
-                blocks.append(part.blocks)
-    return Message("assistant", tuple(parts), finish)
+def _rounded(cost: float | None) -> float | None:
+    return cost if cost is None else round(cost, _USD_DIGITS)

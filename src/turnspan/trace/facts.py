@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.transcript.entries import ApiUsage, exit_code_of
+from turnspan.transcript.rows import SYNTHETIC
 
 if TYPE_CHECKING:
     from turnspan.trace.model import Facts
-    from turnspan.transcript.turns import ModelResponse, Result, Turn, TurnCall
+    from turnspan.transcript.turns import Happening, ModelResponse, Result, Turn, TurnCall
 
 _REJECTED: Final = ("The user doesn't want to proceed", "Permission to use", "Claude requested permissions")
+_FINISH_REASONS: Final = {
+    "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_call",
+    "refusal": "content_filter",
+}  # fmt: skip
+_PROVIDERS: Final = {"msg_bdrk_": "aws.bedrock", "msg_vrtx_": "gcp.vertex_ai", "msg_": "anthropic"}
 _CUT_SHORT: Final = "[Request interrupted by user"
 _NO_USAGE: Final = ApiUsage()
 _LONGEST_ARGUMENTS: Final = 1_000_000
@@ -98,12 +104,31 @@ def failure_of(result: Result) -> str | None:
     return "tool_error"
 
 
-def generation_facts(response: ModelResponse, finish: str) -> Facts:
+def finish_reason(response: ModelResponse) -> str:
+    """Return why the model stopped, in OpenTelemetry's terms; inferred if the client did not record it."""
+    reason = response.stop_reason or ""
+    if response.error is not None or (response.is_aborted and not reason):
+        return "error"
+    return _FINISH_REASONS.get(reason, reason) or ("tool_call" if response.calls else "stop")
+
+
+def model_facts(turn: Turn) -> Facts:
+    """Return the provider and the model of the first response that has them."""
+    for response in turn.responses:
+        facts = generation_facts(turn, response, "")
+        if "provider" in facts and "request_model" in facts:
+            return {name: facts[name] for name in ("provider", "request_model")}
+    return {}
+
+
+def generation_facts(turn: Turn, response: ModelResponse, finish: str) -> Facts:
     """Return the facts of a response."""
     used = response.usage or _NO_USAGE
+    model = response.model if response.model != SYNTHETIC else None
     known = {
         "response_id": response.key, "request_id": response.request_id,
-        "request_model": response.requested_model or response.model or None, "effort": response.effort,
+        "provider": next((name for start, name in _PROVIDERS.items() if response.key.startswith(start)), None),
+        "request_model": response.requested_model or model or None, "effort": response.effort,
         "max_tokens": response.max_tokens, "stop_reason": response.stop_reason, "service_tier": used.service_tier,
         "speed": used.speed, "error_status": response.error_status, "thinking_ms": response.thinking_ms,
         "finish_reason": finish,
@@ -113,7 +138,14 @@ def generation_facts(response: ModelResponse, finish: str) -> Facts:
         facts["time.inferred"] = "start"
     if response.is_aborted:
         facts["aborted"] = True
+    if turn.happenings and any(_is_compaction_before(response, happening) for happening in turn.happenings):
+        facts["compacted"] = True
     return facts
+
+
+def _is_compaction_before(response: ModelResponse, happening: Happening) -> bool:
+    at_ns, first_ns = happening.time_ns, response.first_ns
+    return happening.kind == "compaction" and at_ns is not None and first_ns is not None and at_ns <= first_ns
 
 
 def turn_facts(turn: Turn) -> Facts:

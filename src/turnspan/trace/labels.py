@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan import lazy
+from turnspan.trace.messages import BASH_MODE
 from turnspan.trace.model import Json, Kind, Text, parts_of
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ def numbered(name: str) -> str:
 def turn_label(span: Span) -> str:
     """Return the command of a turn, the summary of a notification, or the first words of the prompt."""
     command = span.facts.get("command")
-    return _clean(command if isinstance(command, str) else headline(words_of(span)))
+    is_named = isinstance(command, str) and command != BASH_MODE  # a `!` line is its own name
+    return _clean(str(command) if is_named else headline(words_of(span)))
 
 
 def headline(text: str) -> str:
@@ -108,7 +110,7 @@ def tool_hint(content: Content | None) -> str:
         fields = _decode_fields(content.text)
         for name, shown in _HINTS:
             if name in fields and bytes(fields[name]).startswith(b'"'):
-                hint = _cut(_clean(shown(_decode_text(fields[name]))))
+                hint = short(shown(_decode_text(fields[name])))
                 if hint:
                     return hint
     except (msgspec.DecodeError, UnicodeError, RecursionError):  # not an object, or half an emoji
@@ -117,6 +119,11 @@ def tool_hint(content: Content | None) -> str:
 
 
 # ---- text
+
+
+def short(text: str) -> str:
+    """Return a text as one line of at most LONGEST characters."""
+    return _cut(_clean(text))
 
 
 def _clean(text: str) -> str:

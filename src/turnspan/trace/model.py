@@ -132,6 +132,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 
     span_id: bytes  # 8 bytes
     parent_id: bytes | None
+    asker_id: bytes | None = None  # tools: the turn or agent whose response, their parent, asked for them
     kind: Kind
     name: str
     start_ns: int

@@ -33,11 +33,12 @@ SCAN_BUDGET: Final = (
 )
 
 METADATA_FACTS: Final = frozenset({
-    "aborted", "agent", "agent_id", "answers_call", "attempt", "background", "client_version", "denial", "depth",
-    "duration.active_ms", "duration_ms", "effort", "entrypoint", "error_status", "event", "exit_code", "finish_reason",
-    "incomplete", "interrupted", "max_tokens", "mcp_server", "origin", "part", "partial", "permission_mode",
-    "previous_session", "prompt_id", "request_id", "request_model", "response_id", "retry_in_ms", "service_tier",
-    "speed", "stop_reason", "time.inferred", "tokens_after", "tokens_before", "tool_call_id", "trigger", "turn_number",
+    "aborted", "agent", "agent_id", "answers_call", "attempt", "background", "client_version", "compacted", "denial",
+    "depth", "duration.active_ms", "duration_ms", "effort", "entrypoint", "error_status", "event", "exit_code",
+    "finish_reason", "incomplete", "interrupted", "max_tokens", "mcp_server", "origin", "part", "partial",
+    "permission_mode", "previous_session", "prompt_id", "provider", "request_id", "request_model", "response_id",
+    "retry_in_ms", "service_tier", "speed", "stop_reason", "time.inferred", "tokens_after", "tokens_before",
+    "tool_call_id", "trigger", "turn_number",
 })  # fmt: skip
 """Facts about how something ran. Every other fact is content."""
 
