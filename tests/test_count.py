@@ -21,6 +21,7 @@ FIXTURES = sorted(path.parent for path in (ROOT / "fixtures").glob("*/projects")
 CORPUS = sorted(path.parent for path in (ROOT.parent / "shared" / "corpus").glob("*/*/projects"))
 SEEDS = range(4)  # of each accident
 PAIRS = range(12)  # of two accidents, chosen by the seed
+UNNAMED = "unnamed:"  # a response that no id names
 DECODER = json.JSONDecoder(strict=False)
 
 
@@ -48,7 +49,9 @@ def messages_in(row):
         inner = row["data"].get("message")
         if row["data"].get("type") == "agent_progress" and isinstance(inner, dict):
             row = inner
-    if row.get("type") == "assistant" and isinstance(row.get("message"), dict):
+    message = row.get("message")
+    is_said = isinstance(message, dict) and (row.get("type") or message.get("role")) == "assistant"
+    if is_said and (message.get("usage") or not row.get("isMeta")):  # no request was made for others
         yield row
 
 
@@ -59,19 +62,29 @@ def is_warmup(rows):
 
 
 def counted(projects):
-    """Return message id → usage of its last row, and the distinct tool ids."""
+    """Return message id → usage of its last row, and the distinct tool ids.
+
+    Adjacent rows with neither a message id nor a request id are one response.
+    """
     usages, tools = {}, set()
     for path in sorted(projects.rglob("*.jsonl")):
         rows = [row for row in objects_in(path) if isinstance(row.get("message", {}), (dict, type(None)))]
         if path.name.startswith("agent-") and is_warmup(rows):
             continue
-        for said in (found for row in rows for found in messages_in(row)):
-            message = said["message"]
-            if message.get("model") == "<synthetic>" or not isinstance(message.get("id"), str):
+        unnamed = 0
+        for row in rows:
+            said = next(messages_in(row), None)
+            if said is None:
+                unnamed += row.get("type") == "user" and not row.get("isMeta")
                 continue
+            message = said["message"]
+            key = message.get("id") or said.get("requestId") or f"{UNNAMED}{path}:{unnamed}"
+            if message.get("model") == "<synthetic>" or not isinstance(key, str):
+                continue
+            unnamed += not key.startswith(UNNAMED)
             usage = message.get("usage") or {}
-            if (usage.get("output_tokens") or 0) >= usages.get(message["id"], (0, 0))[1]:
-                usages[message["id"]] = usage.get("input_tokens") or 0, usage.get("output_tokens") or 0
+            if (usage.get("output_tokens") or 0) >= usages.get(key, (0, 0))[1]:
+                usages[key] = usage.get("input_tokens") or 0, usage.get("output_tokens") or 0
             blocks = message["content"] if isinstance(message.get("content"), list) else []
             tools |= {b["id"] for b in blocks if isinstance(b, dict) and b.get("type") == "tool_use" and b.get("id")}
     return usages, tools
@@ -95,10 +108,14 @@ def differences(projects):
     """Return what is missing, doubled or has another usage."""
     (wanted, tools), (found, calls) = counted(projects), exported(projects)
     named = not_expected(projects)
-    wanted = {key: usage for key, usage in wanted.items() if f"missing {key}" not in named}
+    wanted = {key: usage for key, usage in wanted.items() if f"missing {key}" not in named and UNNAMED not in key}
     problems = {f"missing {key}" for key in wanted if key not in found}
     problems |= {f"doubled {key}" for key, usages in found.items() if len(usages) > 1}
-    problems |= {f"usage {key}" for key, usages in found.items() if key in wanted and usages != [wanted[key]]}
+    problems |= {
+        f"usage {key}"
+        for key, usages in found.items()
+        if key in wanted and [u or (0, 0) for u in usages] != [wanted[key]]
+    }
     problems |= {f"missing call {key}" for key in tools if key not in calls}
     problems |= {f"doubled call {key}" for key, count in calls.items() if count > 1}
     return problems - named

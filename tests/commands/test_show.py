@@ -12,6 +12,7 @@ from reads import read
 from rows import Writer
 
 from turnspan.commands.records import line_of, trace_record
+from turnspan.page.chat import chat_record
 from turnspan.page.preview import PreviewedTrace
 from turnspan.page.tree import Layout, foot_lines, session_lines, trace_lines
 from turnspan.text import cells, unstyled
@@ -412,3 +413,18 @@ def test_a_transcript_of_a_real_shape_is_shown(tmp_path):
     assert "ls → a b" in shown[2]
     assert "~" in shown[1]
     assert "≥40" in shown[1]
+
+
+def test_a_compaction_before_the_prompt_is_before_it(tmp_path):
+    """It is the first thing below its turn, and precedes the prompt of the conversation; one in the turn does not."""
+    writer = Writer()
+    writer.turn("weave", "Woven.")
+    writer.row("system", subtype="compact_boundary", compactMetadata={"trigger": "manual"})
+    writer.prompt("go on")
+    writer.call("Bash", {"command": "weave"})
+    writer.row("system", subtype="compact_boundary", compactMetadata={"trigger": "auto"})
+    writer.say("Done.")
+    (_, second), _ = read(writer.save(tmp_path))
+    shown = [line for line in map(unstyled, trace_lines(second, LAYOUT)) if "compaction" in line or "opus" in line]
+    assert ["manual" in line for line in shown] == [True, False, False, False]
+    assert [block["is"] for block in chat_record(second)["blocks"]][:2] == ["event", "prompt"]

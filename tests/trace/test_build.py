@@ -285,6 +285,13 @@ def test_a_failed_tool_says_how(result, error):
     assert tool.error_message == (result.text if error else "")
 
 
+def test_what_only_the_client_knows_about_a_result():
+    """That a command was interrupted and yet no error, and that the user changed an edit before accepting it."""
+    results = (Result("ok", False, None, was_interrupted=True), Result("ok", False, None, is_user_modified=True))
+    facts = [build_turn(turn(said("m", call(result=result)))).spans[2].facts for result in results]
+    assert [(found.get("interrupted"), found.get("user_modified")) for found in facts] == [(True, None), (None, True)]
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "facts"),
     [

@@ -58,6 +58,19 @@ def exported(trace, capture=CaptureMode.REDACTED, *, by_prompt=True):
         (("/review the code", "a long expansion"), {"command": "/review"}, "Turn 3: /review"),
         (("! ls shed", "loom"), {"command": "!"}, "Turn 3: ! ls shed"),
         (
+            ('<teammate-message teammate_id="dyer" color="blue">The warp &amp; the weft.</teammate-message>',),
+            {},
+            "Turn 3: dyer: The warp & the weft.",
+        ),
+        (
+            (
+                '<teammate-message teammate_id="dyer" summary="Yarn &quot;A&quot; is dyed">Long words.</teammate-message>',
+            ),
+            {},
+            'Turn 3: dyer: Yarn "A" is dyed',
+        ),
+        (("<b>fish &amp; chips</b>",), {}, "Turn 3: fish &amp; chips"),
+        (
             ("<task-notification><task-id>b1</task-id><summary>Tests passed</summary></task-notification>",),
             {"origin": "task_notification"},
             "Turn 3: Tests passed",

@@ -368,6 +368,7 @@ def test_the_outcome_is_read_only_as_far_as_needed():
     found = outcome(b'{"agentId":"a","stdout":"long","durationMs":12,"interrupted":"no","status":[]}')
     assert (found.agent_id, found.duration_ms, found.interrupted, found.status) == ("a", 12.0, False, None)
     assert outcome(b'{"totalDurationMs":5,"isAsync":true}').duration_ms == 5
+    assert outcome(b'{"filePath":"/a","userModified":true}').user_modified
     for raw in (b'"Error: no"', b"[1]", b'{"agentId":5}', b"null", b"5", b"true"):
         assert outcome(raw).agent_id is None
     assert entries.outcome(Entry()).agent_id is None

@@ -653,3 +653,54 @@ def test_a_copy_of_a_response_does_not_make_it_last_for_hours():
     response = turns[0].responses[0]
     assert response.last_ns == response.first_ns
     assert len(response.parts) == 1
+
+
+# ---- rules of the table that no story needs
+
+
+def test_an_own_response_after_a_copied_turn_is_a_further_part_of_it():
+    """The copied part belongs to the session it was copied from; what this session answered is its own."""
+    writer = Writer()
+    own, writer.session = writer.session, "5e55104a-0000-4000-8000-00000000000b"
+    writer.turn("One.", "First.")
+    writer.session = own
+    writer.say("Second.")
+    turns = grouped(writer)
+    assert shape(turns) == [(1, "human", "One.", ["First."]), ("1+1", "continued", None, ["Second."])]
+    assert [turn.is_own for turn in turns] == [False, True]
+
+
+def test_an_interrupted_tool_does_not_begin_a_file():
+    """A truncated file whose first row is the result of an interrupted call has nothing to interrupt."""
+    writer = Writer()
+    writer.prompt([
+        {"type": "tool_result", "tool_use_id": "toolu_1", "content": "no"},
+        {"type": "text", "text": "[Request interrupted by user for tool use]"},
+    ])  # fmt: skip
+    writer.turn("One.", "First.")
+    assert shape(grouped(writer)) == [(1, "human", "One.", ["First."])]
+
+
+@pytest.mark.parametrize(("version", "is_command"), [("2.1.172", True), ("2.0.76", False)])
+def test_a_further_part_ends_with_the_next_turn(version, is_command):
+    """A command that is answered, and an answer to words typed meanwhile, are turns of their own after such a part."""
+    writer = Writer(version=version)
+    writer.turn("One.", "First.")
+    found = entries_of(writer)
+    grouper = Grouper(writer.session)
+    for entry, place in found:
+        grouper.feed(entry, place)
+    sealed = grouper.seal()
+    stopped = len(found)
+    writer.prompt("Stop hook feedback:\ngo on", isMeta=True)
+    writer.say("Going on.")
+    if is_command:
+        writer.prompt("<command-name>/weave</command-name>")
+    writer.say("Woven.")
+    turns = []
+    for entry, place in entries_of(writer)[stopped:]:
+        turns += [turn for found in grouper.feed(entry, place) for turn in found.turns]
+    turns += [turn for found in grouper.flush() for turn in found.turns] + grouper.seal().turns
+    assert sealed.turns[0].number == 1
+    next_turn = (2, "human", "/weave", ["Woven."]) if is_command else (2, "queued", "", ["Woven."])
+    assert shape(turns) == [("1+1", "continued", None, ["Going on."]), next_turn]

@@ -12,7 +12,7 @@ import msgspec
 
 from turnspan.page.content import conversation, sections
 from turnspan.page.images import sizes_in
-from turnspan.page.tree import badges_of, by_parent, figures_of, name_of
+from turnspan.page.tree import COMPACTION, badges_of, by_parent, figures_of, name_of
 from turnspan.text import plain
 from turnspan.trace.model import Kind
 from turnspan.trace.one_liner import gist_of
@@ -42,9 +42,13 @@ def _blocks(span: Span, below: Below) -> Iterator[Record]:
     children = _as_said(below.get(span.span_id, ()))
     match span.kind:
         case Kind.TURN:
+            before = [child for child in children if _is_before_prompt(child, span)]
+            for child in before:
+                yield from _blocks(child, below)
             yield _said(conversation(span, has_children=True), "prompt")
             for child in children:
-                yield from _blocks(child, below)
+                if child not in before:
+                    yield from _blocks(child, below)
         case Kind.GENERATION:
             said = _words(span)
             if said is not None:
@@ -58,6 +62,10 @@ def _blocks(span: Span, below: Below) -> Iterator[Record]:
             }
         case Kind.EVENT:
             yield _named(span, "event")
+
+
+def _is_before_prompt(span: Span, turn: Span) -> bool:
+    return span.facts.get("event") == COMPACTION and span.start_ns <= turn.start_ns
 
 
 def _as_said(spans: Sequence[Span]) -> list[Span]:

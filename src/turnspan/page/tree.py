@@ -58,6 +58,7 @@ _MASK: Final = re.compile(r"(\[redacted:[^\]\s]{1,60}\]|\[withheld: [^\]]{1,60}\
 _COLUMNS: Final = (("in", 6), ("out", 6), ("cost", 9), ("time", 7))
 NO_ANSWER: Final = "no answer"
 NOT_IN_TOTALS: Final = "not in the turn's totals"
+COMPACTION: Final = "compaction"
 _NARROW: Final = 70  # below this width the token columns are omitted
 
 
@@ -214,9 +215,15 @@ def by_parent(trace: Trace) -> dict[bytes | None, list[Span]]:
         siblings = below.setdefault(span.parent_id if span.parent_id in present else None, [])
         place = len(siblings)
         if span.kind is Kind.EVENT:
-            place = next((n for n, other in enumerate(siblings) if other.start_ns > span.start_ns), place)
+            place = next((n for n, other in enumerate(siblings) if _is_later(other, span)), place)
         siblings.insert(place, span)
     return below
+
+
+def _is_later(span: Span, event: Span) -> bool:
+    """Whether a span is below an event; a compaction at the start of a turn was before its prompt."""
+    is_compaction = event.facts.get("event") == COMPACTION
+    return span.start_ns >= event.start_ns if is_compaction else span.start_ns > event.start_ns
 
 
 def _branches(

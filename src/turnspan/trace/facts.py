@@ -66,15 +66,7 @@ def tool_facts(call: TurnCall) -> Facts:
     if result is None:
         facts["incomplete"] = True
     else:
-        if result.duration_ms is not None:
-            facts["duration_ms"] = result.duration_ms
-        if result.denial is not None:
-            facts["denial"] = result.denial
-        if result.is_background:
-            facts["background"] = True
-        code = exit_code_of(result.text) if result.is_error else None
-        if code is not None:
-            facts["exit_code"] = code
+        facts |= _result_facts(result)
     if call.name.startswith("mcp__"):
         facts["mcp_server"] = call.name.split("__")[1]
     if call.name in _ARGUMENT_FACTS and len(call.arguments) <= _LONGEST_ARGUMENTS:
@@ -82,6 +74,25 @@ def tool_facts(call: TurnCall) -> Facts:
         value = _argument(call.arguments, key)
         if value is not None:
             facts[name] = value
+    return facts
+
+
+def _result_facts(result: Result) -> Facts:
+    """Return what a result says besides its text."""
+    facts: Facts = {}
+    if result.duration_ms is not None:
+        facts["duration_ms"] = result.duration_ms
+    if result.denial is not None:
+        facts["denial"] = result.denial
+    if result.is_background:
+        facts["background"] = True
+    if result.was_interrupted and not result.is_error:
+        facts["interrupted"] = True
+    if result.is_user_modified:
+        facts["user_modified"] = True
+    code = exit_code_of(result.text) if result.is_error else None
+    if code is not None:
+        facts["exit_code"] = code
     return facts
 
 

@@ -32,6 +32,8 @@ _NUMBERED: Final = lazy.pattern(r"(Turn [0-9]+): .*", re.DOTALL)
 _TAG: Final = lazy.pattern(r"</?[a-z][a-z_-]*>")
 _FROM_EDITOR: Final = lazy.pattern(r"ide_[a-z_]+: ")
 _SUMMARY: Final = lazy.pattern(r"<summary>(.*?)</summary>", re.DOTALL)
+_TEAMMATE: Final = lazy.pattern(r"\s*<teammate-message\b([^>]*)>(.*?)(?:</teammate-message>|\Z)", re.DOTALL)
+_ATTRIBUTE: Final = lazy.pattern(r'(\w+)="([^"]*)"')
 _HOST: Final = lazy.pattern(r"[a-z][a-z0-9+.-]*://(?:[^/?#@]*@)?([^/?#]+)", re.IGNORECASE)
 
 
@@ -59,11 +61,23 @@ def turn_label(span: Span) -> str:
 
 
 def headline(text: str) -> str:
-    """Return a prompt without the tags that the client wraps around text it generated."""
+    """Return a prompt without the tags that the client wraps around text it generated: who sent it, and its summary."""
     if not text.lstrip().startswith("<"):
         return text
-    summary = _SUMMARY.search(text[:_SUMMARY_WITHIN])
-    return summary[1] if summary is not None else _TAG.sub(" ", text)
+    if (teammate := _TEAMMATE.match(text)) is not None:
+        named = dict(_ATTRIBUTE.findall(teammate[1]))
+        words = f"{named.get('teammate_id') or 'teammate'}: {named.get('summary') or teammate[2]}"
+    elif (summary := _SUMMARY.search(text[:_SUMMARY_WITHIN])) is not None:
+        words = summary[1]
+    else:
+        return _TAG.sub(" ", text)
+    return _unescaped(words[:_SUMMARY_WITHIN]) if "&" in words else words
+
+
+def _unescaped(text: str) -> str:
+    import html  # noqa: PLC0415  few prompts have entities, and its table of them is long
+
+    return html.unescape(text)
 
 
 def words_of(span: Span) -> str:

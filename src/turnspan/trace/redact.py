@@ -38,7 +38,7 @@ METADATA_FACTS: Final = frozenset({
     "finish_reason", "incomplete", "interrupted", "max_tokens", "mcp_server", "origin", "part", "partial",
     "permission_mode", "previous_session", "prompt_id", "provider", "request_id", "request_model", "response_id",
     "retry_in_ms", "service_tier", "speed", "stop_reason", "time.inferred", "tokens_after", "tokens_before",
-    "tool_call_id", "trigger", "turn_number",
+    "tool_call_id", "trigger", "turn_number", "user_modified",
 })  # fmt: skip
 """Facts about how something ran. Every other fact is content."""
 

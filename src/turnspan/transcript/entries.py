@@ -163,6 +163,7 @@ class ToolUseResult(msgspec.Struct, frozen=True, rename="camel"):
     duration_ms: msgspec.Raw = _ABSENT
     total_duration_ms: msgspec.Raw = _ABSENT
     interrupted: msgspec.Raw = _ABSENT
+    user_modified: msgspec.Raw = _ABSENT
 
 
 class Entry(msgspec.Struct, rename="camel"):
@@ -236,6 +237,7 @@ class ToolOutcome(msgspec.Struct, frozen=True):
     is_async: bool = False
     duration_ms: float | None = None
     interrupted: bool = False
+    user_modified: bool = False  # the user changed an edit before accepting it
 
 
 _decode_text = msgspec.json.Decoder(str).decode
@@ -333,6 +335,7 @@ def outcome(entry: Entry) -> ToolOutcome:
         found.is_async is not _ABSENT and _value(found.is_async, _decode_bool) is True,
         None if took is _ABSENT else _value(took, _decode_number),
         found.interrupted is not _ABSENT and _value(found.interrupted, _decode_bool) is True,
+        found.user_modified is not _ABSENT and _value(found.user_modified, _decode_bool) is True,
     )
 
 

@@ -158,6 +158,7 @@ def new_result(tool: str, block: e.ContentBlock, row: TranscriptRow, outcome: e.
         agent_id=agent_id,
         is_background=is_background,
         was_interrupted=outcome.interrupted,
+        is_user_modified=outcome.user_modified,
         blocks=several(texts),
     )
 

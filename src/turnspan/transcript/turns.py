@@ -32,6 +32,7 @@ class Result(msgspec.Struct, frozen=True):
     agent_id: str | None = None
     is_background: bool = False
     was_interrupted: bool = False
+    is_user_modified: bool = False  # the user changed the edit before accepting it
     blocks: tuple[str, ...] = ()  # here and below: the texts, if there are several; a secret can be split over two
 
 

@@ -129,10 +129,14 @@ def _drift(seen: Seen) -> Iterator[Check]:
         span = versions[0] if len(versions) == 1 else f"{versions[0]} to {versions[-1]}"
         yield GROUP.good(f"Claude Code {span} wrote the {count(seen.sessions, 'newest session')}")
     noticed = seen.noticed
-    for what, found in ("lines of unknown types", noticed.unknown), ("unknown parts of messages", seen.parts):
+    skipped = {
+        "lines of unknown types are skipped": noticed.unknown,
+        "unknown parts of messages are skipped": seen.parts,
+    }
+    for what, found in skipped.items():
         if found:
             kinds = ", ".join(f"{kind} ({version}, {times} times)" for (kind, version), times in sorted(found.items()))
-            yield GROUP.doubt(f"{what} are skipped: {kinds}", "update turnspan; if it continues, report the types")
+            yield GROUP.doubt(f"{what}: {kinds}", "update turnspan; if it continues, report the types")
     if noticed.misshapen:
         yield GROUP.doubt(
             f"{count(noticed.misshapen, 'field')} with an unknown format skipped",
