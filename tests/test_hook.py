@@ -1,6 +1,5 @@
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 
 from turnspan import hook
 
+resource = pytest.importorskip("resource", reason="the shell launcher and POSIX processes; see test_hook_windows.py")
 REPOSITORY = Path(__file__).parent.parent
 LAUNCHER = REPOSITORY / "hooks" / "turnspan-hook"
 PATIENCE_S = 20.0

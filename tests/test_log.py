@@ -1,6 +1,5 @@
 import os
 import re
-import resource
 import shutil
 import stat
 import subprocess
@@ -11,6 +10,7 @@ import traceback
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from only_posix import make_fifo
 
 from turnspan.log import KEPT_FILES, LOG_NAME, MAX_LOG_BYTES, format_line, log_line
 
@@ -164,6 +164,7 @@ def test_a_log_is_rotated_where_the_file_system_cannot_lock(home):
 
 def test_full_disk_is_not_an_error(home):
     """A log that cannot be written raises nothing."""
+    resource = pytest.importorskip("resource", reason="POSIX only")
     log_line(home, "INFO", "first")
 
     def write_without_room():
@@ -184,6 +185,6 @@ def test_only_a_regular_file_is_written(home, tmp_path, kind):
     else:
         home.mkdir(mode=0o700)
         path = home / LOG_NAME
-        {"link": lambda: path.symlink_to(elsewhere), "fifo": lambda: os.mkfifo(path), "directory": path.mkdir}[kind]()
+        {"link": lambda: path.symlink_to(elsewhere), "fifo": lambda: make_fifo(path), "directory": path.mkdir}[kind]()
     assert not log_line(home, "INFO", "x")
     assert elsewhere.read_bytes() == b""

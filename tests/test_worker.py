@@ -20,6 +20,7 @@ from faults.recording import (
     refusing,
     target_for,
 )
+from only_posix import make_fifo
 from rows import Writer, agent_writer, save_agent
 
 from turnspan.backends import Answer, Verdict
@@ -882,7 +883,7 @@ def test_a_transcript_that_is_not_a_file_is_refused(office, kind):
     if kind == "directory":
         path.mkdir()
     elif kind == "fifo":
-        os.mkfifo(path)
+        make_fifo(path)
     elif kind == "loop":
         path.symlink_to(path)
     else:
@@ -1263,7 +1264,7 @@ def test_a_client_file_that_is_not_one_is_ignored(office, dead_pid, tmp_path, ki
         path.symlink_to(tmp_path / "elsewhere.json")
     elif kind == "fifo":
         path.unlink()
-        os.mkfifo(path)
+        make_fifo(path)
     elif kind == "directory":
         path.unlink()
         path.mkdir()

@@ -71,10 +71,11 @@ def home_of_transcript(path: Path) -> Path | None:
 
 
 def _user_home(env: Mapping[str, str]) -> Path:
-    named = Path(env.get("USERPROFILE" if sys.platform == "win32" else "HOME") or "")
+    variable = "USERPROFILE" if sys.platform == "win32" else "HOME"
+    named = Path(env.get(variable) or "")
     home = named if named.is_absolute() else recorded_home()
     if home is None:
-        raise StateError("no state dir: this user has no home directory", hint="set HOME or CLAUDE_CONFIG_DIR")
+        raise StateError("no state dir: this user has no home directory", hint=f"set {variable} or CLAUDE_CONFIG_DIR")
     return home
 
 
@@ -116,6 +117,8 @@ def _make_directory(path: Path) -> os.stat_result:
 
 def open_private(path: Path, flags: int) -> int:
     """Open a regular file of ours, or create it 0600. Raises FileNotFoundError without O_CREAT."""
+    if not hasattr(os, "O_NOFOLLOW") and path.is_symlink():  # Windows
+        raise _unsafe(path, "it is not a regular file", hint="move it away")
     try:
         descriptor = os.open(path, flags | _SAFELY | _BINARY, 0o600)
     except OSError as error:

@@ -4,8 +4,8 @@ Rules:
 
 - The exit code is always 0 and nothing is printed: exit code 2 makes Claude continue, and Claude Code parses any stdout
   that starts with a brace.
-- Only `os`, `sys`, `select` and `time` of the standard library: the interpreter is started with `-I -S`, and loading
-  `subprocess` alone would take longer than starting it.
+- Only `os`, `sys` and modules that are part of the interpreter: it is started with `-I -S`, and loading `subprocess`
+  alone would take longer than starting it.
 - The payload is not parsed here, and is never written to a file that has a name.
 - It waits only for stdin: until a complete JSON object was read, even if the client does not close its end, or until
   nothing arrived for `SILENCE_S`.
@@ -38,6 +38,9 @@ HOOK_CODE = (  # the excepthook is for a package that was removed
 # site-packages, and replaces nothing. `-X utf8`: paths in transcripts are UTF-8 in any locale.
 WORKER_OPTIONS = ("-I", "-X", "utf8", "-c")
 WORKER_CODE = "import sys; sys.path.append(sys.argv[1]); from turnspan.worker import main; main()"
+# CREATE_NO_WINDOW | CREATE_NEW_PROCESS_GROUP. Not DETACHED_PROCESS: the `python.exe` of a virtual environment starts
+# another one, which would then open a console window at every turn.
+WINDOWS_FLAGS = 0x08000000 | 0x00000200
 
 
 def main() -> None:
@@ -147,28 +150,50 @@ if sys.platform != "win32":
         return descriptor
 
 else:  # Windows: select() does not work with pipes, and there is no posix_spawn
+    # Not `threading` and `subprocess`: loading them takes longer than starting the interpreter.
 
     def _read_into(payload: bytearray, silence_s: float) -> None:
-        import threading  # noqa: PLC0415
+        import _thread  # noqa: PLC0415
+
+        reading = _thread.allocate_lock()
+        reading.acquire()
 
         def drain() -> None:
-            while len(payload) < PAYLOAD_LIMIT and (chunk := os.read(0, 65536)):
-                payload.extend(chunk)
+            try:
+                while len(payload) < PAYLOAD_LIMIT and not is_complete(payload) and (chunk := os.read(0, 65536)):
+                    payload.extend(chunk)
+            except OSError:
+                pass
+            reading.release()
 
-        reader = threading.Thread(target=drain, daemon=True)
-        reader.start()
-        reader.join(silence_s)
+        _thread.start_new_thread(drain, ())
+        seen = -1
+        while seen < len(payload) and not reading.acquire(timeout=silence_s):
+            seen = len(payload)
+
+    class _Startup:
+        """The STARTUPINFO of the worker: its standard streams, and that it inherits nothing else."""
+
+        dwFlags = 0x100  # STARTF_USESTDHANDLES  # noqa: N815 - names of Windows
+        wShowWindow = 0  # noqa: N815
+
+        def __init__(self, stdin: int, devnull: int) -> None:
+            self.hStdInput = stdin
+            self.hStdOutput = self.hStdError = devnull
+            self.lpAttributeList = {"handle_list": [stdin, devnull]}
 
     def _start(command: list[str], payload: bytes, devnull: int) -> None:
-        import subprocess  # noqa: PLC0415
+        import _winapi  # noqa: PLC0415
+        import msvcrt  # noqa: PLC0415
 
-        flags = subprocess.DETACHED_PROCESS | subprocess.CREATE_NEW_PROCESS_GROUP
-        worker = subprocess.Popen(  # noqa: S603 - our own interpreter and our own code
-            command, stdin=subprocess.PIPE, stdout=devnull, stderr=devnull, creationflags=flags
-        )
-        if worker.stdin is not None:
-            worker.stdin.write(payload)
-            worker.stdin.close()
+        reader, writer = _winapi.CreatePipe(None, len(payload) + 1)  # large enough that nobody waits for the worker
+        startup = _Startup(reader, msvcrt.get_osfhandle(devnull))
+        for handle in startup.lpAttributeList["handle_list"]:
+            os.set_handle_inheritable(handle, True)
+        line = " ".join(f'"{word}\\"' if word.endswith("\\") else f'"{word}"' for word in command)
+        _winapi.CreateProcess(command[0], line, None, None, True, WINDOWS_FLAGS, None, None, startup)
+        _winapi.WriteFile(writer, payload)
+        _winapi.CloseHandle(writer)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from turnspan import log
-from turnspan.claude.event import parse_event
+from turnspan.claude.event import OTHER_SIDE, foreign_system, parse_event
 from turnspan.delivery import marks, state, unsent
 from turnspan.delivery.callers import parsed
 from turnspan.delivery.destinations import since, targets_of
@@ -228,6 +228,8 @@ def _session_of(event: Event, config: Config) -> SessionFile:
     path = Path(event.transcript_path)
     if not sessions.is_safe_id(event.session_id):
         raise TurnspanError(f"{event.session_id[:60]!r} is not a session id")
+    if system := foreign_system(event.transcript_path):
+        raise TurnspanError(f"the transcript has a path of {system}", hint=OTHER_SIDE)
     if not event.transcript_path or not path.is_absolute():
         raise TurnspanError("the hook's payload has no transcript path")
     session = sessions.session_at(path)

@@ -5,7 +5,6 @@ import contextlib
 import http.server
 import json
 import os
-import pty
 import re
 import select
 import shlex
@@ -21,6 +20,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from only_posix import make_fifo
 
 from turnspan.claude.command import Runtime
 from turnspan.claude.hooks import US, managed_settings, read_sources, registrations, sentences
@@ -261,7 +261,7 @@ def test_a_link_to_nothing_and_a_link_to_itself(place, tmp_path):
 
 def test_only_a_regular_file_is_accepted(place):
     """A directory, or a FIFO that would block, is not a settings file."""
-    os.mkfifo(place.path())
+    make_fifo(place.path())
     with pytest.raises(ConfigError, match="is not a settings file"):
         place.plan()
 
@@ -837,6 +837,7 @@ def talk(place, dialogue, *command):
     """Run `install`, or another command, in a terminal and answer its questions; return the screen and the exit code."""
     code = f"from turnspan.cli import main; main({list(command or ['install'])})"
     env = {**place.env, "PATH": "/usr/bin:/bin", "TERM": "dumb", "LANG": "C.UTF-8"}
+    pty = pytest.importorskip("pty", reason="POSIX only")
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(place.project)

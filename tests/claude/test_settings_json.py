@@ -1,12 +1,12 @@
 """The editor and the reader of Claude Code's settings.json."""
 
 import json
-import os
 import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from only_posix import make_fifo
 
 from turnspan.claude.command import is_ours
 from turnspan.claude.settings_json import hooks_by_event, parse_settings, with_hooks, without_hooks
@@ -155,7 +155,7 @@ def test_the_reader_gives_values_or_a_problem(tmp_path, content, values, problem
 
 def test_the_reader_never_blocks(tmp_path):
     """A directory or a FIFO in the place of a settings file is a problem, not an exception or a hang."""
-    os.mkfifo(tmp_path / "fifo")
+    make_fifo(tmp_path / "fifo")
     for path in (tmp_path, tmp_path / "fifo"):
         assert read_settings(path).problem == "it is not a regular file"
 

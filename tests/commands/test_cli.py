@@ -1,19 +1,17 @@
 """The command line: output, exit codes and errors of the commands."""
 
 import contextlib
-import fcntl
 import json
 import os
-import pty
 import re
 import struct
 import subprocess
 import sys
-import termios
 import time
 from pathlib import Path
 
 import pytest
+from only_posix import is_root, make_fifo, posix_only
 from rows import Writer, agent_writer, save_agent
 
 from turnspan import __version__
@@ -194,7 +192,7 @@ def test_damaged_lines_are_skipped_and_counted(turnspan):
 BAD_INPUT = {
     "missing": (lambda _path: None, "no such file"),
     "a directory": (lambda path: path.mkdir(), "is a directory"),
-    "a FIFO": (os.mkfifo, "not a regular file"),
+    "a FIFO": (make_fifo, "not a regular file"),
     "empty": (lambda path: path.write_bytes(b""), "is empty"),
     "binary": (lambda path: path.write_bytes(bytes(range(256)) * 40), "binary data"),
     "a program": (lambda path: path.symlink_to(sys.executable), "binary data"),
@@ -217,7 +215,8 @@ def test_a_file_that_is_not_a_transcript_gives_one_clear_error(turnspan, tmp_pat
     assert [line.split(":")[0] for line in err.splitlines()] in (["error"], ["error", "hint"])
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+@posix_only
+@pytest.mark.skipif(is_root, reason="root may read everything")
 def test_a_file_without_read_permission_is_an_error(turnspan, tmp_path):
     """The error names the missing permission."""
     path = two_turns().save(tmp_path)
@@ -355,7 +354,8 @@ def test_one_project_that_cannot_be_listed_hides_no_other(turnspan):
         assert "weave a carpet" in out
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+@posix_only
+@pytest.mark.skipif(is_root, reason="root may read everything")
 def test_one_transcript_that_cannot_be_read_hides_no_other(turnspan):
     """It is reported, and the exit code is 1."""
     two_turns().save(turnspan.projects / "-home-ada-loom")
@@ -582,6 +582,7 @@ def test_the_message_of_ctrl_c_has_its_own_line():
         "    stopping = is_stopping()\n"
         "print(stopping)\n"
     )
+    pty = pytest.importorskip("pty", reason="POSIX only")
     main_end, terminal = pty.openpty()
     env = {**os.environ, "TERM": "xterm"}
     ran = subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, stderr=terminal)
@@ -609,7 +610,11 @@ def test_ascii_terminals_get_ascii_symbols(process):
 )
 def test_colour_is_for_terminals_that_want_it(process, env, is_coloured):
     """On a terminal lines have colours and fit its width; NO_COLOR and a dumb terminal mean none at all."""
+    pty = pytest.importorskip("pty", reason="POSIX only")
     main_end, terminal = pty.openpty()
+    import fcntl  # noqa: PLC0415 - POSIX only
+    import termios  # noqa: PLC0415
+
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 64, 0, 0))
     shown = process("show", SESSION, "--turn", "1", env=env.items(), stdout=terminal, stderr=terminal)
     os.close(terminal)

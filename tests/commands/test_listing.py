@@ -4,6 +4,7 @@ import os
 
 import msgspec
 import pytest
+from only_posix import make_fifo
 from reads import read
 from rows import Writer, agent_writer, save_agent, tool_id
 
@@ -135,7 +136,7 @@ def test_the_newest_sessions_are_found(tmp_path):
 def test_only_regular_files_are_opened(tmp_path):
     """A FIFO or a directory among the transcripts is skipped: opening it could block forever."""
     (tmp_path / "-p").mkdir()
-    os.mkfifo(tmp_path / "-p" / "00000001-0000-4000-8000-000000000001.jsonl")
+    make_fifo(tmp_path / "-p" / "00000001-0000-4000-8000-000000000001.jsonl")
     (tmp_path / "-p" / "00000002-0000-4000-8000-000000000001.jsonl").mkdir()
     assert newest_sessions(tmp_path, limit=3) == []
     assert newest_sessions(tmp_path / "missing", limit=10) == []

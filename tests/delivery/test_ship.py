@@ -1,7 +1,6 @@
 """One session is sent to one destination: acknowledged spans are committed, and nothing else is."""
 
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -381,6 +380,7 @@ def test_a_disk_that_is_full_at_the_commit_stops_the_export(place):
     writer, backend = writer_of(PIECE_SPANS + 10), Recording()
     place.ship(writer_of(1, session=2), Recording())  # the directories are there
     writer.save(place.project)
+    resource = pytest.importorskip("resource", reason="POSIX only")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     target = target_for(place.config, backend)
     session = session_at(place.project / f"{writer.session}.jsonl")

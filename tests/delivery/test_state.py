@@ -14,7 +14,9 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from only_posix import is_root, make_fifo, posix_only
 
+from turnspan import files
 from turnspan.delivery import marks, state
 from turnspan.delivery.prune import Pruned, prune
 from turnspan.delivery.state import Checkpoint, Cursor
@@ -33,7 +35,7 @@ from turnspan.source.progress import Position, Progress
 SESSION = "0f6c9a4e-1111-4222-8333-444455556666"
 DAY_S = 86400.0
 PATIENCE_S = 20.0
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+needs_root = pytest.mark.skipif(not is_root, reason="only root can give files away")
 needs_strace = pytest.mark.skipif(not shutil.which("strace"), reason="strace makes the system calls fail")
 
 
@@ -163,7 +165,24 @@ def make_open(path):
     path.chmod(0o666)
 
 
-UNSAFE = [make_link, os.mkdir, os.mkfifo, make_open, pytest.param(make_foreign, marks=needs_root)]
+UNSAFE = [
+    make_link,
+    os.mkdir,
+    make_fifo,
+    pytest.param(make_open, marks=posix_only),
+    pytest.param(make_foreign, marks=needs_root),
+]
+
+
+@posix_only
+def test_links_are_not_followed_where_the_system_has_no_flag_for_it(home, monkeypatch):
+    """Windows has no O_NOFOLLOW: a link is recognised before it is opened."""
+    monkeypatch.delattr(os, "O_NOFOLLOW")
+    monkeypatch.setattr(files, "_SAFELY", 0)
+    private_directory(home)
+    make_link(home / "a.json")
+    with pytest.raises(StateError, match="not a regular file"):
+        files.read_private(home / "a.json", 10)
 
 
 @pytest.mark.parametrize("make", UNSAFE)

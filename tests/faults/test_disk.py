@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import os
-import resource
 import subprocess
 import time
 
@@ -11,6 +10,8 @@ import pytest
 from figures import note
 
 from faults.world import HOOK, PATIENCE_S
+
+resource = pytest.importorskip("resource", reason="POSIX only")
 
 CLONE_NEWNS = 0x00020000
 NO_MOUNT = 77

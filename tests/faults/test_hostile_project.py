@@ -1,9 +1,9 @@
 """Project settings that are links, pipes, huge or broken: what they plant never counts, and nothing waits for them."""
 
 import json
-import os
 
 import pytest
+from only_posix import make_fifo
 
 from faults.sink import Sink
 from faults.world import BY_SHELL, HOOK
@@ -67,7 +67,7 @@ def with_a_mark(project, env):
 def as_a_pipe(project, _env):
     """Make settings.json a pipe to which nothing is written."""
     (project / ".claude").mkdir(parents=True)
-    os.mkfifo(project / ".claude" / "settings.json")
+    make_fifo(project / ".claude" / "settings.json")
 
 
 def as_a_directory(project, _env):
@@ -132,7 +132,7 @@ def test_a_project_file_of_ours_that_cannot_be_read(world, way):
     (project / ".claude").mkdir(parents=True)
     path = project / ".claude" / "turnspan.toml"
     if way == "pipe":
-        os.mkfifo(path)
+        make_fifo(path)
     elif way == "deep":
         path.write_text("x = " + "[" * 100_000 + "]" * 100_000)
     elif way == "long":

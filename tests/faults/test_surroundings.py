@@ -2,13 +2,14 @@
 
 import json
 import os
-import resource
 
 import pytest
 from figures import note
 
 from faults.sink import Sink
 from faults.world import BY_SHELL, HOOK
+
+resource = pytest.importorskip("resource", reason="POSIX only")
 
 PLANTED = """
 import os, sys

@@ -434,6 +434,20 @@ def test_a_client_that_does_not_know_the_form_of_the_hook(place):
     assert f"the hook's command starts: {sys.executable}" in said
 
 
+def test_a_client_on_the_other_side_of_wsl(place):
+    """The path of its transcript cannot be opened here: the log and the check say why, and what to do."""
+    path = (
+        "/home/ada/.claude/projects/-p/s.jsonl" if sys.platform == "win32" else "C:\\Users\\ada\\projects\\-p\\s.jsonl"
+    )
+    event = {"session_id": "0a1b2c3d-0000-4000-8000-000000000001", "transcript_path": path, "hook_event_name": "Stop"}
+    code = "from turnspan.worker import main; main()"
+    env = {**os.environ, **place.env, "USERPROFILE": place.env["HOME"]}
+    subprocess.run([sys.executable, "-c", code], input=json.dumps(event).encode(), env=env, check=True)
+    [check] = [check for check in place.about("Claude Code") if "same side of WSL" in check.says]
+    assert check.mark == "bad"
+    assert "the transcript has a path of" in check.says
+
+
 # ---- settings
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import subprocess
 import sys
 import time
@@ -205,6 +204,7 @@ def test_a_script_needs_yes(turnspan):
 def test_a_terminal_gets_a_prompt(place, typed, is_deleted):
     """The prompt names what will be deleted; no is the default."""
     place.ship(place.session(ONE))
+    pty = pytest.importorskip("pty", reason="POSIX only")
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", "from turnspan.cli import main; main()", "forget", ONE],

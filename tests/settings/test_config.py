@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from only_posix import make_fifo
 
 from turnspan.settings.config import OPTIONS, SETTINGS, load_config, narrowed, project_narrowing
 from turnspan.settings.matrix import OPTIONS_ROW, ROWS, Power, SettingSource, matrix_table
@@ -370,7 +371,7 @@ def test_a_config_file_writable_by_other_users_is_ignored(place):
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (os.mkfifo, "not a regular file"),
+        (make_fifo, "not a regular file"),
         (lambda path: path.mkdir(), "not a regular file"),
         (lambda path: path.write_bytes(b"#" * 300_000), "longer than"),
         (lambda path: path.write_bytes(b"a = " + b"[" * 100_000), "nested too deep"),
@@ -490,7 +491,7 @@ def test_variables_set_by_a_project_are_ignored(place, name):
         lambda path: path.write_text('{"env":{"LANGFUSE_HOST":"https://evil.example"}}' + " " * (9 << 20)),
         lambda path: path.write_text('// perhaps\n{"env":{"LANGFUSE_HOST":"https://evil.example"}}'),
         lambda path: path.write_text('{"env":' * 100_000),
-        os.mkfifo,
+        make_fifo,
     ],
     ids=["huge", "comments", "deep", "FIFO"],
 )

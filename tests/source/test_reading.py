@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from lives import Life
+from only_posix import make_fifo
 from reads import one_pass, outline, read, sent, spans
 from rows import Writer, agent_writer, save_agent, tool_id
 
@@ -669,7 +670,7 @@ def test_a_path_that_is_not_a_file_gives_a_clear_message(tmp_path, make):
     {
         "missing": lambda: None,
         "directory": path.mkdir,
-        "fifo": lambda: os.mkfifo(path),
+        "fifo": lambda: make_fifo(path),
         "device": lambda: path.symlink_to("/dev/null"),
     }[make]()
     with pytest.raises(TranscriptError, match=r"session\.jsonl"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from only_posix import make_fifo
 from reads import outline, read, sent, spans
 from rows import Writer, agent_writer, save_agent
 
@@ -202,7 +203,7 @@ def test_descriptions_that_are_links_or_pipes_are_not_read(linked, project, targ
     for path in (agents / "agent-a1.meta.json", project / "sessions-index.json"):
         path.unlink(missing_ok=True)
         if target == "FIFO":
-            os.mkfifo(path)
+            make_fifo(path)
         else:
             path.symlink_to(outside / "x.json" if target == "outside" else target)
     assert sessions.agent_files(session)["a1"].type == ""
@@ -521,7 +522,7 @@ def test_a_fifo_in_the_project_does_not_block(project):
         folder / "agent-p2.jsonl",
         folder / "agent-p2.meta.json",
     ):
-        os.mkfifo(pipe)
+        make_fifo(pipe)
     found = []
     thread = threading.Thread(target=lambda: found.append(outlined(path)), daemon=True)
     thread.start()

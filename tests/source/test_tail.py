@@ -5,6 +5,7 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from only_posix import make_fifo
 
 from turnspan.errors import TranscriptError
 from turnspan.source import tail
@@ -183,7 +184,7 @@ def test_a_directory_is_named(tmp_path):
 
 def test_a_fifo_is_refused_without_waiting(tmp_path):
     """A pipe without a writer would block forever: it is refused at once."""
-    os.mkfifo(tmp_path / "pipe.jsonl")
+    make_fifo(tmp_path / "pipe.jsonl")
     said = []
     thread = threading.Thread(target=lambda: said.append(why_not(tmp_path / "pipe.jsonl")), daemon=True)
     thread.start()

@@ -7,6 +7,7 @@ as missing.
 from __future__ import annotations
 
 import re
+import sys
 from contextlib import suppress
 from typing import Final
 
@@ -14,6 +15,8 @@ import msgspec
 
 from turnspan import lazy
 from turnspan.errors import TurnspanError
+
+OTHER_SIDE: Final = "Claude Code and turnspan must be on the same side of WSL"
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -46,6 +49,13 @@ def parse_event(raw: bytes) -> Event:
     if "\0" in texts.get("cwd", ""):  # not a valid path
         del texts["cwd"]
     return Event(**texts)
+
+
+def foreign_system(path: str, platform: str = sys.platform) -> str:
+    """Return the system of a path that this one cannot open, "" for any other: the client is on another side of WSL."""
+    if platform == "win32":
+        return "Linux" if path.startswith("/") else ""
+    return "Windows" if path[1:3] in {":\\", ":/"} or path.startswith("\\\\") else ""
 
 
 def _salvaged(raw: bytes) -> dict[str, str]:

@@ -8,13 +8,16 @@ Rules:
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from turnspan import __version__
 from turnspan.claude.command import ARGS_SINCE, command_of, runtime_of, words_of
+from turnspan.claude.event import OTHER_SIDE
 from turnspan.claude.hooks import US, Registration, Source, read_sources, registrations, sentences
 from turnspan.claude.install import EVENTS, Scope, client_version, known_events, plan_install, this_runtime
 from turnspan.delivery import state
@@ -163,6 +166,13 @@ def _commands(ours: Sequence[Registration], env: Mapping[str, str]) -> Iterator[
 
 def _plugin_command(env: Mapping[str, str]) -> Iterator[Check]:
     """What the plugin calls: what `turnspan install` recorded, or the program of uv and pipx."""
+    if sys.platform == "win32" and not (
+        env.get("CLAUDE_CODE_GIT_BASH_PATH") or shutil.which("bash", path=env.get("PATH"))
+    ):
+        yield GROUP.bad(
+            "the plugin is a shell script and needs Git Bash, which was not found",
+            "`turnspan install` needs no shell; then run `claude plugin disable turnspan@turnspan`",
+        )
     try:
         python, root = (turnspan_home(env) / "runtime").read_text(encoding="utf-8").splitlines()[:2]
     except (OSError, ValueError):
@@ -252,7 +262,10 @@ def _others(sources: Sequence[Source], ours: Sequence[Registration]) -> Iterator
 
 def _arrivals(env: Mapping[str, str], ours: Sequence[Registration]) -> Iterator[Check]:
     """Whether an event has reached us, if one must have occurred since the hooks were registered."""
-    if not ours or next(state.checkpoints(turnspan_home(env)), None) or next(read_log(turnspan_home(env)), None):
+    lines = list(read_log(turnspan_home(env)))
+    if lines and OTHER_SIDE in (why := lines[-1].facts.get("reason", "")):
+        yield GROUP.bad(f"the last event could not be used: {why}", "install turnspan where Claude Code runs")
+    if not ours or next(state.checkpoints(turnspan_home(env)), None) or lines:
         return
     registered_ns = min((modified_ns(hook.path) for hook in ours), default=0)
     for session in newest_sessions(projects_dir(claude_home(env)), limit=1, unread={}):
