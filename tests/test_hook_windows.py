@@ -23,7 +23,7 @@ CALL = (
 def test_no_console_window_is_opened():
     """A virtual environment's python.exe starts another one: detached, that would open a window at every turn."""
     create_no_window, new_group, detached = 0x08000000, 0x00000200, 0x00000008
-    assert hook.WINDOWS_FLAGS == create_no_window | new_group
+    assert create_no_window | new_group == hook.WINDOWS_FLAGS
     assert not hook.WINDOWS_FLAGS & detached  # must not be combined
 
 
