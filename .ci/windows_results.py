@@ -1,7 +1,7 @@
 """Prints what the tests with a Windows Python gave, by file, and writes it into docs/platforms.md.
 
-windows_results.py RESULTS FILE…: the directory of JUnit files, and what was run. The exit code is 1 if a test failed, or
-if a run ended without a result.
+windows_results.py RESULTS FILE…: the directory of JUnit files, and what was run. The exit code is 1 if a test failed
+or a run ended without a result.
 """
 
 from __future__ import annotations
