@@ -2,10 +2,12 @@
 
 import os
 import signal
+import sys
 
 import figures
 import pytest
 from hypothesis import settings
+from not_on_windows import SKIPPED
 
 from turnspan.cli import main
 
@@ -32,7 +34,10 @@ def pytest_configure():
 
 
 def pytest_collection_modifyitems(config, items):
-    """Skip slow tests (the npm client, a server, a browser) unless --slow is given, as in CI."""
+    """Skip slow tests (the npm client, a server, a browser) unless --slow is given, and what Windows does not have."""
+    for item in items if sys.platform == "win32" else ():
+        if (reason := SKIPPED.get(item.originalname)) is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
     if config.getoption("--slow"):
         return
     skip = pytest.mark.skip(reason="slow: run it with --slow, as CI does")

@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import io
@@ -51,6 +52,10 @@ def _closed_pipes() -> Iterator[None]:
         yield
     except BrokenPipeError as error:
         raise _PipeClosedError from error
+    except OSError as error:
+        if sys.platform == "win32" and error.errno == errno.EINVAL and error.filename is None:  # a closed pipe, there
+            raise _PipeClosedError from error
+        raise
 
 
 class _Frame(click.Group):

@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 import os
+import sys
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +20,7 @@ import msgspec
 
 from turnspan.backends import Answer
 from turnspan.errors import StateError
-from turnspan.files import Busy, kernel_lock, open_private, private_directory
+from turnspan.files import Busy, kernel_lock, open_private, private_directory, read_on, replace_private
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,8 +89,13 @@ def _rotate(path: Path) -> None:
             return  # another process has just rotated
         for number in range(KEPT_FILES - 1, 0, -1):
             source = path if number == 1 else path.with_name(f"{path.name}.{number - 1}")
-            if source.exists():
-                source.replace(path.with_name(f"{path.name}.{number}"))
+            target = path.with_name(f"{path.name}.{number}")
+            if number == 1 and sys.platform == "win32":  # an open file cannot be renamed there
+                os.lseek(held.descriptor, 0, os.SEEK_SET)
+                replace_private(target, read_on(held.descriptor, 2 * MAX_LOG_BYTES))
+                os.ftruncate(held.descriptor, 0)
+            elif source.exists():
+                source.replace(target)
 
 
 # ---- the line about a session

@@ -59,7 +59,7 @@ class Place:
         self.claude.mkdir(parents=True)
         project.mkdir()
         self.project = project
-        self.env = {"HOME": str(home), "PATH": os.environ["PATH"]}
+        self.env = {"HOME": str(home), "USERPROFILE": str(home), "PATH": os.environ["PATH"]}
 
     def path(self, scope=Scope.USER):
         return settings_path(scope, self.env, self.project)
@@ -373,7 +373,7 @@ def test_an_old_client_gets_only_events_it_knows(place, client, left_out):
 
 def test_the_version_of_the_client_on_the_path(tmp_path):
     """The client on the PATH prints its version; without a client, or with other output, it is unknown."""
-    env = {"HOME": str(tmp_path), "PATH": str(tmp_path)}
+    env = {"HOME": str(tmp_path), "USERPROFILE": str(tmp_path), "PATH": str(tmp_path)}
     assert client_version(env) is None
     program = tmp_path / ".local" / "bin" / "claude"
     program.parent.mkdir(parents=True)
@@ -387,7 +387,7 @@ def test_the_version_of_the_client_on_the_path(tmp_path):
 
 def test_the_version_of_a_client_that_is_not_on_the_path(tmp_path):
     """The client of an editor or of the desktop app records its version in .claude.json."""
-    env = {"HOME": str(tmp_path), "PATH": str(tmp_path)}
+    env = {"HOME": str(tmp_path), "USERPROFILE": str(tmp_path), "PATH": str(tmp_path)}
     noted = tmp_path / ".claude.json"
     noted.write_text(json.dumps({"lastOnboardingVersion": "2.0.9", "lastReleaseNotesSeen": "2.0.30"}))
     assert client_version(env) == (2, 0, 30)

@@ -57,7 +57,7 @@ class Place:
         self.project = base / "project"
         self.project.mkdir()
         self.home = self.claude / "turnspan"
-        self.env = {"HOME": str(base / "home"), "PATH": "/nonexistent"}
+        self.env = {"HOME": str(base / "home"), "USERPROFILE": str(base / "home"), "PATH": "/nonexistent"}
 
     def write(self, text):
         """Write the user's config file."""

@@ -453,9 +453,18 @@ def test_an_invalid_project_file_restricts_as_much_as_possible(place):
 )
 def test_directories_that_are_never_exported(place, monkeypatch, pattern, directory, is_off):
     """Patterns in the user's settings are matched with the working directory of the session."""
-    monkeypatch.setenv("HOME", str(place.base))
+    for name in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(name, str(place.base))
     place.write(f'off = "{pattern}"\n')
     assert place.load().narrowing(str(place.base / directory)).is_off is is_off
+
+
+@pytest.mark.parametrize("pattern", ["c:/work/secret/**", r"C:\Work\Secret/**", r"C:\Work\Secret\**", "*/secret/*"])
+def test_directories_of_windows_that_are_never_exported(place, pattern):
+    """Both slashes and any case name the same directory there."""
+    place.write(f"off = '{pattern}'\n")
+    assert place.load().narrowing(r"C:\Work\Secret\x").is_off
+    assert not place.load().narrowing(r"C:\Work\Secretary\x").is_off
 
 
 def plant(directory, env, name="settings.json"):
@@ -620,7 +629,7 @@ def test_variables_of_the_users_own_settings_are_kept(place):
     plant(home, KEYS)
     for project in (home, home / "work"):
         project.mkdir(exist_ok=True)
-        config = load_config({"HOME": str(home), **KEYS}, project=project)
+        config = load_config({"HOME": str(home), "USERPROFILE": str(home), **KEYS}, project=project)
         assert [destination.type for destination in config.destinations] == ["langfuse"]
 
 

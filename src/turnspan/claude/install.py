@@ -245,10 +245,12 @@ def remember_runtime(env: Mapping[str, str], runtime: Runtime) -> None:
 
 def client_version(env: Mapping[str, str]) -> tuple[int, ...] | None:
     """The version of the user's Claude Code, or of the last one that ran here; None if there is no trace of one."""
-    places = (
-        files.claude_home(env) / "local" / "claude",
-        Path(env.get("HOME", "")) / ".local" / "bin" / "claude",
-    )
+    home = Path(env.get("USERPROFILE" if sys.platform == "win32" else "HOME", ""))
+    places = [
+        directory / name
+        for directory in (files.claude_home(env) / "local", home / ".local" / "bin")
+        for name in ("claude", "claude.exe")
+    ]
     program = shutil.which("claude", path=env.get("PATH")) or next(
         (str(place) for place in places if place.is_absolute() and place.is_file()), None
     )

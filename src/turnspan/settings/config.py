@@ -423,12 +423,14 @@ def _close(word: str, words: Iterable[str]) -> str:
 def _expanded(pattern: str) -> set[str]:
     """A pattern with `~` expanded: by HOME, and by the user database, because a project may have set HOME."""
     expanded = {os.path.expanduser(pattern)}  # noqa: PTH111 - a pattern, not a path
-    if pattern.startswith("~/") and (home := recorded_home()) is not None:
+    if pattern.startswith(("~/", "~\\")) and (home := recorded_home()) is not None:
         expanded.add(f"{home}{pattern[1:]}")
     return {one.rstrip("/") for one in expanded}
 
 
 def _matches(cwd: str, pattern: str) -> bool:
+    if cwd[1:3] in {":\\", ":/"} or cwd.startswith("\\\\"):  # a path of Windows: both slashes, any case
+        cwd, pattern = (text.replace("\\", "/").lower() for text in (cwd, pattern))
     base = pattern.removesuffix("/**")
-    is_in = base != pattern and cwd.startswith((base + "/", base + "\\"))
+    is_in = base != pattern and cwd.startswith(f"{base}/")
     return cwd == base or is_in or fnmatch.fnmatchcase(cwd, pattern)
