@@ -55,7 +55,7 @@ MAY_IMPORT = {
         "source", "text", "trace", "transcript",
     },
     "commands": {
-        "backends", "bulk", "claude", "delivery", "errors", "health", "hook", "index", "files", "settings",
+        "backends", "bulk", "claude", "delivery", "errors", "health", "hook", "index", "files", "secrets", "settings",
         "source", "text", "trace", "page",
     },
     "cli": {"commands", "errors", "processes"},

@@ -141,7 +141,7 @@ def rows() -> list[Row]:
         rb"(?=(?<==)[^\s]{6}|[^\s\w]{0,4}[bruf]{0,2}[^\s\w]{0,4}(?:[^\s\"'`0-9]{0,11}[0-9]|[^\s\"'`]{12})"
         rb"|[\w.:\[\]&]{1,40}\(|[\w.$?]{1,40}[ ](?:or|\|\||\?\?)[ ]|[|>!]|[\\\"'`]{1,4}[ ])"
     )
-    short = rb"s?+" + _CLOSE + rb"(?:[ \t]{0,40}+[:=|,>\"'`(]|[ ]is[ ])"
+    short = rb"s?+" + _CLOSE + rb"(?:[ \t]{0,40}+[:=|,<>\"'`(!?%+]|[ ]is[ ]|[\s,]{1,24}+[\"']?value)"
     spaced = rb"(?:s|-string)?" + _FLAG
     return [
         *(Row(word, look_at_name, connected if word == b"pass" else connected + worth, rest)
