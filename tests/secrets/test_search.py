@@ -22,7 +22,7 @@ RULES = compile_rules()
 def found_plainly(data):
     """Return what is found by searching for each word of the table, one after the other."""
     hits, lower = [], data.lower()
-    for row in scan.ROWS:
+    for row in scan.rows():
         pattern, done = re.compile(row.pattern), 0
         for found in pattern.finditer(lower):
             if found.start() >= done:
@@ -88,10 +88,10 @@ def test_both_searches_find_the_same_in_files(suffix):
 
 def test_every_word_of_the_table_is_searched_by_one_literal():
     """No word is forgotten, and the literals are few."""
-    searched = [word for search in scan._SEARCHES for word in search._words]
-    assert sorted(searched) == sorted({row.word for row in scan.ROWS})
-    assert all(search.literal in word for search in scan._SEARCHES for word in search._words)
-    assert len(scan._SEARCHES) <= 12
+    searched = [word for search in scan._searches() for word in search.words]
+    assert sorted(searched) == sorted({row.word for row in scan.rows()})
+    assert all(search.literal in word for search in scan._searches() for word in search.words)
+    assert len(scan._searches()) <= 12
 
 
 @given(

@@ -29,6 +29,14 @@ _KEY_LINES: Final = (
     rf"[A-Za-z0-9+/]{{20,}}+(?:{_NEXT_LINE}[A-Za-z0-9+/]{{20,}}+)*+(?:{_NEXT_LINE}[A-Za-z0-9+/]{{1,80}}+={{0,2}})?"
 )
 
+# All of these need a sign before the prefix: PREFIX tries them only there.
+_AFTER_SIGN: Final = r"(?<=[?&])"
+_AFTER_SLASH: Final = "(?<=/)"
+_AFTER_COMMAND: Final = (
+    r"(?:(?<=cargo )|(?<=vault )|(?<=doctl auth )|(?<=ngrok )|(?<=add-)|(?<=pypi-)|(?<=git(?:hub|lab)-oauth\.))"
+)
+_BOUNDARIES: Final = frozenset({_LEFT, _AFTER_SIGN, _AFTER_SLASH, _AFTER_COMMAND})
+
 # rule, prefixes, the pattern after the prefix, the pattern before it
 FORMATS: Final[tuple[tuple[str, str, str, str], ...]] = (
     # An AWS key id, and the secret key if it follows, as in a CSV file.
@@ -176,12 +184,12 @@ FORMATS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("wandb-key", "wandb_v1_", r"\w{40,}+", _LEFT),
     # Tokens after a command, and in URLs: keys of a query, session ids, links that reset or confirm.
     ("token", r"login\x20 init\x20-t\x20 authtoken\x20 token\.pypi\x20 github\.com\x20", r"[\w.=+/-]{16,}+",
-     r"(?:(?<=cargo )|(?<=vault )|(?<=doctl auth )|(?<=ngrok )|(?<=add-)|(?<=pypi-)|(?<=git(?:hub|lab)-oauth\.))"),
-    ("url-token", "code= session= auth= jwt= ticket= sig= sid=", r"[\w.%~+/=-]{16,}+", "(?<=[?&])"),
-    ("url-token", "jsessionid= JSESSIONID= PHPSESSID=", r"[\w.!-]{16,}+", ""),
+     _AFTER_COMMAND),
+    ("url-token", "code= session= auth= jwt= ticket= sig= sid=", r"[\w.%~+/=-]{16,}+", _AFTER_SIGN),
+    ("url-token", "jsessionid= JSESSIONID= PHPSESSID=", r"[\w.!-]{16,}+", _LEFT),
     ("url-token",
      "reset/ reset-password/ password-reset/ verify/ verify-email/ confirm/ activate/ invite/ magic/ magic-link/",
-     r"[\w-]{20,}+", "(?<=/)"),
+     r"[\w-]{20,}+", _AFTER_SLASH),
     # Private keys without their BEGIN line: OpenSSH's magic, and ASN.1's "version 0" of RSA and PKCS #8.
     ("private-key", "b3BlbnNzaC1rZXktdjE", _KEY_LINES, ""),
     ("private-key", "MII[A-Z]", r"[\w+/]{2}IBA[AD]" + _KEY_LINES, _LEFT),
@@ -209,13 +217,15 @@ _PLAIN: Final = [(prefix, left) for prefix, left in _ALL if not prefix.startswit
 # How prefixes begin, up to the first character that means something to `re`: without one of these, `PREFIX` finds none.
 HEADS: Final = frozenset(re.split(r"[\\(\[{?*+.|]", prefix)[0].encode() for prefix, _ in _PLAIN)
 # Two searches: a prefix that needs a boundary is tried only after a character that can be one.
+_ANYWHERE: Final = _by_first_character(prefix for prefix, left in _PLAIN if left not in _BOUNDARIES)
+_AT_BOUNDARY: Final = _by_first_character(prefix for prefix, left in _PLAIN if left in _BOUNDARIES)
 PREFIX: Final = (
-    lazy.pattern(f"(?P<prefix>{_by_first_character(prefix for prefix, left in _PLAIN if left != _LEFT)})".encode()),
+    lazy.pattern(f"(?P<prefix>{_ANYWHERE})".encode()),
     lazy.pattern(
         (
             # Begins with a set of characters, which `re` searches faster than a choice.
             r"[^A-Za-z0-9](?:[nrtbf](?<=\\.)|[0-9A-Fa-f][0-9A-Fa-f](?<=%..)|(?<=[\[;])[0-9]{0,3}m|)"
-            f"(?P<prefix>{_by_first_character(prefix for prefix, left in _PLAIN if left == _LEFT)})"
+            f"(?P<prefix>{_AT_BOUNDARY})"
         ).encode()
     ),
 )

@@ -152,11 +152,12 @@ FORMS: Final = (
          r"""value["']?:\s{0,4}["']?(?P<value>[^"'\r\n]{3,200})["']?,?\s{1,24}["']?(?:name|key)["']?:\s{0,4}"""
          r"""["']?(?P<name>[\w.-]{1,60})""", _is_any, 3),
     # ---- SQL, webhooks
-    Form("password", (b"identified",), b" (?:with|by)",
-         r"""identified[ ](?:with[ ][\w"'`]{1,40}[ ])?(?:by|as)[ ](?:password[ ])?(?:\\{0,3}["']"""
-         r"""(?P<value>[^"'\\\r\n]{3,256}))""", _is_named),
-    Form("password", (b"identified",), b" by [^'\"\\\\]",
-         r"""identified[ ]by[ ](?P<value>[^\s\"'\\;]{3,100})(?=;|\s{0,4}(?:\"|\Z))""", _is_password),
+    Form("password", (b"user ", b"@"), rb"[^\s]{1,64}[ ]identified ",
+         r"""(?:user[ ]|@)[^\s]{1,64}[ ]identified[ ](?:with[ ][\w"'`]{1,40}[ ])?(?:by|as)[ ](?:password[ ])?"""
+         r"""(?:\\{0,3}["'](?P<value>[^"'\\\r\n]{3,256}))""", _is_named),
+    Form("password", (b"user ",), rb"[^\s]{1,64}[ ]identified by [^'\"\\]",
+         r"""user[ ][^\s]{1,64}[ ]identified[ ]by[ ](?P<value>[^\s\"'\\;]{3,100})(?=;|\s{0,4}(?:\"|\Z))""",
+         _is_password),
     Form("slack-webhook", (b"hooks.sla",), b"",
          r"hooks\.slack(?:-gov)?\.com\\?/(?:services|workflows|triggers)(?P<value>[\w/\\-]{20,512})", _is_any),
     Form("discord-webhook", (b"hooks",), rb"\\?/[0-9]",

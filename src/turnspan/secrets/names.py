@@ -64,7 +64,8 @@ _CONNECTIONS: Final = (
     ("default", b"", rb":[-=](?=[^\s}])"),  # ${PASSWORD:-…}
     ("nested", rb"[ ]{0,2}",  # "token": {"host": "…"
      rb""":\s{0,4}\{\s{0,24}\\{0,3}"[\w.-]{3,60}\\{0,3}"\s?:\s?(?=\\{0,3}")"""),
-    ("next_line", rb"[ \t]{0,4}", rb":[ \t]{0,8}" + _NEXT_LINE + NUMBERED + rb"[ \t]{1,40}(?=[^\s#:-])"),
+    ("next_line", rb"[ \t]{0,4}",  # in YAML and JSON
+     rb":[ \t]{0,8}" + _NEXT_LINE + NUMBERED + rb"[ \t]{1,40}(?![\s#:-]|[0-9]{1,6}(?:\t|\xe2))"),
     ("operator", rb"[ \t]{0,40}", rb"[=:?|+.!](?:>|[:?|+.!]{0,2}={0,3}(?<=[=:]))(?:\*\*)?[ \t]{0,40}"),
     ("multipart", rb"(?<=\")(?:;[^\r\n]{0,60})?(?:\r?\n){2}", rb"(?:(?<=\n\n)|(?<=\n\r\n))(?=[^\s])"),
     ("cell", rb"[ \t]{0,40}", rb"\|[ \t]{1,40}"),  # | password | … |
@@ -142,12 +143,13 @@ def rows() -> list[Row]:
         rb"|[\w.:\[\]&]{1,40}\(|[\w.$?]{1,40}[ ](?:or|\|\||\?\?)[ ]|[|>!]|[\\\"'`]{1,4}[ ])"
     )
     short = rb"s?+" + _CLOSE + rb"(?:[ \t]{0,40}+[:=|,<>\"'`(!?%+]|[ ]is[ ]|[\s,]{1,24}+[\"']?value)"
-    spaced = rb"(?:s|-string)?" + _FLAG
+    spaced, long = rb"(?:s|-string)?" + _FLAG, rb"(?=[^\s]{12}|[^\s]{0,11}[0-9])"
     return [
         *(Row(word, look_at_name, connected if word == b"pass" else connected + worth, rest)
           for word, rest, _ in WORDS if word not in _SHORT_WORDS),
         *(Row(word, look_at_name, short, rest) for word, rest, _ in WORDS if word in _SHORT_WORDS),
-        *(Row(word, look_at_name, spaced, rb"(?<=" + before + word + rb")" + rest) for word, rest, before in WORDS),
+        *(Row(word, look_at_name, spaced if word in {b"pass", b"pw"} else spaced + long,
+              rb"(?<=" + before + word + rb")" + rest) for word, rest, before in WORDS),
     ]
 
 

@@ -20,6 +20,7 @@ Positions are bytes of UTF-8. Every hit begins and ends next to an ASCII charact
 from __future__ import annotations
 
 from bisect import bisect_right
+from functools import cache
 from itertools import accumulate, compress
 from typing import TYPE_CHECKING, Final
 
@@ -30,14 +31,12 @@ from turnspan.secrets.words import searches
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from turnspan.secrets.words import Hit
+    from turnspan.secrets.words import Hit, Row, Search
 
 OWN_CREDENTIAL: Final = "own-credential"
 _ATTEMPT: Final = 400  # steps for one candidate; a step is one character of plain text
 _BASE64_MIN, _BASE64_MAX = 40, 350_000  # characters of base64 that are decoded and scanned
 _BASE64_DEPTH: Final = 2
-ROWS: Final = (*names.rows(), *forms.rows(), *keys.rows())
-_SEARCHES: Final = searches(ROWS)
 _SMALL: Final = 8192  # bytes; in longer texts one search is faster than a look for each word or prefix
 
 
@@ -80,10 +79,21 @@ def find(
     return hits
 
 
+@cache
+def rows() -> tuple[Row, ...]:
+    """Return the table of all words."""
+    return (*names.rows(), *forms.rows(), *keys.rows())
+
+
+@cache
+def _searches() -> tuple[Search, ...]:
+    return searches(rows())
+
+
 def _find_words(data: bytes, hits: list[Hit], meter: Meter) -> None:
     lower = data.lower()
     done: dict[object, int] = {}
-    for search in _SEARCHES:
+    for search in _searches():
         # Most events have no such word, and compiling a pattern takes a hundredth of an event.
         if _WORDS_FIRST.covers(len(lower)) and not search.may_find(lower):
             continue

@@ -15,6 +15,7 @@ What a pattern finds is only a candidate: the row's function reads the original 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from turnspan import lazy
@@ -59,35 +60,39 @@ class Row(NamedTuple):
 
 
 class Search:
-    """One search for all words that have a character in common."""
+    """One search for all words that have a literal in common."""
 
     def __init__(self, literal: bytes, rows: Sequence[Row]) -> None:
         self.literal = literal
-        self._words = {row.word for row in rows}
-        order: list[Row] = []
+        self.words = {row.word for row in rows}
+        self._rows = rows
+        self._order: list[Row] = []
         # What is consumed after the literal does not hold it again, so that no candidate hides the next one.
-        self._pattern = lazy.pattern(re.escape(literal) + _choice([_around(row, literal) for row in rows], order))
-        exact = {row: lazy.pattern(row.pattern) for row in rows}
-        before = {row: row.word.rindex(literal) for row in rows}
-        # For each row that the pattern finds: where its word begins, and the other rows that can be at the same place.
-        others = {row: [other for other in rows if _overlap(row, other, literal)] for row in rows}
-        self._found = [
-            (row, before[row], [(other, before[other], exact[other]) for other in others[row]]) for row in order
-        ]
+        around = [_around(row, literal) for row in rows]
+        self._pattern = lazy.pattern(re.escape(literal) + _choice(around, self._order))
+        self._others: dict[int, list[tuple[Row, int, re.Pattern[bytes]]]] = {}
 
     def may_find(self, lower: bytes) -> bool:
         """Return whether one of the words is in the text."""
-        return any(word in lower for word in self._words)
+        return any(word in lower for word in self.words)
 
     def candidates(self, lower: bytes) -> Iterator[tuple[Row, int]]:
         """Yield the rows whose word is in the text with what follows it, and the position of the word."""
         for found in self._candidates(lower):
-            row, before, others = self._found[(found.lastindex or 1) - 1]
-            yield row, found.start() - before
-            for other, distance, exact in others:
+            number = (found.lastindex or 1) - 1
+            row = self._order[number]
+            yield row, found.start() - row.word.rindex(self.literal)
+            if number not in self._others:
+                self._others[number] = self._at_the_same_place(row)
+            for other, distance, exact in self._others[number]:
                 at = found.start() - distance
                 if at >= 0 and exact.match(lower, at) is not None:
                     yield other, at
+
+    def _at_the_same_place(self, row: Row) -> list[tuple[Row, int, re.Pattern[bytes]]]:
+        """Return the other rows whose words can be where the word of a row was found, and how to find out."""
+        others = [other for other in self._rows if _overlap(row, other, self.literal)]
+        return [(other, other.word.rindex(self.literal), re.compile(other.pattern)) for other in others]
 
     def _candidates(self, lower: bytes) -> Iterator[re.Match[bytes]]:
         at = lower.find(self.literal)
@@ -153,14 +158,22 @@ def searches(rows: Sequence[Row]) -> tuple[Search, ...]:
 
 def _literals(words: Sequence[bytes]) -> list[bytes]:
     """Return few and infrequent characters, or parts of words, so that every word holds one of them."""
-    left, literals = set(words), list[bytes]()
+    left, literals = {word: _parts(word) for word in words}, list[bytes]()
+    holders = Counter(part for parts in left.values() for part in parts)
     while left:
-        parts = {word[at:end] for word in left for at in range(len(word)) for end in range(at + 1, len(word) + 1)}
-        holders = {part: sum(part in word for word in left) for part in parts}
-        best = min(sorted(parts), key=lambda part: (_cost(part) / holders[part], -len(part)))
-        left -= {word for word in left if best in word}
+        best = min(holders, key=lambda part: (_cost(part) / holders[part], -len(part), part))
+        for word in [word for word in left if best in word]:
+            for part in left.pop(word):
+                holders[part] -= 1
+        holders = +holders
         literals.append(best)
     return literals
+
+
+def _parts(word: bytes) -> set[bytes]:
+    """Return the parts of a word by which it can be searched: characters, three of them, all of a long word."""
+    parts = {word[at : at + size] for size in (1, 3) for at in range(len(word) - size + 1)}
+    return parts | {word} if len(word) >= _LONG else parts
 
 
 def _cost(literal: bytes) -> int:
