@@ -3,6 +3,7 @@
     python -m benchmarks                       everything: about a quarter of an hour, 3 GB of generated transcripts
     python -m benchmarks --quick               the same with short sessions and a small archive: a few minutes
     python -m benchmarks secrets               which secrets masking misses, and what it masks wrongly
+    python -m benchmarks passwords             which passwords it misses, by form, and which lines of code it masks
     … --data DIRECTORY --only event hook --json --write docs/performance.md
 
 - Each row is measured next to its yardstick, in the same run, interleaved. The goal applies to the ratio of the minima;
@@ -267,8 +268,9 @@ def write(path: Path, text: str) -> None:
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["secrets"]:
-        sys.exit(subprocess.run([sys.executable, str(HERE / "leaks.py"), *sys.argv[2:]], check=False).returncode)
+    for name, file in (("secrets", "leaks.py"), ("passwords", "passwords.py")):
+        if sys.argv[1:2] == [name]:
+            sys.exit(subprocess.run([sys.executable, str(HERE / file), *sys.argv[2:]], check=False).returncode)
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="short sessions, a small archive, fewer rounds")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="run only these parts")

@@ -52,7 +52,7 @@ MAY_IMPORT = {
         "source", "text", "trace", "transcript",
     },
     "commands": {
-        "backends", "bulk", "claude", "delivery", "errors", "health", "hook", "index", "files", "settings",
+        "backends", "bulk", "claude", "delivery", "errors", "health", "hook", "index", "files", "secrets", "settings",
         "source", "text", "trace", "page",
     },
     "cli": {"commands", "errors"},

@@ -61,6 +61,34 @@ def two_turns(**options):
 # ---- show
 
 
+def test_show_masked_says_what_is_masked_and_what_may_be_missing(turnspan):
+    """Rules with turn, span and field, then strings that look like secrets with a pattern that masks each of them."""
+    odd = "zmq_" + "Xk29QmPw7RtL4vBn8Hd3"
+    writer = Writer()
+    writer.prompt(f"the key is {SECRET}")
+    call = writer.call("Bash", {"command": f"loom --start {odd} --password hunter22"})
+    writer.result(call, "started")
+    writer.say("It is woven.")
+    writer.save(turnspan.projects / "-home-ada-loom")
+    code, out, err = turnspan("show", SESSION, "--masked")
+    assert (code, err) == (0, "")
+    assert SECRET not in out
+    assert "  aws-access-key (" in out
+    assert "    Turn 1 > Bash > input.command" in out.partition("  password (")[2]
+    assert f"  {odd}\n    Turn 1 > " in out
+    assert "[patterns]" in out
+    report = json.loads(turnspan("show", SESSION, "--masked", "--json")[1])
+    assert {"rule": "password", "turn": "Turn 1", "span": "Bash", "field": "input.command", "times": 1} in report["masked"]
+    assert [found["text"] for found in report["unmasked"]] == [odd]
+    assert re.fullmatch(report["unmasked"][0]["pattern"], odd)
+    home = turnspan.projects.parent / "turnspan"
+    assert not (home / "traces").exists()  # nothing is sent
+    home.mkdir(exist_ok=True)
+    (home / "config.toml").write_text(out[out.index("[patterns]") :])
+    assert odd not in turnspan("show", SESSION, "--full")[1]
+    assert "Nothing else looks like a secret." in turnspan("show", SESSION, "--masked")[1]
+
+
 def test_show_draws_the_session(turnspan):
     """A session by its id, by the beginning of its id, or by its path: the same tree."""
     path = two_turns().save(turnspan.projects / "-home-ada-loom")

@@ -90,11 +90,12 @@ def trace_record(trace: Trace, masked: Mapping[str, int]) -> Record:
         "tags": list(trace.tags),
         "facts": msgspec.to_builtins(trace.facts),
         "masked": dict(masked),
-        "spans": [_span_record(span) for span in trace.spans],
+        "spans": [span_record(span) for span in trace.spans],
     }
 
 
-def _span_record(span: Span) -> Record:
+def span_record(span: Span) -> Record:
+    """A span with its content."""
     return {
         "span_id": span.span_id.hex(),
         "parent_id": span.parent_id.hex() if span.parent_id is not None else None,

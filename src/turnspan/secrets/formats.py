@@ -29,6 +29,14 @@ _KEY_LINES: Final = (
     rf"[A-Za-z0-9+/]{{20,}}+(?:{_NEXT_LINE}[A-Za-z0-9+/]{{20,}}+)*+(?:{_NEXT_LINE}[A-Za-z0-9+/]{{1,80}}+={{0,2}})?"
 )
 
+# All of these need a sign before the prefix: PREFIX tries them only there.
+_AFTER_SIGN: Final = r"(?<=[?&])"
+_AFTER_SLASH: Final = "(?<=/)"
+_AFTER_COMMAND: Final = (
+    r"(?:(?<=cargo )|(?<=vault )|(?<=doctl auth )|(?<=ngrok )|(?<=add-)|(?<=pypi-)|(?<=git(?:hub|lab)-oauth\.))"
+)
+_BOUNDARIES: Final = frozenset({_LEFT, _AFTER_SIGN, _AFTER_SLASH, _AFTER_COMMAND})
+
 # rule, prefixes, the pattern after the prefix, the pattern before it
 FORMATS: Final[tuple[tuple[str, str, str, str], ...]] = (
     # An AWS key id, and the secret key if it follows, as in a CSV file.
@@ -46,7 +54,7 @@ FORMATS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("pypi-token", "pypi-Ag", r"[\w-]{40,}+", ""),
     ("rubygems-token", "rubygems_", r"[0-9a-f]{40,}+", ""),
     ("docker-token", "dckr_pat_ dckr_oat_", r"[\w-]{20,}+", ""),
-    ("slack-token", r"xox[abceoprs]- xoxe\.xox xapp-", r"[\w.-]{15,}+", _LEFT),
+    ("slack-token", r"xox[abcdeoprs]- xoxe\.xox xapp-", r"[\w.%+/=-]{15,}+", _LEFT),
     ("discord-token", r"\.[\w-]{6}\.",
      r"[\w-]{27,}+", "(?:" + "|".join(rf"(?<=[MNO][\w-]{{{n}}})" for n in range(23, 28)) + ")"),
     ("telegram-token", ":AA", r"[\w-]{30,}+", "(?<=[0-9]{8})"),
@@ -58,7 +66,7 @@ FORMATS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("anthropic-key", "sk-ant-", r"[\w-]{13,}+", ""),
     ("langfuse-key", "sk-lf- pk-lf-", r"[\w-]{14,}+", ""),
     # CSS class names begin with sk-, too, but have neither digits nor capitals.
-    ("openai-key", "sk-", r"(?=[\w-]{0,80}[0-9A-Z])[\w-]{17,}+", _LEFT),
+    ("openai-key", "sk-", r"(?!(?:ssh|ecdsa)-)(?=[\w-]{0,80}[0-9A-Z])[\w-]{17,}+", _LEFT),
     ("huggingface-token", "hf_", r"[A-Za-z0-9]{30,}+", _LEFT),
     ("groq-key", "gsk_", r"[A-Za-z0-9]{30,}+", _LEFT),
     ("xai-key", "xai-", r"[A-Za-z0-9]{40,}+", _LEFT),
@@ -78,6 +86,7 @@ FORMATS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("sentry-token", "sntrys_ sntryu_", r"[\w+/=-]{40,}+", ""),
     ("grafana-token", "glsa_ glc_ eyJrIjoi", r"[\w+/=-]{30,}+", _LEFT),
     ("newrelic-key", "NRAK- NRJS- NRII-", r"[\w-]{19,}+", ""),
+    ("newrelic-key", "NRAL", r"(?!\w)", "(?<=[0-9a-zA-Z]{36})"),
     ("supabase-token", "sbp_", r"[0-9a-f]{40,}+", _LEFT),
     ("netlify-token", "nfp_", r"[A-Za-z0-9]{30,}+", _LEFT),
     ("planetscale-token", "pscale_(?:tkn|pw|oauth)_", r"[\w.=-]{30,}+", ""),
@@ -158,6 +167,29 @@ FORMATS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("vercel-token", "vc[aikpr]_", r"[A-Za-z0-9]{24,}+", _LEFT),
     ("voyage-key", "pa-", r"(?=[\w-]{0,20}[0-9])(?=[\w-]{0,20}[A-Z])[\w-]{43}(?![\w-])", _LEFT),
     ("yandex-key", "AQVN", r"[\w-]{35,38}+", _LEFT),
+    ("brave-key", "BSA", r"(?=[\w-]{0,20}[0-9])[\w-]{24,36}+(?![\w-])", _LEFT),
+    ("cal-key", "cal_live_", r"[0-9a-f]{32}", _LEFT),
+    ("cerebras-key", "csk-", r"[a-z0-9]{40,}+", _LEFT),
+    ("cloudflare-key", "cfut_ cfat_ cfk_", r"[\w-]{30,}+", _LEFT),
+    ("context7-key", "ctx7sk-", r"[0-9a-f-]{30,}+", _LEFT),
+    ("elevenlabs-key", "sk_[0-9a-f]{8}", r"[0-9a-f]{40}(?!\w)", _LEFT),
+    ("google-api-key", r"AQ\.Ab", r"[\w-]{30,}+", _LEFT),
+    ("hubspot-token", "pat-(?:na|eu|ap)[0-9]-", r"[0-9a-f-]{36}", _LEFT),
+    ("jenkins-secret", "AQAAABAAA", r"[\w+/=]{20,}+", _LEFT),
+    ("neon-key", "napi_", r"[a-z0-9]{40,}+", _LEFT),
+    ("polar-token", "polar_(?:oat|pat)_", r"[\w-]{20,}+", _LEFT),
+    ("runpod-key", "rpa_", r"[A-Z0-9]{36,}+", _LEFT),
+    ("sentry-token", "sntryi_", r"[\w+/=-]{40,}+", ""),
+    ("trigger-key", "tr_(?:dev|prod|stg|pat)_", r"[\w-]{20,}+", _LEFT),
+    ("wandb-key", "wandb_v1_", r"\w{40,}+", _LEFT),
+    # Tokens after a command, and in URLs: keys of a query, session ids, links that reset or confirm.
+    ("token", r"login\x20 init\x20-t\x20 authtoken\x20 token\.pypi\x20 github\.com\x20", r"[\w.=+/-]{16,}+",
+     _AFTER_COMMAND),
+    ("url-token", "code= session= auth= jwt= ticket= sig= sid=", r"[\w.%~+/=-]{16,}+", _AFTER_SIGN),
+    ("url-token", "jsessionid= JSESSIONID= PHPSESSID=", r"[\w.!-]{16,}+", _LEFT),
+    ("url-token",
+     "reset/ reset-password/ password-reset/ verify/ verify-email/ confirm/ activate/ invite/ magic/ magic-link/",
+     r"[\w-]{20,}+", _AFTER_SLASH),
     # Private keys without their BEGIN line: OpenSSH's magic, and ASN.1's "version 0" of RSA and PKCS #8.
     ("private-key", "b3BlbnNzaC1rZXktdjE", _KEY_LINES, ""),
     ("private-key", "MII[A-Z]", r"[\w+/]{2}IBA[AD]" + _KEY_LINES, _LEFT),
@@ -185,19 +217,21 @@ _PLAIN: Final = [(prefix, left) for prefix, left in _ALL if not prefix.startswit
 # How prefixes begin, up to the first character that means something to `re`: without one of these, `PREFIX` finds none.
 HEADS: Final = frozenset(re.split(r"[\\(\[{?*+.|]", prefix)[0].encode() for prefix, _ in _PLAIN)
 # Two searches: a prefix that needs a boundary is tried only after a character that can be one.
+_ANYWHERE: Final = _by_first_character(prefix for prefix, left in _PLAIN if left not in _BOUNDARIES)
+_AT_BOUNDARY: Final = _by_first_character(prefix for prefix, left in _PLAIN if left in _BOUNDARIES)
 PREFIX: Final = (
-    lazy.pattern(f"(?P<prefix>{_by_first_character(prefix for prefix, left in _PLAIN if left != _LEFT)})".encode()),
+    lazy.pattern(f"(?P<prefix>{_ANYWHERE})".encode()),
     lazy.pattern(
         (
             # Begins with a set of characters, which `re` searches faster than a choice.
             r"[^A-Za-z0-9](?:[nrtbf](?<=\\.)|[0-9A-Fa-f][0-9A-Fa-f](?<=%..)|(?<=[\[;])[0-9]{0,3}m|)"
-            f"(?P<prefix>{_by_first_character(prefix for prefix, left in _PLAIN if left == _LEFT)})"
+            f"(?P<prefix>{_AT_BOUNDARY})"
         ).encode()
     ),
 )
 _ODD: Final = "|".join(prefix for prefix, _ in _ALL if prefix.startswith("\\"))  # those that begin with punctuation
 ODD_PREFIX: Final = lazy.pattern(f"(?P<prefix>{_ODD})".encode())
-LOOK_BEHIND: Final = 9  # bytes; the longest prefix that ends before its run of word characters
+LOOK_BEHIND: Final = 11  # bytes; the longest prefix that ends before its run of word characters
 
 
 def format_at(data: bytes, at: int) -> tuple[int, int, str] | None:
@@ -210,7 +244,11 @@ def format_at(data: bytes, at: int) -> tuple[int, int, str] | None:
     start = at + _KEPT.get(rule, 0)
     if rule in _EXTENDS_BACK and (before := _WORD_BACKWARDS.match(data[max(0, at - 40) : at][::-1])) is not None:
         start = at - before.end()
-    if rule in {"bearer", "url-signature"} and not looks_random(data[start : min(found.end(), start + 512)]):
+    if rule == "token":
+        start = data.rfind(b" ", at, found.end()) + 1
+    elif rule == "url-token":
+        start = min(place for sign in b"=/" if (place := data.find(sign, at, found.end())) >= 0) + 1
+    if rule in _RANDOM and not looks_random(data[start : min(found.end(), start + 512)]):
         return None
     if rule == "basic-auth" and not is_basic(data[start : found.end()]):
         return None
@@ -219,9 +257,10 @@ def format_at(data: bytes, at: int) -> tuple[int, int, str] | None:
 
 # Characters of the prefix that are not masked, and the rules that also mask the characters before their prefix.
 _KEPT: Final = {"bearer": 7, "basic-auth": 6, "azure-sas": 4, "url-signature": 7}
-_EXTENDS_BACK: Final = frozenset(
-    {"airtable-token", "azure-secret", "discord-token", "mailchimp-key", "maxmind-key", "telegram-token"}
-)
+_EXTENDS_BACK: Final = frozenset({
+    "airtable-token", "azure-secret", "discord-token", "mailchimp-key", "maxmind-key", "newrelic-key", "telegram-token",
+})  # fmt: skip
+_RANDOM: Final = frozenset({"bearer", "token", "url-signature", "url-token"})  # whose values must look random
 _WORD_BACKWARDS: Final = lazy.pattern(rb"[\w-]{0,40}+")
 
 

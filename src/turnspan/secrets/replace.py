@@ -32,14 +32,13 @@ from turnspan.secrets.values import LONGEST_KNOWN, Style, is_distinctive, is_sec
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from turnspan.secrets.names import Hit
+    from turnspan.secrets.words import Hit
 
 _SHORTEST_CREDENTIAL: Final = 4  # anything shorter occurs in every text
 _MOST_KNOWN: Final = 100  # secrets that are searched everywhere else
 _PASSES: Final = 4  # masking can join two halves of a secret, once; more passes mean that rules trigger each other
 _PIECE, _OVERLAP = 4_000, 500  # characters, for the user's patterns
 _MOST_WAYS: Final = 40_000_000  # to match a piece: less than a second
-_ESCAPE: Final = lazy.pattern(rb"\\u00([2-7][0-9a-fA-F])")
 # Separates texts that are scanned together: no rule matches across it.
 _BETWEEN: Final = b"\n\0\n"
 _MARKER: Final = lazy.pattern(r"\[redacted:[a-z0-9_-]{1,40}\]")
@@ -111,15 +110,6 @@ def mask(text: str, *, rules: RuleSet, meter: Meter | None = None) -> Masked:
         masked = _mask_pattern(masked, name, pattern, counts, meter)
     data = masked.encode("utf-8", "surrogatepass")
     data = _mask_bytes(data, rules, counts, meter)
-    if rules.has_builtin and b"\\u00" in data:
-        # JSON can write any character as an escape; a secret with escapes is masked in the unescaped text.
-        plain = _ESCAPE.sub(lambda escape: bytes([int(escape[1], 16)]), data)
-        inside: dict[str, int] = {}
-        plain = _mask_bytes(plain, rules, inside, meter)
-        if inside:
-            data = plain
-            for rule, number in inside.items():
-                counts[rule] = counts.get(rule, 0) + number
     return Masked(data.decode("utf-8", "surrogatepass"), counts) if counts else Masked(text, counts)
 
 
@@ -143,8 +133,6 @@ def suspects(texts: Sequence[str], *, rules: RuleSet, meter: Meter) -> tuple[set
     data = _BETWEEN.join(encoded)
     found: set[str] = set()
     known: dict[bytes, str] = {}
-    if rules.has_builtin and b"\\" in data and _ESCAPE.search(data):
-        found.update(text for text in texts if "\\u00" in text)
     for _, pattern in rules.patterns:
         found.update(text for text in texts if any(_pieces(text, pattern, meter)))
     if hits := find(data, rules.credentials, meter, has_builtin=rules.has_builtin):

@@ -6,18 +6,10 @@ as much as encoding the text; `benchmarks/masking.py` measures both.
 **Token formats** (`formats`) have a prefix and many word characters. The text is reduced to "word character or not"
 (one `bytes.translate`), and prefixes are searched only in runs of at least `formats.RUN` word characters.
 
-**Names, headers and flags** (`names`) are searched by a few literals (`_PLACES`), in the text in small letters. `re`
-finds a pattern that begins with a literal in a quarter of a nanosecond a byte, but not if it ignores case, and not if
-it begins with a choice. So words that have an infrequent letter in common are found by one search for that letter:
+**Everything else** (`names`, `forms`, `keys`) begins with a word of a table, and `words` searches for all of them.
 
-    letter    words
-    p         password, pwd, psk, PAT
-    c         secret, credentials
-    k         key, token, cookie, hooks
-
-What a search finds is only a candidate: each `look_at_…` reads the original text at that position and decides.
-
-**URLs** are searched by their `@`, JSON web keys by their `"kty"`.
+**Encodings** that hide a secret are undone: base64 is decoded, and so are the escapes of JSON and the colours of a
+terminal; a secret in the plain text is a hit at its place in the original.
 
 Cost: a candidate that is not a secret costs a few hundred bytes of reading; a secret is read once. So the scan is
 linear, and a `Meter` that counts steps bounds it.
@@ -27,26 +19,25 @@ Positions are bytes of UTF-8. Every hit begins and ends next to an ASCII charact
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
+from functools import cache
 from itertools import accumulate, compress
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from turnspan import lazy
-from turnspan.secrets import formats, names, values
+from turnspan.secrets import formats, forms, keys, names, values
+from turnspan.secrets.words import searches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from turnspan.secrets.names import Hit
+    from turnspan.secrets.words import Hit, Row, Search
 
 OWN_CREDENTIAL: Final = "own-credential"
 _ATTEMPT: Final = 400  # steps for one candidate; a step is one character of plain text
 _BASE64_MIN, _BASE64_MAX = 40, 350_000  # characters of base64 that are decoded and scanned
 _BASE64_DEPTH: Final = 2
-_PRIVATE_KEY_MAX: Final = 16_384  # bytes between BEGIN and END
-
-Look: TypeAlias = "Callable[[bytes, int, list[Hit]], int]"  # appends the hits at a position; returns where to continue
+_SMALL: Final = 8192  # bytes; in longer texts one search is faster than a look for each word or prefix
 
 
 class OverBudget(Exception):  # noqa: N818  expected: the caller withholds the text
@@ -82,31 +73,95 @@ def find(
         return hits
     if len(data) >= formats.RUN:
         _find_formats(data, credentials, hits, meter, depth)
-    _find_names(data, hits, meter)
-    if len(data) >= _SMALL or b'"kty' in data:  # in a long text, the pattern is found in half the time
-        done = 0
-        for found in _KTY.finditer(data):
-            if (at := found.start()) >= done:
-                meter.spend(_ATTEMPT)
-                done = _look_at_jwk(data, at, hits)
-    at = data.find(b"@")
-    while at >= 0:
-        meter.spend(_ATTEMPT // 10)
-        at = data.find(b"@", _look_at_url(data, at, hits))
+    _find_words(data, hits, meter)
+    if depth == 0:
+        _find_hidden(data, credentials, hits, meter)
     return hits
 
 
-def _find_names(data: bytes, hits: list[Hit], meter: Meter) -> None:
+@cache
+def rows() -> tuple[Row, ...]:
+    """Return the table of all words."""
+    return (*names.rows(), *forms.rows(), *keys.rows())
+
+
+@cache
+def _searches() -> tuple[Search, ...]:
+    return searches(rows())
+
+
+def _find_words(data: bytes, hits: list[Hit], meter: Meter) -> None:
     lower = data.lower()
-    for literal, heads, pattern, look in _PLACES:
-        done = lower.find(literal)
-        # Every text has a `p`, and compiling its pattern takes a hundredth of an event.
-        if done < 0 or (len(lower) < _SMALL and not any(head in lower for head in heads)):
+    done: dict[object, int] = {}
+    for search in _searches():
+        # Most events have no such word, and compiling a pattern takes a hundredth of an event.
+        if _WORDS_FIRST.covers(len(lower)) and not search.may_find(lower):
             continue
-        for found in pattern.finditer(lower, done):
-            if (at := found.start()) >= done:
+        for row, at in search.candidates(lower):
+            if at >= done.get(row, 0):
                 meter.spend(_ATTEMPT)
-                done = look(data, at, hits)
+                done[row] = row.look(data, at, hits)
+
+
+# ---- escapes and colours
+
+# Escapes of JSON for ASCII characters, and sequences that colour or clear, as they are or escaped.
+_HIDING: Final = lazy.pattern(
+    rb"\\u00(?P<code>[2-7][0-9a-fA-F])|(?:\x1b|\\u001[bB]|\\x1[bB]|\\033|\\e)\[[0-9;:]{0,20}[mK]"
+)
+# The same where it can hide something: a colour that has a name or a value on both sides.
+_ESCAPED: Final = lazy.pattern(rb"\\(?:u00|x1[bB]\[|033\[|e\[)")
+_COLOURED: Final = lazy.pattern(
+    rb"""\x1b(?:(?<=[\w"'=:\]/+.-]\x1b)|(?<=[=:][ ]\x1b))(?:\[[0-9;:]{0,20}[mK](?:\x1b(?=\[))?)++(?=["'\w=:/+.-])"""
+)
+_NEAR: Final = 2_000  # bytes of a long line before and after an escape
+
+
+def _find_hidden(data: bytes, credentials: Sequence[bytes], hits: list[Hit], meter: Meter) -> None:
+    """Scan lines with escapes or colours without them; what is found is a hit at its place in the original."""
+    regions = list(_lines_with_escapes(data))
+    if not regions:
+        return
+    joined = b"\n\0\n".join(data[start:end] for start, end in regions)
+    plain = _HIDING.sub(lambda found: bytes([int(found["code"], 16)]) if found["code"] else b"", joined)
+    inside = find(plain, credentials, meter, depth=1) if plain != joined else []
+    if not inside:
+        return
+    # For each byte of the plain text its place in the joined one, as runs of equal distance; then that in the text.
+    begins, places, removed = [0], [0], 0
+    for found in _HIDING.finditer(joined):
+        removed += found.end() - found.start() - (found["code"] is not None)
+        begins.append(found.end() - removed)
+        places.append(found.end())
+    offsets = list(accumulate((end - start + 3 for start, end in regions), initial=0))
+
+    def place(at: int) -> int:
+        run = bisect_right(begins, at) - 1
+        is_escaped = run + 1 < len(begins) and at == begins[run + 1] - 1
+        in_joined = places[run] + at - begins[run]
+        if is_escaped and joined[in_joined : in_joined + 4] == b"\\u00":
+            in_joined = places[run + 1] - 6
+        region = bisect_right(offsets, in_joined) - 1
+        return regions[region][0] + in_joined - offsets[region]
+
+    for start, end, rule in inside:
+        first, last = place(start), place(end - 1)
+        is_escape = data[last : last + 4] == b"\\u00" and plain[end - 1 : end] != b"\\"
+        hits.append((first, last + (6 if is_escape else 1), rule))
+
+
+def _lines_with_escapes(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the lines with an escape, start and end; of a long line what is near it."""
+    end = 0
+    coloured, escaped = _COLOURED.search(data), _ESCAPED.search(data)
+    while coloured is not None or escaped is not None:
+        at = min(found.start() for found in (coloured, escaped) if found is not None)
+        start = max(data.rfind(b"\n", end, at) + 1, end, at - _NEAR)
+        end = data.find(b"\n", at, at + _NEAR)
+        end = end if end >= 0 else min(at + _NEAR, len(data))
+        yield start, end
+        coloured = _COLOURED.search(data, end) if coloured is not None else None
+        escaped = _ESCAPED.search(data, end) if escaped is not None else None
 
 
 # ---- formats
@@ -115,7 +170,6 @@ _WORD_CHARACTERS: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ
 _IS_WORD: Final = bytes(ord("w" if code in _WORD_CHARACTERS else " ") for code in range(256))
 _IDENTIFIER_CHARACTERS: Final = b"abcdefghijklmnopqrstuvwxyz_-/"
 _RUN: Final = b"w" * formats.RUN
-_SMALL: Final = 8192  # bytes; in longer texts one search is faster than a look for each prefix
 _BASE64: Final = lazy.pattern(
     rb"[A-Za-z0-9+/_-]{40,}+(?:\r?\n[A-Za-z0-9+/]{40,}+)*+(?:\r?\n[A-Za-z0-9+/]{1,80}+(?![A-Za-z0-9+/]))?={0,2}"
 )
@@ -135,6 +189,7 @@ class _Allowance:
 
 
 _HEADS_FIRST: Final = _Allowance(8 * _SMALL)
+_WORDS_FIRST: Final = _Allowance(8 * _SMALL)
 
 
 def _find_formats(data: bytes, credentials: Sequence[bytes], hits: list[Hit], meter: Meter, depth: int) -> None:
@@ -204,243 +259,3 @@ def _look_inside_base64(
 _PRINTABLE: Final = bytes([*range(0x20, 0x7F), 9, 10, 13])
 
 
-# ---- private keys, URLs, webhooks
-
-# Characters of a truncated key: base64, escapes, headers, and the line numbers that Claude Code writes (1→).
-_KEY_LIKE: Final = lazy.pattern(rb"(?:[A-Za-z0-9+/=\s\\:,>|#]|\xe2\x86\x92)*+")
-_KEY_LIKE_BACKWARDS: Final = lazy.pattern(rb"(?:[A-Za-z0-9+/=\s\\:,>|#]|\x92\x86\xe2)*+")
-_URL: Final = lazy.pattern(
-    rb"""://(?:[^\s:/?#@"'<>`\\]{0,128}:(?P<password>[^\s/?#"'<>`\\]{1,256}|(?![0-9]{1,5}/)[^\s@"'<>`\\]{1,256})|(?P<user>[\w-]{20,256}))@"""
-)
-_FLAG: Final = lazy.pattern(rb"-{1,2}[a-z_-]{2,30}?(?P<word>token|key|pwd) ", re.IGNORECASE)  # --apikey ...
-_OPTION: Final = lazy.pattern(
-    rb"""[ ]-(?:
-        (?:u[ ]|-user[ =])["']?[^\s:"']{0,64}:(?P<user>[^\s"'\\]{1,256})
-      | p["']?(?P<attached>[^\s"'\\-][^\s"'\\]{2,128})
-      | p[ ]{1,4}["']?(?P<spaced>[^\s"'\\-][^\s"'\\]{2,128})
-      | P[ ]{0,4}["']?(?P<capital>[^\s"'\\-][^\s"'\\]{2,128})
-      | a[ ]{1,4}["']?(?P<redis>[^\s"'\\-][^\s"'\\]{2,128})
-    )""",
-    re.VERBOSE,
-)
-# The commands for which such an option is a password.
-_COMMANDS: Final = {
-    "user": lazy.pattern(rb"\bcurl\b"),
-    "attached": lazy.pattern(rb"\b(?:mysql|mariadb)(?:dump|admin|import|show|check|-\w+)?\b|\bsshpass\b"),
-    "spaced": lazy.pattern(
-        rb"\bsshpass\b|\b(?:docker|podman|nerdctl|buildah|oras|crane|skopeo|helm|az|oc|cf)\b.* login\b"
-    ),
-    "capital": lazy.pattern(rb"\b(?:sqlcmd|bcp|zip|unzip)\b"),
-    "redis": lazy.pattern(rb"\bredis-cli\b"),
-}
-_SQL: Final = lazy.pattern(
-    rb"""identified[ ](?:with[ ][\w"'`]{1,40}[ ])?(?:by|as)[ ](?:password[ ])?
-    \\{0,3}["'](?P<password>[^"'\\\r\n]{3,256})""",
-    re.IGNORECASE | re.VERBOSE,
-)
-_KTY: Final = lazy.pattern(rb'"kty')
-_JWK_MEMBER: Final = lazy.pattern(
-    rb"""\\{0,3}"(?:d|p|q|dp|dq|qi|k)\\{0,3}"\s{0,8}:\s{0,8}\\{0,3}"(?P<value>[\w-]{16,}+)"""
-)
-_JWK_MAX: Final = 4_096  # bytes of a key before and after its "kty"
-_WEBHOOK: Final = lazy.pattern(
-    rb"hooks\.slack(?:-gov)?\.com\\?/(?:services|workflows|triggers)(?P<slack>[\w/\\-]{20,}+)"
-    rb"|hooks\\?/[0-9]{15,22}\\?/(?P<discord>[\w-]{50,}+)"
-    rb"|hookb2\\?/(?P<teams>[\w@/\\-]{60,}+)",
-    re.IGNORECASE,
-)
-
-
-def _look_at_key(data: bytes, at: int, hits: list[Hit]) -> int:
-    """`key` ends a name, or the first or the last line of a private key."""
-    if data.startswith(b"Key-File-", at):
-        return _look_at_putty_key(data, at, hits)
-    if not data.startswith((b"KEY-----", b"KEY BLOCK-----"), at):
-        joint = data[at - 1 : at]
-        if joint in {b" ", b"."}:
-            is_owned = data[max(0, at - 14) : at - 1].lower().endswith(names.KEY_OWNERS)
-        else:
-            # https://…?key=…
-            is_owned = (
-                joint.isalnum() or joint in {b"_", b"-"} or (joint in {b"?", b"&"} and data[at + 3 : at + 4] == b"=")
-            )
-        return names.look_at_name(data, at, hits) if is_owned else at + 3  # `for key in …`: not part of a name
-    head = data.index(b"-----", at) + 5
-    begin = data.rfind(b"-----", max(0, at - 64), at)
-    if begin < 0 or not data.startswith(b"PRIVATE ", at - 8):
-        return head
-    if data.startswith(b"-----BEGIN ", begin):
-        tail = data.find(b"-----", head, head + _PRIVATE_KEY_MAX)
-        if tail >= 0 and data.startswith(b"-----END", tail):
-            close = data.find(b"-----", tail + 8, tail + 80)
-            end = close + 5 if close >= 0 else tail + 8
-        else:  # truncated: everything that looks like a key
-            body = _KEY_LIKE.match(data, head)
-            end = body.end() if body is not None else head
-        hits.append((begin, end, "private-key"))
-        return end
-    if data.startswith(b"-----END ", begin):  # the beginning was cut off
-        since = max(hits[-1][1] if hits and hits[-1][1] <= begin else 0, begin - _PRIVATE_KEY_MAX)
-        body = _KEY_LIKE_BACKWARDS.match(data[since:begin][::-1])
-        hits.append((begin - (body.end() if body is not None else 0), head, "private-key"))
-    return head
-
-
-def _look_at_url(data: bytes, at: int, hits: list[Hit]) -> int:
-    """`@` may end the user and the password of a URL; only the password is a hit."""
-    if data[at + 1 : at + 2] in {b"@", b" ", b"\n", b""}:
-        return at + 1
-    start = data.rfind(b"://", max(0, at - 400), at)
-    if start < 0 or (found := _URL.match(data, start)) is None or found.end() <= at:
-        return at + 1
-    value = found["password"] or found["user"]
-    if values.is_template(value) or (found["user"] is not None and not values.looks_random(value)):
-        return at + 1
-    hits.append((*found.span("password" if found["password"] is not None else "user"), "url-password"))
-    return found.end()
-
-
-def _look_at_putty_key(data: bytes, at: int, hits: list[Hit]) -> int:
-    """The private lines of a key file of PuTTY."""
-    lines = data.find(b"Private-Lines:", at, at + _PRIVATE_KEY_MAX)
-    body = _KEY_LIKE.match(data, lines + 14) if lines >= 0 else None
-    if body is None or len(body[0]) < _BASE64_MIN:
-        return at + 9
-    hits.append((*body.span(), "private-key"))
-    return body.end()
-
-
-def _look_at_jwk(data: bytes, at: int, hits: list[Hit]) -> int:
-    """The private members of a JSON web key, before and after its `kty`."""
-    start = max(data.rfind(b"{", max(0, at - _JWK_MAX), at), data.rfind(b"}", max(0, at - _JWK_MAX), at), at - _JWK_MAX)
-    end = data.find(b"}", at, at + _JWK_MAX)
-    end = end if end >= 0 else min(at + _JWK_MAX, len(data))  # after `at`: the search continues here
-    hits += ((*found.span("value"), "private-key") for found in _JWK_MEMBER.finditer(data, max(start, 0), end))
-    return end
-
-
-def _look_at_sql(data: bytes, at: int, hits: list[Hit]) -> int:
-    """The password in `CREATE USER … IDENTIFIED BY '…'`."""
-    found = _SQL.match(data, at)
-    if found is None or values.is_placeholder(found["password"]):
-        return at + 10
-    hits.append((*found.span("password"), "password"))
-    return found.end()
-
-
-def _look_at_option(data: bytes, at: int, hits: list[Hit]) -> int:
-    """Passwords after one-letter options: `curl -u user:…`, `mysql -p…`, `sshpass -p …`, `redis-cli -a …`."""
-    flag = _FLAG.match(data, at)
-    if flag is not None:
-        return max(names.look_at_name(data, flag.start("word"), hits), at + 2)
-    option = _OPTION.match(data, at - 1)
-    if option is None or option.lastgroup is None:
-        return at + 2
-    kind = option.lastgroup
-    command = data[max(0, at - 300) : at]
-    if kind != "user":  # curl is often written over several lines
-        command = command[max(command.rfind(b"\n"), command.rfind(b"\\n")) + 1 :]
-    if _COMMANDS[kind].search(command) is None or values.is_template(option[kind]):
-        return at + 2
-    hits.append((*option.span(kind), "basic-auth" if kind == "user" else "password"))
-    return option.end()
-
-
-def _look_at_webhook(data: bytes, at: int, hits: list[Hit]) -> int:
-    found = _WEBHOOK.match(data, at)
-    if found is None or found.lastgroup is None:
-        return at + 5
-    hits.append((*found.span(found.lastgroup), f"{found.lastgroup}-webhook"))
-    return found.end()
-
-
-# ---- candidates
-
-# What follows a word that is the end of a name: a suffix, a quote, then an operator, a comma, a bracket or a tag. Most
-# words of prose and code are rejected before that: no suffix begins with these letters (`passed`, `keyword`), and after
-# a space only `is`, `value` and N'…' can follow (not `token of`).
-_NO_NAME: Final = rb"""(?![acefgijkqruwxyz)]|[ .,] ?[a-hj-mo-uw-z0-9])"""
-_FOLLOWS_NAME: Final = (
-    rb"""(?:[_-]?[a-z]{1,10}+[0-9]{0,2}+|[_-]?[0-9]{1,3}+)?+(?:\\{0,3}["'`])?+\]?+(?:\*\*)?+"""
-    rb"""(?:[ \t]{0,40}+(?:[:=!|]|-{1,2}>?[ ]["'`]|[?+.]{1,2}=|\?:|n?["'`]|[,(][ \t]?[\\"'`])"""
-    rb"""|[\s,]{1,24}+[\\"']{0,4}+value|[ ]-{1,2}(?:value|body|>)|%(?:22%)?3[ad]|[ ]\{\s{1,24}+(?:type|default|get;)"""
-    rb"""|</key>|>|[ ]is[ :])"""
-)
-_AS_NAME: Final = _NO_NAME + _FOLLOWS_NAME
-# After all words but those for passwords, a value of fewer than eight characters is not a secret: `token: str`, `token
-# is None`. It must be all of the value (`names._BEFORE_VALUE`), and not the type of the value (`token: str = "…"`).
-_SHORT_VALUE: Final = (
-    rb"(?:[ ]is[ ]|:[ ]?+)[\w.:/-]{0,7}+"
-    rb"(?:[)};\r\n]|\\[nrtu]|(?<![ ])[ ,](?!\|\||\?\?|or[ ]|[\w.\[\], |&'<>?]{0,40}+=))"
-)
-_AS_TOKEN: Final = _NO_NAME + rb"(?!" + _SHORT_VALUE + rb")" + _FOLLOWS_NAME
-_PASSWORD: Final = rb"(?:wor[dt]|wd|phrase|code)?"  # the rest of the word, after `pass`
-
-
-def _look_at_key_token_cookie_or_hook(data: bytes, at: int, hits: list[Hit]) -> int:
-    if (run := _RUN_OF_KEY.match(data, at)) is not None:
-        return _look_at_key(data, at + run[0].lower().rfind(b"key"), hits)
-    if data[at + 1 : at + 2] in b"eE":
-        return names.look_at_name(data, at - 2, hits)
-    if data[at + 1 : at + 2] in b"iI":
-        # In `cookieKey`, the last letter of the one word and the letters of the other are one run: not a name.
-        rest = _LETTERS_OF_KEY.match(data, at + 2)
-        return max(names.look_at_cookie(data, at - 3, hits), rest.end() if rest is not None else 0)
-    return _look_at_webhook(data, at - 3, hits)
-
-
-# `key`, and more of its letters and `o`: of several `key` in such a run, the last one counts.
-_RUN_OF_KEY: Final = lazy.pattern(rb"key[eoyk]*+", re.IGNORECASE)
-_LETTERS_OF_KEY: Final = lazy.pattern(rb"[eoyk]++", re.IGNORECASE)
-
-
-def _look_at_secret_or_credentials(data: bytes, at: int, hits: list[Hit]) -> int:
-    is_secret = data[max(0, at - 2) : at].lower() == b"se"
-    return max(names.look_at_name(data, at - 2 if is_secret else at, hits), at + 3)
-
-
-def _look_at_auth(data: bytes, at: int, hits: list[Hit]) -> int:
-    return names.look_at_authorization(data, at - 1, hits)
-
-
-def _place(literal: bytes, follows: bytes, look: Look, *, heads: Sequence[bytes] = ()) -> _Place:
-    return literal, heads or (literal,), lazy.pattern(literal + follows), look
-
-
-_Place: TypeAlias = "tuple[bytes, Sequence[bytes], re.Pattern[bytes], Look]"
-# A literal, what follows it, the function that decides, and the beginnings of the words if the literal is a single
-# letter. Only letters that are not the literal are consumed, so that no candidate hides the next one.
-_PLACES: Final = (
-    _place(
-        b"p",  # password, pwd, PAT
-        # Alternatives that begin with a literal are skipped fastest.
-        rb"(?:a(?:ss(?![aefgijkqruxyz)])(?=" + _PASSWORD + _AS_NAME + rb"|(?<=[a-z _-]pass)" + _PASSWORD + rb" [^ -])"
-        rb"""|t(?=s?(?:\\{0,3}["'`])?+\]?+[ ]?[:=]))"""
-        rb"|w(?=d?" + _AS_NAME + rb"|(?<=[a-z_-]pw) [^ -]|d(?<=[a-z_-]pwd) [^ -])|sk(?=" + _AS_NAME + rb"))",
-        names.look_at_name,
-        heads=(b"pass", b"pw", b"psk", b"pat"),
-    ),
-    _place(
-        b"c",  # secret, credentials
-        rb"re(?:t(?=" + _AS_TOKEN + rb"|(?<=[a-z_-]secret)[ \t][^ -])|d(?=(?:ential)?s?" + _AS_TOKEN + rb"))",
-        _look_at_secret_or_credentials,
-        heads=(b"cret", b"cred"),
-    ),
-    _place(
-        b"k",  # key, token, cookie, hooks
-        rb"(?:e(?:y(?=[eoyk]{0,40}+(?:[eoyk]|n?" + _AS_TOKEN + rb"|(?<=[_-]key)[ \t][^ -]|ie|s[./\\]|b2/"
-        rb"|(?: block)?-----|-file-[0-9]))"
-        rb"|n(?<=token)(?=" + _AS_TOKEN + rb"|(?<=[_-]token)[ \t][^ -]))"
-        rb"|ie(?<=cookie)|s[./\\](?<=hooks.)|b2/(?<=hookb2/))",
-        _look_at_key_token_cookie_or_hook,
-        heads=(b"key", b"token", b"cookie", b"hooks", b"hookb2/"),
-    ),
-    _place(b"identified", rb"(?= (?:with|by))", _look_at_sql),
-    _place(b"u", rb"th(?<=auth)(?=ori|" + _AS_NAME + rb")", _look_at_auth, heads=(b"auth",)),
-    _place(
-        b"-",
-        rb"(?<= -)(?=u [^ ]{0,64}:|-user[ =]|p[^-]|a [^-]|-?[a-z_-]{2,40}+(?<=[nyd]) [^ -])",
-        _look_at_option,
-        heads=(b" -",),
-    ),
-)

@@ -22,11 +22,13 @@ class Style(Enum):
     YAML = "yaml"  # password: …, the only entry of its line
     BARE = "bare"  # password=… inside a line, --password …
     LOOSE = "loose"  # ("password", "…"), set_password("…")
+    PLAIN = "plain"  # where no code can be: --password …, a form, an ini file, .netrc
+    PROSE = "prose"  # the password is …
 
 
 NAME_CHARACTERS: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
 _TEMPLATE: Final = lazy.pattern(
-    rb"""<.* | .*> | \$.* | \{.* | %.{0,2}\Z | %\(.* | \[(?:redacted|withheld).*
+    rb"""<.* | \$.* | \{.* | %.{0,2}\Z | %\(.* | \[(?:redacted|withheld).*
       | (?:\\u[0-9a-f]{4}|\\U[0-9a-f]{8})+\Z
       | .*(?:xxxx|\*\*\*|\.\.\.|\xe2\x80\xa6|redacted|\{\{|\}\}|\$\{|%\(|(?-i:%s)(?![A-Za-z0-9]))""",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
@@ -138,7 +140,7 @@ def is_secret(rule: str, value: bytes, style: Style) -> bool:
     if _PATH.match(value) and not _is_gibberish(value):
         return False
     if style is Style.SHELL:
-        return not value.isdigit()
+        return not value.isdigit() or (rule == "password" and len(value) >= 4)
     return is_header or _is_password(value, style)
 
 
@@ -155,10 +157,36 @@ def _is_password(value: bytes, style: Style) -> bool:
             return _CODE.match(value) is None or (len(value) >= 6 and value.strip(b"!*&@$?").isalnum() and is_likely)
         case Style.LOOSE:
             return len(value) >= 6 and b" " not in value and is_likely
+        case Style.PLAIN:
+            return _OPTION_WORD.match(value) is None
+        case Style.PROSE:
+            return has_digit or _ENGLISH.match(value) is None
         case _:
             return b" " not in value or has_digit
 
 
+# After an option in a manual: `--password STRING`, "the --password option".
+_OPTION_WORD: Final = lazy.pattern(
+    rb"(?:(?:option|flag|argument|arg|parameter|param|switch|setting|field)s?|and|or|to|is|in|for|from|with|if|when|was|as|on|of|the"
+    rb"|stdin|prompt|file|string|text|value|varname|pass|passwd|pw|pwd|instead|will|can|must|should|may|has|have|are|be"
+    rb"|\.\.\.|\\|=)[.,;:)\]]*\Z",
+    re.IGNORECASE,
+)
+# After "the password is": words of a sentence that goes on.
+_ENGLISH: Final = lazy.pattern(
+    rb"(?:[a-z]+(?:[^r]ed|ly|able|ible|ful|less|ous|ent)|being|coming|going|using|expiring|changing|nothing|something|a|an|the|not|no|never|always|too|in|on|at|of|to|for|from|by|if|as|so"
+    rb"|correct|incorrect|valid|wrong|right|empty|missing|set|unset|null|none|blank|weak|strong|long|short|sent|read|kept|given"
+    rb"|known|good|bad|ok|hidden|plain|optional|mandatory|still|only|also|now|just|then|what|that|this|it|when|being|been"
+    rb"|one|more|less|at|least|used|safe|secure|same|different|new|old|hard|easy|out|up|gone|lost|held|built|passed|made"
+    rb"|encoded|stored|true|false|your|my|their|his|her|its|our|equal|part|up|shown|done|left|written|taken|chosen|longer"
+    rb"|shorter|case|available|present|absent|required|there|here|first|second|all|either|both|any|some|how|why|where|who"
+    rb"|which|can|will|must|should|may|has|have|are|be|was|were|and|or|but|with|without|before|after|via|per|than|exactly"
+    rb"|already|usually|often|sometimes|currently|probably|likely|supplied|specified|necessary|identical|similar|complex"
+    rb"|simple|compromised|expired|changed|in-memory|base64-encoded|bcrypt|hash|text|ascii|utf-8|cleartext|public|private"
+    rb"|secret|default|fine|rather|another|such|like|about|between|over|under|within|inside|outside|self|own|yet|once|again)"
+    rb"[^A-Za-z0-9]*\Z",
+    re.IGNORECASE,
+)
 # Values of these rules are long texts, or too often something else (`cacheKey`) to be searched everywhere.
 _NOT_DISTINCTIVE: Final = frozenset({"key", "cookie", "private-key", "own-credential"})
 
