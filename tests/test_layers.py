@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "worker": {"claude", "delivery", "errors", "hook", "log", "files", "settings", "source", "transcript"},
     # What people look at.
     "index": {
-        "delivery", "errors", "files", "processes", "secrets", "settings", "source", "text", "trace", "transcript",
+        "delivery", "errors", "files", "processes", "secrets", "settings", "source", "text", "trace",
     },
     # Commands.
     "bulk": {

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -144,7 +143,7 @@ def kill_children():
     """Kill the processes that read; return how many there were."""
     children = multiprocessing.active_children()
     for process in children:
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()  # the pool may have ended it already, because another one died
         process.join()
     return len(children)
 

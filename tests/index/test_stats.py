@@ -135,13 +135,13 @@ def test_periods_are_weeks_from_monday_and_months(claude_home, command, in_zone)
 
 
 def test_responses_that_the_client_wrote_itself_are_api_errors(claude_home, command):
-    """The model `<synthetic>` is called what it is; its key stays."""
+    """An answer that no model gave, `<synthetic>` in the transcript, is called what it is."""
     writer = Writer()
     writer.prompt("hi")
     writer.say("API Error: 529", model="<synthetic>", isApiErrorMessage=True)
     saved(writer, claude_home)
     assert {key: group["label"] for key, group in stats(command, "--by", "model")[0].items()} == {
-        "<synthetic>": "API errors"
+        "API error": "API errors"
     }
     assert "API errors" in command("stats", "--by", "model")[1]
 

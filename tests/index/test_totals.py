@@ -114,7 +114,7 @@ def status_of(config, since_s):
     try:
         return status_room.count_pending(
             list(all_sessions(config.claude_home / "projects", {})), {}, target,
-            since_s=since_s, now_s=time.time(), deadline=time.monotonic() + 60, totals=known,
+            uses={target.identity: since_s}, now_s=time.time(), deadline=time.monotonic() + 60, totals=known,
         )  # fmt: skip
     finally:
         known.close()

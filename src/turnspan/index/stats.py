@@ -24,7 +24,6 @@ import msgspec
 from turnspan.index.measures import COUNTS, Figures, figures_of
 from turnspan.source.sessions import is_project
 from turnspan.text import last_part, one_line, short_model
-from turnspan.transcript.rows import SYNTHETIC
 
 if TYPE_CHECKING:
     import sqlite3
@@ -64,7 +63,7 @@ DIMENSIONS: Final = {
         Dimension("week", {}, "COALESCE(date(day, '-6 days', 'weekday 1'), '')"),  # its Monday
         Dimension("month", {}, "substr(day, 1, 7)"),
         Dimension("project", _of_turn("project"), short=lambda path: last_part(one_line(path)) or one_line(path)),
-        Dimension("model", {"response": "response.model"}, names={SYNTHETIC: "API errors"}, short=short_model),
+        Dimension("model", {"response": "response.model"}, names={"API error": "API errors"}, short=short_model),
         Dimension("tool", {"tool_call": "tool_call.name"}),
         Dimension(
             "agent",
