@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -160,6 +161,22 @@ def test_the_table_allows_only_what_is_used():
         each: {room(name) for m in MODULES if room(m) == each for name in imports(m)[0] if name} for each in MAY_IMPORT
     }
     assert {each: allowed - used[each] for each, allowed in MAY_IMPORT.items() if allowed - used[each]} == {}
+
+
+def test_one_name_is_one_thing():
+    """No two classes have the same name. The `Turn` of the public interface is what a turn of `transcript` becomes."""
+    defined = Counter(node.name for module in MODULES for node in ast.walk(tree(module)) if isinstance(node, ast.ClassDef))
+    assert {name for name, times in defined.items() if times > 1} == {"Turn"}
+
+
+def test_modules_and_functions_stay_short():
+    """A module has at most 450 lines, a function 60; a command is as long as its help."""
+    functions = [
+        f"{module}.{node.name}" for module in MODULES for node in ast.walk(tree(module))
+        if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= 60 and room(module) != "commands"
+    ]  # fmt: skip
+    assert functions == []
+    assert [name for name, path in MODULES.items() if len(path.read_text(encoding="utf-8").splitlines()) > 450] == []
 
 
 def test_no_rooms_import_each_other():

@@ -25,7 +25,7 @@ from turnspan.bulk.dry_run import DryRun
 from turnspan.bulk.plan import Selection, age_warning, make_plan
 from turnspan.bulk.report import dry_run_lines
 from turnspan.bulk.runner import Orders, Task, Totals
-from turnspan.commands.selection import When
+from turnspan.commands.selection import TimeArgument
 from turnspan.delivery import backoff, marks, state
 from turnspan.delivery.destinations import Target
 from turnspan.delivery.ship import ship
@@ -728,7 +728,7 @@ def test_until_includes_the_full_day(monkeypatch):
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     try:
-        until, since = (When(is_end=is_end).convert for is_end in (True, False))
+        until, since = (TimeArgument(is_end=is_end).convert for is_end in (True, False))
         for day, written in (("2026-08-31", "20260831"), ("2026-03-29", "2026-W13-7"), ("2026-10-25", "20261025")):
             after = datetime.fromisoformat(day) + timedelta(days=1)
             assert until(day, None, None) == until(written, None, None) == since(after.isoformat(), None, None)

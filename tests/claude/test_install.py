@@ -26,7 +26,7 @@ from turnspan.claude.command import Runtime
 from turnspan.claude.hooks import US, managed_settings, read_sources, registrations, sentences
 from turnspan.claude.install import (
     EVENTS,
-    Scope,
+    InstallScope,
     apply,
     client_version,
     known_events,
@@ -61,24 +61,24 @@ class Place:
         self.project = project
         self.env = {"HOME": str(home), "USERPROFILE": str(home), "PATH": os.environ["PATH"]}
 
-    def path(self, scope=Scope.USER):
+    def path(self, scope=InstallScope.USER):
         return settings_path(scope, self.env, self.project)
 
-    def write(self, settings, scope=Scope.USER):
+    def write(self, settings, scope=InstallScope.USER):
         self.path(scope).parent.mkdir(exist_ok=True)
         content = settings if isinstance(settings, bytes) else json.dumps(settings, indent=2).encode()
         self.path(scope).write_bytes(content)
         return content
 
-    def plan(self, scope=Scope.USER, runtime=RUNTIME, client=None):
+    def plan(self, scope=InstallScope.USER, runtime=RUNTIME, client=None):
         return plan_install(scope, env=self.env, project=self.project, runtime=runtime, client=client)
 
-    def install(self, scope=Scope.USER, runtime=RUNTIME, client=None):
+    def install(self, scope=InstallScope.USER, runtime=RUNTIME, client=None):
         plan = self.plan(scope, runtime, client)
         apply(plan)
         return plan
 
-    def uninstall(self, scope=Scope.USER):
+    def uninstall(self, scope=InstallScope.USER):
         plan = plan_uninstall(scope, env=self.env, project=self.project)
         apply(plan)
         return plan
@@ -95,7 +95,7 @@ class Place:
 )
 def test_each_scope_has_its_file(place, scope, name):
     """Hooks are registered in the user's, the project's, or the user's local settings of a project."""
-    plan = place.install(Scope(scope))
+    plan = place.install(InstallScope(scope))
     root = place.claude if scope == "user" else place.project / ".claude"
     assert plan.file.path == root / name
     hooks = json.loads((root / name).read_bytes())["hooks"]
@@ -130,10 +130,10 @@ def test_uninstall_restores_every_byte(place, content):
     if content is not None:
         place.write(content)
     before = place.files()
-    for scope in Scope:
+    for scope in InstallScope:
         place.install(scope)
     assert place.files() != before
-    for scope in reversed(Scope):
+    for scope in reversed(InstallScope):
         place.uninstall(scope)
     assert place.files() == before
     assert not (place.project / ".claude").exists()
@@ -173,10 +173,10 @@ def test_containers_that_were_empty_before_stay_empty(place):
 
 def test_a_file_with_only_our_hooks_is_removed_even_if_rewritten(place):
     """Claude Code may rewrite the file in its own layout; if it has only our hooks, it is removed."""
-    place.install(Scope.LOCAL)
-    path = place.path(Scope.LOCAL)
+    place.install(InstallScope.LOCAL)
+    path = place.path(InstallScope.LOCAL)
     path.write_text(json.dumps(json.loads(path.read_bytes()), indent=4))
-    place.uninstall(Scope.LOCAL)
+    place.uninstall(InstallScope.LOCAL)
     assert not path.exists()
 
 
@@ -225,7 +225,7 @@ def test_a_malformed_file_is_not_changed(place, content):
         place.plan()
     assert caught.value.hint
     with pytest.raises(ConfigError, match="not changed"):
-        plan_uninstall(Scope.USER, env=place.env, project=place.project)
+        plan_uninstall(InstallScope.USER, env=place.env, project=place.project)
     assert place.files() == before
 
 
@@ -252,11 +252,11 @@ def test_a_link_to_nothing_and_a_link_to_itself(place, tmp_path):
     place.path().symlink_to(tmp_path / "dotfiles" / "claude.json")
     place.install()
     assert (tmp_path / "dotfiles" / "claude.json").is_file()
-    circle = place.path(Scope.PROJECT)
+    circle = place.path(InstallScope.PROJECT)
     circle.parent.mkdir()
     circle.symlink_to(circle)
     with pytest.raises(TurnspanError, match=re.escape(str(circle))):
-        place.plan(Scope.PROJECT)
+        place.plan(InstallScope.PROJECT)
 
 
 def test_only_a_regular_file_is_accepted(place):
@@ -434,7 +434,7 @@ def stop(command):
 def test_the_same_hook_in_another_scope_is_reported(place):
     """Registered for the user and for the project it would run twice: the notice says where, and how to remove it."""
     place.install()
-    said = place.plan(Scope.LOCAL).notices
+    said = place.plan(InstallScope.LOCAL).notices
     assert len(said) == 1
     assert str(place.path()) in said[0]
     assert "turnspan uninstall --scope user" in said[0]
@@ -443,7 +443,7 @@ def test_the_same_hook_in_another_scope_is_reported(place):
 
 def test_a_custom_command_that_calls_turnspan_is_reported(place):
     """A command of the user that runs the hook counts as a registration."""
-    place.write({"hooks": stop("turnspan hook && echo done")}, Scope.LOCAL)
+    place.write({"hooks": stop("turnspan hook && echo done")}, InstallScope.LOCAL)
     assert any("--scope local" in sentence for sentence in place.plan().notices)
 
 
@@ -456,7 +456,7 @@ def test_the_plugin_is_reported(place):
 def test_a_disabled_plugin_is_not_reported(place):
     """Only enabled plugins count, and a scope with higher precedence can disable one."""
     add_plugin(place, "turnspan@turnspan", stop("find-turnspan"))
-    place.write({"enabledPlugins": {"turnspan@turnspan": False}}, Scope.LOCAL)
+    place.write({"enabledPlugins": {"turnspan@turnspan": False}}, InstallScope.LOCAL)
     assert place.plan().notices == ()
 
 
@@ -474,11 +474,11 @@ def test_a_disabled_plugin_is_not_reported(place):
 )
 def test_other_exporters_are_reported(place, command, name):
     """With another exporter every turn would appear twice; the notice says so."""
-    place.write({"hooks": stop(command)}, Scope.PROJECT)
+    place.write({"hooks": stop(command)}, InstallScope.PROJECT)
     said = [sentence for sentence in place.plan().notices if sentence.startswith(name)]
     assert len(said) == 1
     assert "twice" in said[0]
-    assert str(place.path(Scope.PROJECT)) in said[0]
+    assert str(place.path(InstallScope.PROJECT)) in said[0]
 
 
 def test_another_exporter_is_recognised_by_its_plugin(place):
@@ -515,7 +515,7 @@ def test_claude_codes_own_traces_are_reported(place):
 
 def test_switches_that_disable_hooks_are_reported(place, tmp_path):
     """Registered and never called: `disableAllHooks` anywhere, or a policy that allows only an organisation's hooks."""
-    place.write({"disableAllHooks": True}, Scope.LOCAL)
+    place.write({"disableAllHooks": True}, InstallScope.LOCAL)
     policy = tmp_path / "managed-settings.json"
     policy.write_text(json.dumps({"allowManagedHooksOnly": True, "hooks": stop("turnspan hook")}))
     sources = read_sources(place.env, place.project, managed=[policy])
@@ -527,8 +527,8 @@ def test_switches_that_disable_hooks_are_reported(place, tmp_path):
 
 def test_unreadable_files_of_other_scopes_are_reported(place):
     """A malformed file of another scope does not prevent installation, but its hooks are unknown."""
-    place.write(b"{ // mine\n}", Scope.PROJECT)
-    place.path(Scope.LOCAL).mkdir()
+    place.write(b"{ // mine\n}", InstallScope.PROJECT)
+    place.path(InstallScope.LOCAL).mkdir()
     said = place.install().notices
     assert len(said) == 2
     assert all("cannot be read" in sentence for sentence in said)
@@ -549,7 +549,7 @@ def test_the_home_directory_as_a_project(place, tmp_path, is_linked):
 def test_a_shared_file_and_a_temporary_interpreter_are_reported(place):
     """A path of this machine in a shared file, or a path in a cache, will stop working."""
     runtime = Runtime(Path("/home/me/.cache/uv/archive-v0/x/bin/python"), Path("/opt"), None, "linux")
-    said = place.plan(Scope.PROJECT, runtime=runtime).notices
+    said = place.plan(InstallScope.PROJECT, runtime=runtime).notices
     assert any("--scope local" in sentence for sentence in said)
     assert any("uv tool install ." in sentence for sentence in said)
 

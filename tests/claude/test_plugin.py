@@ -16,7 +16,7 @@ from e2e.stage import Stage
 from turnspan import __version__
 from turnspan.claude.command import TIMEOUT_S, Runtime, mentions_us
 from turnspan.claude.hooks import US, read_sources, registrations
-from turnspan.claude.install import EVENTS, Scope, apply, plan_install, remember_runtime, this_runtime
+from turnspan.claude.install import EVENTS, InstallScope, apply, plan_install, remember_runtime, this_runtime
 from turnspan.hook import HOOK_CODE
 
 PLUGIN = Path(__file__).parents[2] / "hooks"
@@ -339,7 +339,7 @@ def test_a_project_that_plants_variables_and_vanishes_during_the_turn(version, t
 
     def prepare(stage):
         runtime = this_runtime()
-        apply(plan_install(Scope.USER, env=stage.environment(), project=stage.home.project, runtime=runtime))
+        apply(plan_install(InstallScope.USER, env=stage.environment(), project=stage.home.project, runtime=runtime))
         (stage.home.project / ".claude").mkdir(exist_ok=True)
         stage.env["TURNSPAN_CAPTURE"] = "metadata"
 

@@ -9,7 +9,7 @@ import pytest
 from rows import Writer
 
 from turnspan import log
-from turnspan.claude.install import Scope, apply, plan_install, this_runtime
+from turnspan.claude.install import InstallScope, apply, plan_install, this_runtime
 from turnspan.delivery import state
 
 SNAPSHOT = Path(__file__).with_name("json_keys.json")
@@ -43,7 +43,7 @@ def world(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     claude.mkdir()
-    apply(plan_install(Scope.USER, env=os.environ, project=tmp_path, runtime=this_runtime()))
+    apply(plan_install(InstallScope.USER, env=os.environ, project=tmp_path, runtime=this_runtime()))
     writer = Writer(session=SESSION)
     writer.prompt(f"use {SECRET}")
     call = writer.call("Bash", {"command": "ls"})

@@ -475,7 +475,7 @@ def test_a_checkpoint_too_large_to_store(home):
 
 POISON = """
 import os
-from turnspan.bulk.runner import Outcome
+from turnspan.bulk.runner import SessionOutcome
 from turnspan.delivery.ship import Shipped
 
 def prepare(orders):
@@ -483,7 +483,7 @@ def prepare(orders):
         if any(job.session.session_id.endswith("2") for job in task.jobs):
             os._exit(9)
         identities = [destination.name for destination in orders.destinations]
-        return [Outcome(shipped=tuple(map(Shipped, identities))) for job in task.jobs]
+        return [SessionOutcome(shipped=tuple(map(Shipped, identities))) for job in task.jobs]
     return do
 """
 

@@ -23,7 +23,7 @@ from rows import Writer
 
 from turnspan import log
 from turnspan.claude.command import Runtime
-from turnspan.claude.install import Scope, apply, plan_install, remember_runtime, this_runtime
+from turnspan.claude.install import InstallScope, apply, plan_install, remember_runtime, this_runtime
 from turnspan.commands.records import doctor_record
 from turnspan.delivery import backoff, state
 from turnspan.delivery.destinations import Target, identity_of
@@ -72,7 +72,7 @@ class Place:
         path.write_text(table if isinstance(table, str) else json.dumps(table))
         return path
 
-    def install(self, scope=Scope.USER, runtime=None):
+    def install(self, scope=InstallScope.USER, runtime=None):
         """Register the hooks."""
         apply(plan_install(scope, env=self.env, project=self.project, runtime=runtime or this_runtime()))
 
@@ -551,7 +551,7 @@ def test_no_hooks(place):
 def test_two_installs(place):
     """Registered for the user and for the project: one of the two is enough."""
     place.install()
-    place.install(Scope.LOCAL)
+    place.install(InstallScope.LOCAL)
     [(mark, says, todo)] = hooks(place)
     assert mark == "doubt"
     assert "also registered in the local settings" in says

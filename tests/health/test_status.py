@@ -17,7 +17,7 @@ from turnspan import log
 from turnspan.bulk.backfill import run
 from turnspan.bulk.plan import Selection, make_plan
 from turnspan.bulk.runner import Orders
-from turnspan.claude.install import Scope, apply, plan_install, this_runtime
+from turnspan.claude.install import InstallScope, apply, plan_install, this_runtime
 from turnspan.cli import main
 from turnspan.delivery import backoff, state
 from turnspan.delivery.destinations import Target, identity_of, since
@@ -338,7 +338,7 @@ def test_check_of_a_destination_that_is_set_wrongly(turnspan, monkeypatch):
 def test_hooks_that_are_registered(turnspan):
     """Where, and for which events."""
     place = turnspan.place
-    plan = plan_install(Scope.USER, env=os.environ, project=place.base, runtime=this_runtime())
+    plan = plan_install(InstallScope.USER, env=os.environ, project=place.base, runtime=this_runtime())
     apply(plan)
     [hook] = status(turnspan)["hooks"]
     assert (hook["scope"], hook["path"]) == ("user", str(place.claude / "settings.json"))

@@ -17,7 +17,7 @@ from index.dumps import dump
 from turnspan.index import schema
 from turnspan.index.changes import find_changes
 from turnspan.index.pool import read_jobs
-from turnspan.index.reading import Job, SessionReader
+from turnspan.index.reading import ReadJob, SessionReader
 from turnspan.settings.config import load_config
 
 _LONG = 600  # turns: some pieces
@@ -27,10 +27,10 @@ _READ = f"""
 import os, sys, time
 os.cpu_count = lambda: 3
 from turnspan.index.pool import read_jobs
-from turnspan.index.reading import Job
+from turnspan.index.reading import ReadJob
 from turnspan.settings.config import load_config
 config = load_config(os.environ)
-for _, parts in read_jobs([Job("s", path, size=4 << 20) for path in sys.argv[1:]], config, config.destinations[0]):
+for _, parts in read_jobs([ReadJob("s", path, size=4 << 20) for path in sys.argv[1:]], config, config.destinations[0]):
     {_LISTED}
     time.sleep(600)
 """
@@ -86,7 +86,7 @@ def parts_of(jobs, processors, monkeypatch):
 def jobs_of(project):
     """Return all sessions of a project."""
     # More than there is to read: enough to be worth other processes.
-    return [Job(path.stem, str(path), size=10 * path.stat().st_size) for path in sorted(project.glob("*.jsonl"))]
+    return [ReadJob(path.stem, str(path), size=10 * path.stat().st_size) for path in sorted(project.glob("*.jsonl"))]
 
 
 @pytest.mark.parametrize("processors", [2, 4])

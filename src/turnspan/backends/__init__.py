@@ -182,12 +182,12 @@ def repeated(spans: Sequence[bytes]) -> frozenset[bytes]:
     return frozenset(span for span, times in Counter(spans).items() if times > 1)
 
 
-def reader_of(backend: Backend, sleep: Callable[[float], None] = time.sleep) -> Reader | None:
+def reader_of(backend: Backend, sleep: Callable[[float], None] = time.sleep) -> StoredReader | None:
     """Return a reader for a backend; None if it cannot report what it stores."""
-    return Reader(backend, sleep) if isinstance(backend, Readable) else None
+    return StoredReader(backend, sleep) if isinstance(backend, Readable) else None
 
 
-class Reader:
+class StoredReader:
     """Retries `stored`; after several traces without an answer it stops asking."""
 
     def __init__(self, backend: Readable, sleep: Callable[[float], None]) -> None:

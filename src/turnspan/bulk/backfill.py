@@ -16,8 +16,8 @@ import msgspec
 
 from turnspan import log
 from turnspan.backends import Answer
-from turnspan.bulk.group import Group, Outbox
-from turnspan.bulk.runner import PATIENCE_S, Outcome, Runner, Step, Waiting, bytes_read
+from turnspan.bulk.group import CommitGroup, Outbox
+from turnspan.bulk.runner import PATIENCE_S, Runner, SessionOutcome, Step, Waiting, bytes_read
 from turnspan.claude.event import Event
 from turnspan.delivery import backoff, marks, state
 from turnspan.delivery.backoff import Patience
@@ -88,17 +88,17 @@ class Sender:
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
         home = orders.config.home
-        self._group = Group(home, partial(serve_waiting, home))
+        self._group = CommitGroup(home, partial(serve_waiting, home))
         self._targets = [Target(each, orders.config, self._group) for each in orders.destinations]
         self._began_s = time.monotonic()
         self._spans = 0
 
-    def __call__(self, parent: Parent, task: Task) -> list[Outcome]:
+    def __call__(self, parent: Parent, task: Task) -> list[SessionOutcome]:
         """Send each session to every destination that was not given up; return the outcomes, in order.
 
         After a request to stop, sessions that were not begun have no outcome.
         """
-        group, outcomes = self._group, list[Outcome]()
+        group, outcomes = self._group, list[SessionOutcome]()
         group.failed, group.on_stored = {}, parent.send
         try:
             for place, job in enumerate(task.jobs):
@@ -116,20 +116,20 @@ class Sender:
                 outcomes[place] = _failed(group.failed[job.session.session_id])
         return outcomes
 
-    def _begun(self, parent: Parent, task: Task, job: Job) -> Outcome:
+    def _begun(self, parent: Parent, task: Task, job: Job) -> SessionOutcome:
         """Lock a session and send it, with the group."""
         session_id = job.session.session_id
         try:
             self._group.lock(session_id)
         except Busy:
-            return Outcome(is_busy=True)
+            return SessionOutcome(is_busy=True)
         except TurnspanError as error:
             return _failed(error)
         outcome = self._send(parent, task, job, self._targets)
         self._group.finish(session_id)
         return outcome
 
-    def _send_again(self, parent: Parent, task: Task, outcomes: list[Outcome]) -> None:
+    def _send_again(self, parent: Parent, task: Task, outcomes: list[SessionOutcome]) -> None:
         """Send the sessions of a group that could not be stored again, each by itself: it may be about one of them."""
         for place, job in enumerate(task.jobs[: len(outcomes)]):
             refusing = self._group.refused.get(job.session.session_id)
@@ -144,7 +144,7 @@ class Sender:
         plain.backend = target.backend.backend if isinstance(target.backend, Outbox) else target.backend
         return plain
 
-    def _send(self, parent: Parent, task: Task, job: Job, targets: Sequence[Target]) -> Outcome:
+    def _send(self, parent: Parent, task: Task, job: Job, targets: Sequence[Target]) -> SessionOutcome:
         """Send one session, which is locked."""
         shipped: list[Shipped] = []
         try:
@@ -154,7 +154,7 @@ class Sender:
                     shipped.append(self._ship(parent, job, index, target))
         except TurnspanError as error:
             return _failed(error, shipped)
-        return Outcome(shipped=tuple(shipped))
+        return SessionOutcome(shipped=tuple(shipped))
 
     def _ship(self, parent: Parent, job: Job, index: int, target: Target) -> Shipped:
         """Send one session to the destination at `index`."""
@@ -195,11 +195,11 @@ class Sender:
         return 0.0 if rate is None else self._spans / rate - (time.monotonic() - self._began_s)
 
 
-def _failed(error: TurnspanError, shipped: Sequence[Shipped] = ()) -> Outcome:
-    return Outcome(shipped=tuple(shipped), error=str(error), is_state_error=isinstance(error, StateError))
+def _failed(error: TurnspanError, shipped: Sequence[Shipped] = ()) -> SessionOutcome:
+    return SessionOutcome(shipped=tuple(shipped), error=str(error), is_state_error=isinstance(error, StateError))
 
 
-def _merged(before: Outcome, again: Outcome, refused: set[str]) -> Outcome:
+def _merged(before: SessionOutcome, again: SessionOutcome, refused: set[str]) -> SessionOutcome:
     """Return two runs of one session as one, without what refusing destinations seemed to accept in the first."""
     earlier = {shipped.destination: shipped for shipped in before.shipped if shipped.destination not in refused}
     both = tuple(earlier[one.destination] + one if one.destination in earlier else one for one in again.shipped)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from turnspan.bulk.runner import Outcome, Runner, Step, Totals, bytes_read
+from turnspan.bulk.runner import Runner, SessionOutcome, Step, Totals, bytes_read
 from turnspan.delivery.destinations import Target
 from turnspan.delivery.ship import Shipped
 from turnspan.delivery.unsent import Rest
@@ -51,7 +51,7 @@ class Share(msgspec.Struct):
         self.cwd = self.cwd or other.cwd
 
 
-class Preview(Outcome, frozen=True, kw_only=True):
+class SessionPreview(SessionOutcome, frozen=True, kw_only=True):
     """The outcome of one session: its project, and what each destination would receive."""
 
     project: str
@@ -64,9 +64,9 @@ class DryRun(msgspec.Struct):
     destinations: dict[str, dict[str, Share]]
     totals: Totals = msgspec.field(default_factory=Totals)
 
-    def add(self, _job: Job, outcome: Outcome) -> None:
+    def add(self, _job: Job, outcome: SessionOutcome) -> None:
         """Add the outcome of one session."""
-        if isinstance(outcome, Preview):
+        if isinstance(outcome, SessionPreview):
             for name, share in outcome.shares.items():
                 self.destinations[name].setdefault(outcome.project, Share()).add(share)
 
@@ -97,16 +97,16 @@ class Previewer:
         self._orders = orders
         self._targets = [Target(destination, orders.config) for destination in orders.destinations]
 
-    def __call__(self, parent: Parent, task: Task) -> list[Preview]:
+    def __call__(self, parent: Parent, task: Task) -> list[SessionPreview]:
         """Return what each destination would receive of each session that was begun before a request to stop."""
-        found: list[Preview] = []
+        found: list[SessionPreview] = []
         for place in range(len(task.jobs)):
             if place and parent.is_stopping:
                 break
             found.append(self._preview_all(parent, task, place))
         return found
 
-    def _preview_all(self, parent: Parent, task: Task, place: int) -> Preview:
+    def _preview_all(self, parent: Parent, task: Task, place: int) -> SessionPreview:
         job = task.jobs[place]
         shipped: list[Shipped] = []
         shares: dict[str, Share] = {}
@@ -123,7 +123,7 @@ class Previewer:
                 share.sessions = 1
                 share.bytes = job.bytes if self._orders.is_resend else job.left_bytes
         project = next((share.cwd for share in shares.values() if share.cwd), job.session.project)
-        return Preview(shipped=tuple(shipped), error=error, project=project, shares=shares)
+        return SessionPreview(shipped=tuple(shipped), error=error, project=project, shares=shares)
 
     def _preview(self, parent: Parent, task: Task, place: int, index: int, share: Share) -> Shipped:
         """Add to `share` what the destination at `index` would receive; return what `ship` would."""

@@ -47,7 +47,7 @@ GROUP_PIECES: Final = 32
 _GROUP_S: Final = 2.0
 
 
-class Group:
+class CommitGroup:
     """The sessions whose progress is committed together. It is used again after each `store`.
 
     `on_release` is called with the id of each session whose lock was released, `on_stored` with the steps that were

@@ -84,7 +84,7 @@ class Waiting(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class SessionOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one session."""
 
     shipped: tuple[Shipped, ...] = ()
@@ -134,8 +134,8 @@ class Runner:
         self,
         plan: Plan,
         orders: Orders,
-        worker: Callable[[Orders], Callable[[Parent, Task], Sequence[Outcome]]],
-        on_outcome: Callable[[Job, Outcome], None] = lambda _job, _outcome: None,
+        worker: Callable[[Orders], Callable[[Parent, Task], Sequence[SessionOutcome]]],
+        on_outcome: Callable[[Job, SessionOutcome], None] = lambda _job, _outcome: None,
     ) -> None:
         self.totals = Totals(pending=len(plan.jobs))
         self._plan = plan
@@ -148,7 +148,7 @@ class Runner:
         self._queue = [(0.0, number) for number in range(len(plan.jobs))]  # not before this time; index of the job
         self._number = {job.session.session_id: number for number, job in enumerate(plan.jobs)}
         self._suspects: list[Job] = []  # of tasks that failed
-        self._running: dict[Future[Sequence[Outcome]], Task] = {}
+        self._running: dict[Future[Sequence[SessionOutcome]], Task] = {}
         self._names = {identity_of(destination): destination.name for destination in orders.destinations}
         self._read: dict[str, float] = {}
         self._busy_since: dict[str, float] = {}
@@ -252,7 +252,7 @@ class Runner:
             case Waiting(reason, seconds):
                 totals.waiting = f"waiting {seconds:.0f} s: {reason}"
 
-    def _take(self, task: Task, future: Future[Sequence[Outcome]]) -> None:
+    def _take(self, task: Task, future: Future[Sequence[SessionOutcome]]) -> None:
         """Take the result of a task."""
         error = future.exception()
         if error is None:
@@ -261,7 +261,7 @@ class Runner:
         elif task.is_retry:
             is_dead = isinstance(error, BrokenExecutor)
             why = "its process ended unexpectedly" if is_dead else f"{type(error).__name__}: {error}"
-            self._finish(task.jobs[0], Outcome(error=why))
+            self._finish(task.jobs[0], SessionOutcome(error=why))
         else:
             self._suspects += task.jobs
 
@@ -272,12 +272,12 @@ class Runner:
         self._read[job.session.session_id] = max(known, read)
         self.totals.read_bytes += max(0.0, read - known)
 
-    def _finish(self, job: Job, outcome: Outcome) -> None:
+    def _finish(self, job: Job, outcome: SessionOutcome) -> None:
         totals, session_id, now_s = self.totals, job.session.session_id, time.time()
         if outcome.is_busy:
             if now_s - self._busy_since.setdefault(session_id, now_s) <= _BUSY_PATIENCE_S:
                 return self._retry(job, now_s + _BUSY_EVERY_S)
-            outcome = Outcome(error="another turnspan process is working on it")
+            outcome = SessionOutcome(error="another turnspan process is working on it")
         self._on_outcome(job, outcome)
         for shipped in outcome.shipped:
             self._account(job, shipped)
@@ -345,12 +345,12 @@ class Runner:
         self._give_up(shipped.destination, why)
 
 
-def _submitted(workers: Workers, task: Task) -> Future[Sequence[Outcome]]:
+def _submitted(workers: Workers, task: Task) -> Future[Sequence[SessionOutcome]]:
     """Hand a task to a process; what prevents it is in the result. Raises TurnspanError if none can be started."""
     try:
         return workers.submit(task)
     except BrokenExecutor as error:
-        failed: Future[Sequence[Outcome]] = Future()
+        failed: Future[Sequence[SessionOutcome]] = Future()
         failed.set_exception(error)
         return failed
     except OSError as error:

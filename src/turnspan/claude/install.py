@@ -2,7 +2,7 @@
 
 Rules:
 
-- `plan_install` and `plan_uninstall` only read: a `Plan` holds the bytes before and after, and `apply` writes them.
+- `plan_install` and `plan_uninstall` only read: an `InstallPlan` holds the bytes before and after, `apply` writes them.
 - If the file has not changed since, `uninstall` restores the same bytes; otherwise only our entries are removed.
 - A client that does not know an event ignores every hook in a file that names it, those of others too: measured with
   StopFailure and the clients 1.0.80 to 2.1.76. So an event is registered only for clients that know it.
@@ -60,7 +60,7 @@ _SECRET: Final = re.compile(
 _PASSING: Final = re.compile(r"[/\\](uv[/\\]archive-v\d+|\.cache[/\\]uv|uv[/\\]cache|pipx[/\\]\.cache)[/\\]")
 
 
-class Scope(StrEnum):
+class InstallScope(StrEnum):
     """Which sessions call us: all of the user's, everyone's in a project, or the user's in a project."""
 
     USER = "user"
@@ -69,10 +69,10 @@ class Scope(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class InstallPlan:
     """A change of a settings file that was not applied yet."""
 
-    scope: Scope
+    scope: InstallScope
     file: SettingsFile
     after: bytes | None  # None: the file is removed
     record: Record | None  # of this installation; None: it is an uninstallation
@@ -134,20 +134,25 @@ def known_events(client: tuple[int, ...] | None) -> tuple[str, ...]:
 # ---- planning
 
 
-def settings_path(scope: Scope, env: Mapping[str, str], project: Path) -> Path:
+def settings_path(scope: InstallScope, env: Mapping[str, str], project: Path) -> Path:
     """The settings file of a scope."""
     match scope:
-        case Scope.USER:
+        case InstallScope.USER:
             return files.claude_home(env) / "settings.json"
-        case Scope.PROJECT:
+        case InstallScope.PROJECT:
             return project / ".claude" / "settings.json"
-        case Scope.LOCAL:
+        case InstallScope.LOCAL:
             return project / ".claude" / "settings.local.json"
 
 
 def plan_install(
-    scope: Scope, *, env: Mapping[str, str], project: Path, runtime: Runtime, client: tuple[int, ...] | None = None
-) -> Plan:
+    scope: InstallScope,
+    *,
+    env: Mapping[str, str],
+    project: Path,
+    runtime: Runtime,
+    client: tuple[int, ...] | None = None,
+) -> InstallPlan:
     """Plan the registration of our hooks. Raises ConfigError for a file that cannot be edited."""
     file = look_at(settings_path(scope, env, project), files.turnspan_home(env))
     hook = hook_of(runtime, client)
@@ -156,21 +161,23 @@ def plan_install(
         raise ConfigError(message, hint="install turnspan in another directory")
     after = _edited(file, lambda text: with_hooks(text, dict.fromkeys(known_events(client), hook)))
     notices = (*sentences(read_sources(env, project), file.path), *_remarks(scope, file.path, runtime, client))
-    return Plan(scope, file, after, _new_record(file, after), notices)
+    return InstallPlan(scope, file, after, _new_record(file, after), notices)
 
 
-def plan_uninstall(scope: Scope, *, env: Mapping[str, str], project: Path) -> Plan:
+def plan_uninstall(scope: InstallScope, *, env: Mapping[str, str], project: Path) -> InstallPlan:
     """Plan the removal of our hooks: restore the file, or remove only our entries if it has changed since."""
     return _plan_removal(scope, settings_path(scope, env, project), env)
 
 
-def plan_recorded(env: Mapping[str, str]) -> Iterator[Plan]:
+def plan_recorded(env: Mapping[str, str]) -> Iterator[InstallPlan]:
     """Plan the removal from every file in which `install` was run, in any project."""
     for path in recorded_files(files.turnspan_home(env)):
-        yield _plan_removal(Scope.LOCAL if path.name == "settings.local.json" else Scope.PROJECT, path, env)
+        yield _plan_removal(
+            InstallScope.LOCAL if path.name == "settings.local.json" else InstallScope.PROJECT, path, env
+        )
 
 
-def _plan_removal(scope: Scope, path: Path, env: Mapping[str, str]) -> Plan:
+def _plan_removal(scope: InstallScope, path: Path, env: Mapping[str, str]) -> InstallPlan:
     file = look_at(path, files.turnspan_home(env))
     record = read_record(file)
     after = file.content
@@ -181,10 +188,10 @@ def _plan_removal(scope: Scope, path: Path, env: Mapping[str, str]) -> Plan:
         if record is not None and record.original is None and not parse_settings(after.decode()):
             after = None  # there was no file before, and nothing was added since
     made = file.target.parent if record is not None and record.made_directory else None
-    return Plan(scope, file, after, None, made_directory=made)
+    return InstallPlan(scope, file, after, None, made_directory=made)
 
 
-def apply(plan: Plan) -> None:
+def apply(plan: InstallPlan) -> None:
     """Apply the change. Raises StateError if that fails; then the file is unchanged."""
     change(plan.file, plan.after, plan.record)
 
@@ -213,8 +220,8 @@ def _new_record(file: SettingsFile, after: bytes) -> Record:
     return Record(str(file.path), digest(after), original, made_directory=not file.target.parent.exists())
 
 
-def _remarks(scope: Scope, path: Path, runtime: Runtime, client: tuple[int, ...] | None) -> Iterator[str]:
-    if scope is Scope.PROJECT:
+def _remarks(scope: InstallScope, path: Path, runtime: Runtime, client: tuple[int, ...] | None) -> Iterator[str]:
+    if scope is InstallScope.PROJECT:
         yield f"{path} is often shared with others, but the hook contains paths of this machine; use --scope local"
     if _PASSING.search(str(runtime.python)):
         yield f"{runtime.python} is in a temporary cache; run `uv tool install .` in a clone to keep it"

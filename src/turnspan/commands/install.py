@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from turnspan.claude.command import Runtime
-    from turnspan.claude.install import Plan
+    from turnspan.claude.install import InstallPlan
     from turnspan.settings.config import Config, Destination
 
 SCOPES: Final = ("user", "project", "local")
@@ -77,7 +77,14 @@ def install(
     Secrets can't be passed as flags. They are asked for, or taken from
       LANGFUSE_SECRET_KEY, TURNSPAN_OTLP_HEADERS (name=value,name=value)
     """
-    from turnspan.claude.install import Scope, apply, client_version, plan_install, remember_runtime, this_runtime
+    from turnspan.claude.install import (
+        InstallScope,
+        apply,
+        client_version,
+        plan_install,
+        remember_runtime,
+        this_runtime,
+    )
     from turnspan.commands.choose import ask_where, choose
     from turnspan.commands.printing import print_line
     from turnspan.settings.config import load_config
@@ -86,7 +93,7 @@ def install(
     if is_plugin:
         _explain_plugin(env, runtime, is_dry_run=is_dry_run)
         return
-    plan = plan_install(Scope(scope), env=env, project=Path.cwd(), runtime=runtime, client=client_version(env))
+    plan = plan_install(InstallScope(scope), env=env, project=Path.cwd(), runtime=runtime, client=client_version(env))
     is_asking = not is_sure and not is_dry_run and sys.stdin.isatty() and sys.stdout.isatty()
     if to is None and is_asking and all(known.source == "default" for known in load_config(env).destinations):
         to = ask_where()
@@ -119,7 +126,7 @@ def _save(chosen: Destination, capture: str | None, env: Mapping[str, str]) -> N
 # ---- texts
 
 
-def _show(plan: Plan, *, is_diff: bool, is_summary: bool) -> None:
+def _show(plan: InstallPlan, *, is_diff: bool, is_summary: bool) -> None:
     from turnspan.commands.printing import print_line, remark
 
     if not plan.is_change:
@@ -132,7 +139,7 @@ def _show(plan: Plan, *, is_diff: bool, is_summary: bool) -> None:
         remark(f"note: {notice}")
 
 
-def show_diff(plan: Plan) -> None:
+def show_diff(plan: InstallPlan) -> None:
     """Print the change of the settings file as a diff."""
     from turnspan.commands.printing import print_line
     from turnspan.text import plain
@@ -141,7 +148,7 @@ def show_diff(plan: Plan) -> None:
         print_line(click.style(line, fg={"+": "green", "-": "red", "@": "cyan"}.get(line[:1])))
 
 
-def _confirm(plan: Plan, chosen: Destination | None, env: Mapping[str, str]) -> None:
+def _confirm(plan: InstallPlan, chosen: Destination | None, env: Mapping[str, str]) -> None:
     """Ask whether to apply the change; `d` shows it first. Declining ends the command with exit code 1."""
     from turnspan.commands.printing import print_line
     from turnspan.files import turnspan_home
@@ -167,7 +174,7 @@ def _confirm(plan: Plan, chosen: Destination | None, env: Mapping[str, str]) -> 
         return
 
 
-def _conclude(plan: Plan, config: Config) -> None:
+def _conclude(plan: InstallPlan, config: Config) -> None:
     from turnspan.commands.printing import print_line, remark
     from turnspan.health.status import where_of
 

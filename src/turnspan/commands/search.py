@@ -7,13 +7,13 @@ from __future__ import annotations
 import click
 
 from turnspan.commands.declare import command, json_flag
-from turnspan.commands.selection import When
+from turnspan.commands.selection import TimeArgument
 
 
 @command(takes_dashes=True)
 @click.argument("words", nargs=-1, required=True)
-@click.option("--since", type=When(), metavar="WHEN", help="Only turns started since this time.")
-@click.option("--until", type=When(is_end=True), metavar="WHEN", help="Only turns started before this time.")
+@click.option("--since", type=TimeArgument(), metavar="WHEN", help="Only turns started since this time.")
+@click.option("--until", type=TimeArgument(is_end=True), metavar="WHEN", help="Only turns started before this time.")
 @click.option("--project", metavar="P", help="Only turns in this directory and below, or with P in its path.")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Maximum number of turns."

@@ -24,7 +24,7 @@ _AGO: Final = re.compile(r"(\d+)([mhdw])")
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-class When(click.ParamType):  # type: ignore[type-arg] # generic since click 8.2; we take older ones
+class TimeArgument(click.ParamType):  # type: ignore[type-arg] # generic since click 8.2; we take older ones
     """A date, a time, or how long ago. A date means its beginning, or its end with `is_end`."""
 
     name = "when"
@@ -95,7 +95,9 @@ _OPTIONS: Final = (  # in reverse order, as decorators are
     destinations_option,
     click.option("--session", multiple=True, metavar="ID", help="Only this session, by the beginning of its id."),
     project_option,
-    click.option("--until", type=When(is_end=True), metavar="WHEN", help="Only sessions started before this time."),
-    click.option("--since", type=When(), metavar="WHEN", help="Only sessions written to since this time."),
+    click.option(
+        "--until", type=TimeArgument(is_end=True), metavar="WHEN", help="Only sessions started before this time."
+    ),
+    click.option("--since", type=TimeArgument(), metavar="WHEN", help="Only sessions written to since this time."),
     click.argument("paths", nargs=-1, type=click.Path(exists=True, path_type=Path), metavar="[PATH]..."),
 )

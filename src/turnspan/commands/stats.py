@@ -7,15 +7,15 @@ from __future__ import annotations
 import click
 
 from turnspan.commands.declare import command, json_flag
-from turnspan.commands.selection import When
+from turnspan.commands.selection import TimeArgument
 
 GROUPINGS = ("day", "week", "month", "project", "model", "tool", "agent", "branch", "session")
 
 
 @command()
 @click.option("--by", type=click.Choice(GROUPINGS), default="day", show_default=True, help="What to group by.")
-@click.option("--since", type=When(), metavar="WHEN", help="Only what happened since this time.")
-@click.option("--until", type=When(is_end=True), metavar="WHEN", help="Only what happened before this time.")
+@click.option("--since", type=TimeArgument(), metavar="WHEN", help="Only what happened since this time.")
+@click.option("--until", type=TimeArgument(is_end=True), metavar="WHEN", help="Only what happened before this time.")
 @click.option("--project", metavar="P", help="Only turns in this directory and below, or with P in its path.")
 @json_flag("One JSON object per group and line, and one for the total")
 @click.pass_context

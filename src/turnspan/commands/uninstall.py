@@ -19,7 +19,7 @@ from turnspan.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from turnspan.claude.install import Plan
+    from turnspan.claude.install import InstallPlan
     from turnspan.health.purge import Written
     from turnspan.settings.config import Config
 
@@ -72,15 +72,15 @@ def uninstall(ctx: click.Context, *, scope: str | None, is_purge: bool, is_dry_r
 
 def _plans(
     scope: str | None, env: Mapping[str, str], project: Path, *, is_everywhere: bool
-) -> tuple[list[Plan], list[str]]:
+) -> tuple[list[InstallPlan], list[str]]:
     """Return the changes of the settings files, and why some of these files cannot be changed."""
-    from turnspan.claude.install import Scope, plan_recorded, plan_uninstall
+    from turnspan.claude.install import InstallScope, plan_recorded, plan_uninstall
 
-    plans: dict[Path, Plan] = {}  # by file: in the home directory the project's settings are the user's own
+    plans: dict[Path, InstallPlan] = {}  # by file: in the home directory the project's settings are the user's own
     unreadable: list[str] = []
     for name in reversed(SCOPES) if scope is None else (scope,):  # the last installed first
         try:
-            plan = plan_uninstall(Scope(name), env=env, project=project)
+            plan = plan_uninstall(InstallScope(name), env=env, project=project)
             plans.setdefault(plan.file.target, plan)
         except ConfigError as error:
             if scope is not None:
@@ -95,7 +95,7 @@ def _plans(
     return list(plans.values()), unreadable
 
 
-def _apply(plans: Sequence[Plan]) -> None:
+def _apply(plans: Sequence[InstallPlan]) -> None:
     from turnspan.claude.install import apply
     from turnspan.commands.printing import print_line
 
@@ -105,7 +105,7 @@ def _apply(plans: Sequence[Plan]) -> None:
             print_line(f"turnspan is no longer registered in {plan.file.path}")
 
 
-def _show_unchanged(plans: Sequence[Plan], unreadable: Sequence[str], scope: str | None) -> None:
+def _show_unchanged(plans: Sequence[InstallPlan], unreadable: Sequence[str], scope: str | None) -> None:
     """Name the files that cannot be read; if there are none and nothing was found, say so."""
     from turnspan.commands.printing import print_line, remark
 
@@ -161,7 +161,7 @@ def _confirm(*, is_sure: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _purge(config: Config, parts: Sequence[Written], plans: Sequence[Plan], *, is_safe: bool) -> None:
+def _purge(config: Config, parts: Sequence[Written], plans: Sequence[InstallPlan], *, is_safe: bool) -> None:
     from turnspan.claude.clients import clients
     from turnspan.commands.printing import print_line, remark
     from turnspan.health.purge import purge

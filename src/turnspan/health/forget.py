@@ -44,7 +44,7 @@ class Subject(msgspec.Struct, frozen=True):
     transcript: SessionFile | None = None
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class ForgetOutcome(msgspec.Struct, frozen=True):
     """The result in one place."""
 
     says: str
@@ -74,12 +74,12 @@ def find_subject(config: Config, name: str) -> Subject:
     return Subject(found.session_id)
 
 
-def forget(subject: Subject, config: Config) -> Iterator[Outcome]:
+def forget(subject: Subject, config: Config) -> Iterator[ForgetOutcome]:
     """Forget a session everywhere, and yield the result for each place. Raises StateError if it cannot begin."""
     trace_ids = _trace_ids(subject)
     before = state.peek(config.home, subject.session_id)
     _forget_state(subject, config.home, before)
-    yield Outcome("turnspan's state of the session: deleted")
+    yield ForgetOutcome("turnspan's state of the session: deleted")
     yield from _forget_in_index(subject, config)
     for destination in config.destinations:
         yield _forget_at(destination, config, subject.session_id, trace_ids)
@@ -87,7 +87,7 @@ def forget(subject: Subject, config: Config) -> Iterator[Outcome]:
     for identity, cursor in (before.destinations if before is not None else {}).items():
         if identity not in known and cursor.sent_spans:
             says = f"{identity}: not configured here, its traces of the session were not deleted"
-            yield Outcome(says, is_done=False)
+            yield ForgetOutcome(says, is_done=False)
     log.log_line(config.home, "INFO", "forgotten", session=subject.session_id)
 
 
@@ -119,28 +119,28 @@ def _forget_state(subject: Subject, home: Path, before: state.Checkpoint | None)
         raise StateError("another turnspan process is sending this session", hint="try again when it is done") from None
 
 
-def _forget_in_index(subject: Subject, config: Config) -> Iterator[Outcome]:
+def _forget_in_index(subject: Subject, config: Config) -> Iterator[ForgetOutcome]:
     """Delete its rows from the index, and their text from the file. Later updates keep figures only: it is disabled."""
     try:
         if index.forget(config, subject.session_id):
-            yield Outcome("the index: deleted")
+            yield ForgetOutcome("the index: deleted")
     except StateError as error:
-        yield Outcome(f"the index: deleting failed: {error}", is_done=False)
+        yield ForgetOutcome(f"the index: deleting failed: {error}", is_done=False)
 
 
-def _forget_at(destination: Destination, config: Config, session_id: str, trace_ids: frozenset[bytes]) -> Outcome:
+def _forget_at(destination: Destination, config: Config, session_id: str, trace_ids: frozenset[bytes]) -> ForgetOutcome:
     target = Target(destination, config)
     try:
         if not isinstance(target.backend, Erasable):
             where = where_of(destination, config.home)
             to = f", traces sent to {where} stay there" if where else ", traces sent there stay"
-            return Outcome(f"{destination.name}: cannot delete{to}", is_done=False)
+            return ForgetOutcome(f"{destination.name}: cannot delete{to}", is_done=False)
         erased = target.backend.erase(session_id, trace_ids)
     except TurnspanError as error:
-        return Outcome(f"{destination.name}: deleting failed: {error}", is_done=False)
+        return ForgetOutcome(f"{destination.name}: deleting failed: {error}", is_done=False)
     finally:
         target.close()
     if not erased.number:
-        return Outcome(f"{destination.name}: no traces of the session", is_done=erased.is_complete)
+        return ForgetOutcome(f"{destination.name}: no traces of the session", is_done=erased.is_complete)
     says = f"{destination.name}: deleted {count(erased.number, erased.unit)}{erased.remark}"
-    return Outcome(says, is_done=erased.is_complete)
+    return ForgetOutcome(says, is_done=erased.is_complete)

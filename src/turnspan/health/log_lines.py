@@ -24,7 +24,7 @@ _FACT: Final = re.compile(rf" (\w+)=({_VALUE})")
 _ESCAPED: Final = re.compile(r'\\(["\\])')
 
 
-class Line(msgspec.Struct, frozen=True):
+class LogLine(msgspec.Struct, frozen=True):
     """One event."""
 
     at: str  # UTC, ISO 8601
@@ -33,7 +33,7 @@ class Line(msgspec.Struct, frozen=True):
     facts: dict[str, str]
 
 
-def read_log(home: Path) -> Iterator[Line]:
+def read_log(home: Path) -> Iterator[LogLine]:
     """Every line of the log files; a file that cannot be read has none."""
     for place in range(KEPT_FILES - 1, -1, -1):
         path = home / (f"{LOG_NAME}.{place}" if place else LOG_NAME)
@@ -45,7 +45,7 @@ def read_log(home: Path) -> Iterator[Line]:
             found = _LINE.fullmatch(text)
             if found is not None:
                 facts = {name: _plain(value) for name, value in _FACT.findall(found["facts"])}
-                yield Line(found["at"], found["level"], _plain(found["event"]), facts)
+                yield LogLine(found["at"], found["level"], _plain(found["event"]), facts)
 
 
 def _plain(value: str) -> str:

@@ -28,7 +28,7 @@ from turnspan.delivery.destinations import Target, first_uses
 from turnspan.delivery.unsent import is_history, may_have_more, read_unsent
 from turnspan.errors import StateError, TurnspanError
 from turnspan.health.hook_times import HookTimes, hook_times
-from turnspan.health.log_lines import Line, counts_in, read_log
+from turnspan.health.log_lines import LogLine, counts_in, read_log
 from turnspan.index.totals import KnownTotals
 from turnspan.settings.options import OPTIONS
 from turnspan.source import sessions
@@ -55,7 +55,7 @@ class Pending(msgspec.Struct, frozen=True):
     history: int = 0  # sessions from before the first use, which wait for `backfill`
 
 
-class Place(msgspec.Struct, frozen=True):
+class HookPlace(msgspec.Struct, frozen=True):
     """Where turnspan's hooks are registered."""
 
     scope: str
@@ -109,7 +109,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     home: str
     is_enabled: bool
     disabled_by: str
-    places: tuple[Place, ...]
+    places: tuple[HookPlace, ...]
     transcripts: int
     unreadable: tuple[str, ...]  # why some projects cannot be listed: their transcripts are not counted
     known: int  # sessions with a state
@@ -120,7 +120,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     hook: HookTimes | None
     masked: dict[str, int]
     masked_since: str
-    last_error: Line | None
+    last_error: LogLine | None
     problems: tuple[str, ...]
     ignored: tuple[str, ...] = ()  # variables that have no effect
 
@@ -166,13 +166,13 @@ def take_status(
     )
 
 
-def places(env: Mapping[str, str], project: Path | None) -> tuple[Place, ...]:
+def places(env: Mapping[str, str], project: Path | None) -> tuple[HookPlace, ...]:
     """Return where turnspan's hooks are registered."""
     found: dict[tuple[str, str], list[str]] = {}
     for hook in registrations(read_sources(env, project)):
         if hook.exporter == US:
             found.setdefault((hook.scope, str(hook.path)), []).append(hook.event)
-    return tuple(Place(scope, path, tuple(dict.fromkeys(events))) for (scope, path), events in found.items())
+    return tuple(HookPlace(scope, path, tuple(dict.fromkeys(events))) for (scope, path), events in found.items())
 
 
 def where_of(destination: Destination, home: Path) -> str:
@@ -331,7 +331,7 @@ def ask(destination: Destination, config: Config) -> tuple[str, str]:
 # ---- the log
 
 
-def _from_log(lines: Iterable[Line]) -> tuple[dict[str, int], str, Line | None]:
+def _from_log(lines: Iterable[LogLine]) -> tuple[dict[str, int], str, LogLine | None]:
     masked: Counter[str] = Counter()
     since = ""
     last_error = None
@@ -345,7 +345,7 @@ def _from_log(lines: Iterable[Line]) -> tuple[dict[str, int], str, Line | None]:
     return dict(masked), since, last_error
 
 
-def _is_over(error: Line, sent: Line) -> bool:
+def _is_over(error: LogLine, sent: LogLine) -> bool:
     """Whether an error is over because something was sent later: to its destination, or of its session."""
     if error.event in {"bug", "quarantined"}:  # sending something else does not undo these
         return False

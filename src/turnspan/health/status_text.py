@@ -16,7 +16,7 @@ from turnspan.text import age, count, one_line, paint
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from turnspan.health.log_lines import Line
+    from turnspan.health.log_lines import LogLine
     from turnspan.health.status import DestinationStatus, Status
 
 _LABEL: Final = 9
@@ -65,7 +65,7 @@ def _switches(status: Status) -> Iterator[str]:
         yield _row("hooks", f"{none}; run `turnspan install`")
 
 
-def _log_line(line: Line) -> str:
+def _log_line(line: LogLine) -> str:
     facts = " ".join(f"{name}={one_line(value)}" for name, value in line.facts.items() if name != "trigger")
     return f"{line.at[:19].replace('T', ' ')} UTC, {one_line(line.event)}: {facts}"
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from concurrent.futures import Future
 
-    from turnspan.index.reading import Finish, Job, Part
+    from turnspan.index.reading import Finish, Part, ReadJob
     from turnspan.processes import Parent, Workers
     from turnspan.settings.config import Config, Destination
 
@@ -29,7 +29,7 @@ _AHEAD: Final = 2  # sessions of each process that are being read, or wait to be
 
 
 def read_jobs(
-    jobs: Sequence[Job], config: Config, destination: Destination
+    jobs: Sequence[ReadJob], config: Config, destination: Destination
 ) -> Iterator[tuple[str, Iterable[Part | Finish]]]:
     """Yield each session's path and what was read of it. Use each before you take the next."""
     reader = SessionReader(config, destination)
@@ -49,10 +49,10 @@ def read_jobs(
 
 
 def _read_elsewhere(
-    jobs: Sequence[Job], reader: SessionReader, workers: Workers, most: int
+    jobs: Sequence[ReadJob], reader: SessionReader, workers: Workers, most: int
 ) -> Iterator[tuple[str, Iterable[Part | Finish]]]:
     waiting = deque(jobs)
-    running: dict[Future[list[Part | Finish]], Job] = {}
+    running: dict[Future[list[Part | Finish]], ReadJob] = {}
     while waiting or running:
         while waiting and len(running) < most:
             job = waiting.popleft()
@@ -66,7 +66,7 @@ def _read_elsewhere(
             yield job.path, reader.parts(job) if future.exception() is not None else future.result()
 
 
-def _submitted(workers: Workers, job: Job) -> Future[list[Part | Finish]] | None:
+def _submitted(workers: Workers, job: ReadJob) -> Future[list[Part | Finish]] | None:
     """Hand a session to another process; return None if there is none."""
     try:
         return workers.submit(job)
@@ -80,6 +80,6 @@ class _Elsewhere:
     def __init__(self, config: Config, destination: Destination) -> None:
         self._reader = SessionReader(config, destination)
 
-    def __call__(self, _parent: Parent, job: Job) -> list[Part | Finish]:
+    def __call__(self, _parent: Parent, job: ReadJob) -> list[Part | Finish]:
         """Return what was read of a session."""
         return list(self._reader.parts(job))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from turnspan.trace.model import Trace
 
 
-class Job(msgspec.Struct, frozen=True):
+class ReadJob(msgspec.Struct, frozen=True):
     """A session to read, and where to begin."""
 
     session_id: str
@@ -101,7 +101,7 @@ class SessionReader:
         least = {**destination.policy, "capture": "metadata"}
         self._least = ExportPolicy(msgspec.structs.replace(destination, policy=least), config)
 
-    def parts(self, job: Job) -> Iterator[Part | Finish]:
+    def parts(self, job: ReadJob) -> Iterator[Part | Finish]:
         """Yield what was read, part by part, and at last a `Finish`."""
         policy = self._policy_of(job.restriction)
         parts: list[_Unmasked] = []  # that are masked together
@@ -124,7 +124,7 @@ class SessionReader:
         for part, own in zip(parts, traces, strict=True):
             yield Part(part.change, list(islice(rows, len(own))), part.stage, part.is_anew)
 
-    def _read(self, job: Job, policy: ExportPolicy) -> Iterator[_Unmasked | Finish]:
+    def _read(self, job: ReadJob, policy: ExportPolicy) -> Iterator[_Unmasked | Finish]:
         session = SessionFile(job.session_id, Path(job.path))
         reading = self._reader.read(session, job.progress, Ending(is_over=True))
         before, narrowings, problem = job.progress, dict[str, str](), ""

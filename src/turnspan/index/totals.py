@@ -35,7 +35,7 @@ _MASKED: Final = "[redacted:"
 _DAMAGE: Final = (sqlite3.Error, msgspec.MsgspecError, UnicodeDecodeError, TypeError)
 
 
-class Totals(msgspec.Struct, frozen=True):
+class SessionTotals(msgspec.Struct, frozen=True):
     """All of a session, as if it had ended and nothing of it had been sent."""
 
     tally: Tally
@@ -52,7 +52,7 @@ class KnownTotals:
         self._config = config
         self._connection: sqlite3.Connection | None = None
 
-    def if_unsent(self, session: SessionFile, target: Target, now_ns: int) -> Totals | None:
+    def if_unsent(self, session: SessionFile, target: Target, now_ns: int) -> SessionTotals | None:
         """Return the totals of a session if a destination has nothing of it; None: it has to be read.
 
         Raises StateError if the checkpoint cannot be read.
@@ -61,7 +61,7 @@ class KnownTotals:
         is_unsent = found is not None and is_all_unsent(session, target, found.cwds, found.last_ns, now_ns)
         return found if is_unsent else None
 
-    def _of(self, session: SessionFile) -> Totals | None:
+    def _of(self, session: SessionFile) -> SessionTotals | None:
         path = as_text(str(session.path))
         if path not in self._unchanged or self._connection is None:
             return None
@@ -88,7 +88,7 @@ class KnownTotals:
             return frozenset()
 
 
-def _totals(connection: sqlite3.Connection, path: str, session_id: str) -> Totals | None:
+def _totals(connection: sqlite3.Connection, path: str, session_id: str) -> SessionTotals | None:
     execute = connection.execute
     row = session_row(connection, path)
     if row is None or row.session_id != session_id:
@@ -101,7 +101,7 @@ def _totals(connection: sqlite3.Connection, path: str, session_id: str) -> Total
     (agents_ns,) = execute("SELECT max(modified_ns) FROM agent_file WHERE session = ?", (row.id,)).fetchone()
     has_spans = execute("SELECT 1 FROM turn WHERE session = ? LIMIT 1", (row.id,)).fetchone() is not None
     last_ns = max(row.last_ns, row.last_row_ns, written_ns, agents_ns or 0)
-    return Totals(row.tally, has_spans, cwds, cwd, last_ns)
+    return SessionTotals(row.tally, has_spans, cwds, cwd, last_ns)
 
 
 def _first_cwd(connection: sqlite3.Connection, session: int, cwds: tuple[str, ...]) -> str | None:

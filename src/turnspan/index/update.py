@@ -19,7 +19,7 @@ from turnspan.index.changes import Change, Changes, checkpoint_of, restriction_o
 from turnspan.index.disk import as_text
 from turnspan.index.places import Place
 from turnspan.index.pool import read_jobs
-from turnspan.index.reading import Finish, Job, Part, Stage
+from turnspan.index.reading import Finish, Part, ReadJob, Stage
 from turnspan.index.rows import label
 from turnspan.index.write import PURGE, Writer
 from turnspan.secrets.replace import mask
@@ -44,11 +44,11 @@ _GROUP_BYTES: Final = 32 << 20  # read and committed together: half a second of 
 _GROUP: Final = 256
 
 
-class Plan(msgspec.Struct, frozen=True):
+class UpdatePlan(msgspec.Struct, frozen=True):
     """Where the reading of a session begins."""
 
     change: Change
-    job: Job
+    job: ReadJob
     place: Place
 
 
@@ -119,7 +119,7 @@ class Updater:
                 self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('signature', ?)", (changes.signature,))
 
     def _grouped(
-        self, results: Iterator[tuple[str, Iterable[Part | Finish]]], jobs: Mapping[str, Plan]
+        self, results: Iterator[tuple[str, Iterable[Part | Finish]]], jobs: Mapping[str, UpdatePlan]
     ) -> Iterator[Iterator[tuple[str, Iterable[Part | Finish]]]]:
         """Yield the sessions that are committed together: some that are small, or one that is large."""
         for first in results:
@@ -144,7 +144,7 @@ class Updater:
             raise
         self._connection.execute("COMMIT")
 
-    def _planned(self, change: Change) -> Plan:
+    def _planned(self, change: Change) -> UpdatePlan:
         """Return where to begin to read: behind the settled turns that stay."""
         transcript, place = change.transcript, Place()
         if change.session is not None and not change.is_anew:
@@ -153,8 +153,8 @@ class Updater:
                 place = self._before_agents(change, self._writer.place(change.session), changed)
         progress = place.progress
         size = transcript.size - progress.main.offset - sum(each.offset for each in progress.agents.values())
-        job = Job(transcript.session_id, transcript.path, progress, change.restriction, max(0, size))
-        return Plan(change, job, place)
+        job = ReadJob(transcript.session_id, transcript.path, progress, change.restriction, max(0, size))
+        return UpdatePlan(change, job, place)
 
     def _changed_agents(self, session: int, transcript: Transcript) -> set[str] | None:
         """Return the subagents whose files have changed or are new; None if one was deleted."""
@@ -206,7 +206,7 @@ class Updater:
                 times.append(first_time_ns(file.path) or 0)
         return min(times, default=0)
 
-    def _write(self, plan: Plan, parts: Iterable[Part | Finish]) -> None:
+    def _write(self, plan: UpdatePlan, parts: Iterable[Part | Finish]) -> None:
         writer, change, place = self._writer, plan.change, plan.place
         session = writer.start(change.transcript)
         if change.session is not None:

@@ -66,7 +66,7 @@ _LONG: Final = 1 << 20  # bytes of a transcript that is not read within a moment
 _MOST_ROWS: Final = 500  # of one request
 
 
-class Place(msgspec.Struct, frozen=True):
+class TracePlace(msgspec.Struct, frozen=True):
     """Where a trace is: the start of its piece, and how many traces with its id come before it from there."""
 
     start: Progress
@@ -74,10 +74,10 @@ class Place(msgspec.Struct, frozen=True):
     trace_id: bytes  # its own
 
 
-class Position(msgspec.Struct, frozen=True):
+class ShownTrace(msgspec.Struct, frozen=True):
     """A trace that was read: where it is, and what is shown of it."""
 
-    place: Place
+    place: TracePlace
     tally: Tally
     masked: dict[str, int]
     record: Record
@@ -98,8 +98,8 @@ class OpenSession:
         self._config = config
         self._destination = destination
         self._lock = threading.Lock()  # for the fields below: several tabs can show the session
-        self._ended: list[Position] = []
-        self._open: list[Position] = []
+        self._ended: list[ShownTrace] = []
+        self._open: list[ShownTrace] = []
         self._end: Progress | None = None  # behind the last of `_ended`; None if they are still being read
         self._read_s = 0.0  # when `_open` was read
         self._head: Record = {}
@@ -221,11 +221,11 @@ class OpenSession:
                 rows.append([turn.trace_id, name, turn.prompt, turn.start_ns / 1e6, when_of(turn.start_ns)])
             yield {"is": "outline", "turns": rows}
 
-    def _read_on(self, ended: list[Position], place: Progress) -> tuple[Preview, Iterator[Record]]:
+    def _read_on(self, ended: list[ShownTrace], place: Progress) -> tuple[Preview, Iterator[Record]]:
         preview = Preview(self._session, self._config, self._destination, place, self._ending())
         return preview, self._turns(preview, ended)
 
-    def _turns(self, preview: Preview, ended: list[Position]) -> Iterator[Record]:
+    def _turns(self, preview: Preview, ended: list[ShownTrace]) -> Iterator[Record]:
         """Add the turns that have ended to `ended`, and yield a record for each."""
         for previewed in preview.traces():
             self._is_calm.wait()
@@ -236,10 +236,10 @@ class OpenSession:
             ended.append(_position(previewed, preview.place, ended))
             yield ended[-1].record
 
-    def _rest(self, ended: list[Position], end: Progress) -> Iterator[Record]:
+    def _rest(self, ended: list[ShownTrace], end: Progress) -> Iterator[Record]:
         """Yield what is still running, and the totals."""
         preview = Preview(self._session, self._config, self._destination, end)
-        running: list[Position] = []
+        running: list[ShownTrace] = []
         with self._lock:
             self._ended, self._end, self._open, self._outline = ended, end, running, None
             self._read_s = time.monotonic()
@@ -370,7 +370,7 @@ class OpenSession:
                 self._opened.popitem(last=False)
         return previewed
 
-    def _read(self, place: Place, *, is_open: bool) -> PreviewedTrace:
+    def _read(self, place: TracePlace, *, is_open: bool) -> PreviewedTrace:
         ending = Ending(is_over=True) if is_open else self._ending()
         preview = Preview(self._session, self._config, self._destination, place.start, ending)
         number = 0
@@ -385,16 +385,16 @@ def _changed() -> TranscriptError:
     return TranscriptError("the transcript has changed", hint="reload the session")
 
 
-def _place_in(outline: Outline, at: int) -> Place:
+def _place_in(outline: Outline, at: int) -> TracePlace:
     """Return where a turn of an outline is."""
     turn = outline.turns[at]
     number = sum(other.trace_id == turn.trace_id and other.piece == turn.piece for other in outline.turns[:at])
-    return Place(outline.progress(turn.piece), number, bytes.fromhex(turn.trace_id))
+    return TracePlace(outline.progress(turn.piece), number, bytes.fromhex(turn.trace_id))
 
 
 def _position(
-    previewed: PreviewedTrace, start: Progress, earlier: list[Position], ended: int | None = None
-) -> Position:
+    previewed: PreviewedTrace, start: Progress, earlier: list[ShownTrace], ended: int | None = None
+) -> ShownTrace:
     """Return the position of a trace after earlier ones; with `ended` it is open, and follows so many ended ones."""
     trace = previewed.own
     number = 0
@@ -405,10 +405,10 @@ def _position(
     at = len(earlier) + (ended or 0)
     record = {"is": "turn", "at": at, **turn_record(previewed, is_open=ended is not None)}
     title = plain(str(trace.facts.get("title") or ""))
-    return Position(Place(start, number, trace.trace_id), tally_of(trace), previewed.masked, record, title)
+    return ShownTrace(TracePlace(start, number, trace.trace_id), tally_of(trace), previewed.masked, record, title)
 
 
-def _end(ended: list[Position], stamp: str) -> Record:
+def _end(ended: list[ShownTrace], stamp: str) -> Record:
     """Return the last record: what the page sends to get what is new."""
     trace_id = ended[-1].place.trace_id.hex() if ended else ""
     return {"is": "end", "since": len(ended), "trace": trace_id, "stamp": stamp}

@@ -54,7 +54,7 @@ _STACKS: Final = ("model", "project")
 _DATES: Final = ("since", "until", "days")
 
 
-class Place(msgspec.Struct, frozen=True):
+class OverviewRequest(msgspec.Struct, frozen=True):
     """What a request is about: an index that is up to date, the parameters, and the time."""
 
     index: Index
@@ -84,11 +84,11 @@ class Place(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(chosen, projects=mine)
 
 
-def _route(records: Callable[[Place], Iterator[Record]]) -> Callable[[Viewer, str, Query], Iterable[Record]]:
+def _route(records: Callable[[OverviewRequest], Iterator[Record]]) -> Callable[[Viewer, str, Query], Iterable[Record]]:
     def answer(server: Viewer, _name: str, query: Query) -> Iterable[Record]:
         def made(index: Index) -> Iterator[Record]:
             now = datetime.now().astimezone()
-            return records(Place(index, server.config, query, now, server.limit, server.project))
+            return records(OverviewRequest(index, server.config, query, now, server.limit, server.project))
 
         return server.indexing.records(made)
 
@@ -131,7 +131,7 @@ def _start_ns(day: date) -> int:
 # ---- the overview
 
 
-def overview_records(place: Place) -> Iterator[Record]:
+def overview_records(place: OverviewRequest) -> Iterator[Record]:
     """Yield one record with everything that the overview shows."""
     query, today = place.query, place.today
     chosen = place.slice()
@@ -295,7 +295,7 @@ def _each(unit: str, first: date, last: date) -> Iterator[str]:
 # ---- the list of sessions
 
 
-def sessions_records(place: Place) -> Iterator[Record]:
+def sessions_records(place: OverviewRequest) -> Iterator[Record]:
     """Yield one record with a page of the list."""
     query = place.query
     chosen = place.slice()
@@ -325,7 +325,7 @@ def sessions_records(place: Place) -> Iterator[Record]:
     }
 
 
-def facets_records(place: Place) -> Iterator[Record]:
+def facets_records(place: OverviewRequest) -> Iterator[Record]:
     """Yield one record with what the list can be filtered by: values of properties, the most frequent first."""
     yield {"is": "facets", **{name: _facet(place.connection, sql) for name, sql in _FACETS.items()}}
 
@@ -361,7 +361,7 @@ def _session_record(row: SessionRow, sent: str) -> Record:
 # ---- the search
 
 
-def search_records(place: Place) -> Iterator[Record]:
+def search_records(place: OverviewRequest) -> Iterator[Record]:
     """Yield one record with some of the hits."""
     number = place.query.get("offset", "")
     offset = int(number) if number.isdecimal() and len(number) < 10 else 0

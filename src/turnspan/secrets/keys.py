@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from turnspan import lazy
 from turnspan.secrets import values
-from turnspan.secrets.words import Row
+from turnspan.secrets.words import WordRow
 
 if TYPE_CHECKING:
     from turnspan.secrets.words import Hit
@@ -33,14 +33,14 @@ _URL: Final = lazy.pattern(
 )
 
 
-def rows() -> list[Row]:
+def rows() -> list[WordRow]:
     """Return the words to search for."""
     return [
-        Row(b"key-----", _look_at_pem),
-        Row(b"key block-----", _look_at_pem),
-        Row(b"key-file-", _look_at_putty_key),
-        Row(b'"kty', _look_at_jwk),
-        Row(b"@", _look_at_url, rb"[^@ \n]"),
+        WordRow(b"key-----", _look_at_pem),
+        WordRow(b"key block-----", _look_at_pem),
+        WordRow(b"key-file-", _look_at_putty_key),
+        WordRow(b'"kty', _look_at_jwk),
+        WordRow(b"@", _look_at_url, rb"[^@ \n]"),
     ]
 
 

@@ -30,7 +30,7 @@ from turnspan.secrets.around import (
     style_of_bare,
 )
 from turnspan.secrets.values import NAME_CHARACTERS, TOKEN_CHARACTERS, Style, is_secret
-from turnspan.secrets.words import Row
+from turnspan.secrets.words import WordRow
 
 if TYPE_CHECKING:
     from turnspan.secrets.words import Hit
@@ -130,7 +130,7 @@ _WHOLE_NAME: Final = lazy.pattern(_WORD + _SUFFIX + rb"\Z", re.IGNORECASE)
 _HEADER_NAME: Final = lazy.pattern(rb"(?:\A|-)(?:authori[sz]ation|(?:set-)?cookie)\Z", re.IGNORECASE)
 
 
-def rows() -> list[Row]:
+def rows() -> list[WordRow]:
     """Return the words to search for, and what must follow: a suffix, a quote, a connection, or a space and a value."""
     no_suffix = rb"(?![" + _other_letters(*_SUFFIXES, "s", "v", "n'") + rb")])"  # v2, N'…'
     no_word = _other_letters("is", "for", "value", "content", "n'")
@@ -145,10 +145,10 @@ def rows() -> list[Row]:
     short = rb"s?+" + _CLOSE + rb"(?:[ \t]{0,40}+[:=|,<>\"'`(!?%+]|[ ]is[ ]|[\s,]{1,24}+[\"']?value)"
     spaced, long = rb"(?:s|-string)?" + _FLAG, rb"(?=[^\s]{12}|[^\s]{0,11}[0-9])"
     return [
-        *(Row(word, look_at_name, connected if word == b"pass" else connected + worth, rest)
+        *(WordRow(word, look_at_name, connected if word == b"pass" else connected + worth, rest)
           for word, rest, _ in WORDS if word not in _SHORT_WORDS),
-        *(Row(word, look_at_name, short, rest) for word, rest, _ in WORDS if word in _SHORT_WORDS),
-        *(Row(word, look_at_name, spaced if word in {b"pass", b"pw"} else spaced + long,
+        *(WordRow(word, look_at_name, short, rest) for word, rest, _ in WORDS if word in _SHORT_WORDS),
+        *(WordRow(word, look_at_name, spaced if word in {b"pass", b"pw"} else spaced + long,
               rb"(?<=" + before + word + rb")" + rest) for word, rest, before in WORDS),
     ]
 

@@ -31,7 +31,7 @@ from turnspan.secrets.words import searches
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from turnspan.secrets.words import Hit, Row, Search
+    from turnspan.secrets.words import Hit, Search, WordRow
 
 OWN_CREDENTIAL: Final = "own-credential"
 _ATTEMPT: Final = 400  # steps for one candidate; a step is one character of plain text
@@ -80,7 +80,7 @@ def find(
 
 
 @cache
-def rows() -> tuple[Row, ...]:
+def rows() -> tuple[WordRow, ...]:
     """Return the table of all words."""
     return (*names.rows(), *forms.rows(), *keys.rows())
 

@@ -1,7 +1,7 @@
 """Searches a text for the words of a table, and reads only a small part of it in Python.
 
-A table has a `Row` for every word, in small letters: what must follow the word, and the function that looks at it. The
-plain way is to search the text for each word, one after the other (the tests do that). `re` finds a pattern that begins
+A table has a `WordRow` for every word, in small letters: what must follow the word, and the function that looks at it.
+The plain way is to search the text for each word, one after the other (the tests do that). `re` finds a pattern that begins
 with a literal character in a quarter of a nanosecond a byte, but not one that ignores case or begins with a choice, and
 most of the cost is the places where that character occurs. So the search is derived from the table:
 
@@ -42,7 +42,7 @@ _SEARCH_STRING: Final = 150  # of one for several characters, which does not dep
 _LONG: Final = 9  # a word of so many characters is found faster without `re`
 
 
-class Row(NamedTuple):
+class WordRow(NamedTuple):
     """A word in small letters, what looks at it, and the patterns of the rest of the word and of what follows.
 
     Rows with the same `follows` share it in the search.
@@ -62,21 +62,21 @@ class Row(NamedTuple):
 class Search:
     """One search for all words that have a literal in common."""
 
-    def __init__(self, literal: bytes, rows: Sequence[Row]) -> None:
+    def __init__(self, literal: bytes, rows: Sequence[WordRow]) -> None:
         self.literal = literal
         self.words = {row.word for row in rows}
         self._rows = rows
-        self._order: list[Row] = []
+        self._order: list[WordRow] = []
         # What is consumed after the literal does not hold it again, so that no candidate hides the next one.
         around = [_around(row, literal) for row in rows]
         self._pattern = lazy.pattern(re.escape(literal) + _choice(around, self._order))
-        self._others: dict[int, list[tuple[Row, int, re.Pattern[bytes]]]] = {}
+        self._others: dict[int, list[tuple[WordRow, int, re.Pattern[bytes]]]] = {}
 
     def may_find(self, lower: bytes) -> bool:
         """Return whether one of the words is in the text."""
         return any(word in lower for word in self.words)
 
-    def candidates(self, lower: bytes) -> Iterator[tuple[Row, int]]:
+    def candidates(self, lower: bytes) -> Iterator[tuple[WordRow, int]]:
         """Yield the rows whose word is in the text with what follows it, and the position of the word."""
         for found in self._candidates(lower):
             number = (found.lastindex or 1) - 1
@@ -89,7 +89,7 @@ class Search:
                 if at >= 0 and exact.match(lower, at) is not None:
                     yield other, at
 
-    def _at_the_same_place(self, row: Row) -> list[tuple[Row, int, re.Pattern[bytes]]]:
+    def _at_the_same_place(self, row: WordRow) -> list[tuple[WordRow, int, re.Pattern[bytes]]]:
         """Return the other rows whose words can be where the word of a row was found, and how to find out."""
         others = [other for other in self._rows if _overlap(row, other, self.literal)]
         return [(other, other.word.rindex(self.literal), re.compile(other.pattern)) for other in others]
@@ -105,7 +105,7 @@ class Search:
             at = lower.find(self.literal, at + 1)
 
 
-def _overlap(row: Row, other: Row, literal: bytes) -> bool:
+def _overlap(row: WordRow, other: WordRow, literal: bytes) -> bool:
     """Return whether the words of two rows can be at one place, the last of their literals at the same position."""
     (before, _, after), (before_other, _, after_other) = row.word.rpartition(literal), other.word.rpartition(literal)
     return row is not other and (
@@ -114,16 +114,16 @@ def _overlap(row: Row, other: Row, literal: bytes) -> bool:
     )
 
 
-_Around: TypeAlias = "tuple[bytes, bytes, Row]"
+_Around: TypeAlias = "tuple[bytes, bytes, WordRow]"
 
 
-def _around(row: Row, literal: bytes) -> _Around:
+def _around(row: WordRow, literal: bytes) -> _Around:
     """Return what is after the literal in a word, and the pattern of the rest, where the word is around the literal."""
     before, _, after = row.word.rpartition(literal)
     return after, (rb"(?<=" + re.escape(row.word) + rb")" if before else b"") + row.rest + b"()", row
 
 
-def _choice(some: Sequence[_Around], order: list[Row], depth: int = 0) -> bytes:
+def _choice(some: Sequence[_Around], order: list[WordRow], depth: int = 0) -> bytes:
     """Return a pattern that tries words by their next character, as `re` does that fastest; appends the rows in order.
 
     After the first character, words that must be followed by the same are together, so that this is there once.
@@ -145,10 +145,10 @@ def _choice(some: Sequence[_Around], order: list[Row], depth: int = 0) -> bytes:
     return choices[0] if len(choices) == 1 else rb"(?:" + b"|".join(choices) + rb")"
 
 
-def searches(rows: Sequence[Row]) -> tuple[Search, ...]:
+def searches(rows: Sequence[WordRow]) -> tuple[Search, ...]:
     """Return the searches that find all words of a table."""
     literals = _literals([row.word for row in rows])
-    by_literal: dict[bytes, list[Row]] = {}
+    by_literal: dict[bytes, list[WordRow]] = {}
     for row in rows:
         own = [literal for literal in literals if literal in row.word]
         # The earlier the literal is in the word, the sooner `re` sees that the rest does not follow.

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from turnspan.transcript.turns import Turn, TurnCall
 
 
-class Parent(msgspec.Struct, frozen=True):
+class ParentSpan(msgspec.Struct, frozen=True):
     """What a turn's calls hang below: its trace, and the agent whose turn it is, if it is not the session's own."""
 
     trace_id: bytes
@@ -49,7 +49,7 @@ class Parent(msgspec.Struct, frozen=True):
     agent_id: str | None = None
 
 
-class Link(msgspec.Struct, frozen=True):
+class AgentLink(msgspec.Struct, frozen=True):
     """A call that launched agents or sent them on, and their files, as far as they exist."""
 
     call: TurnCall
@@ -97,7 +97,7 @@ class Links:
         calls = self.launched.get(agent_id, ())
         return next((call for call in reversed(calls) if call.since_ns <= time_ns), calls[0] if calls else None)
 
-    def find(self, call: TurnCall, turn: Turn, parent: Parent) -> Link | None:
+    def find(self, call: TurnCall, turn: Turn, parent: ParentSpan) -> AgentLink | None:
         """Return the agents that one of the `agent_calls` launched.
 
         None if an agent's own turn names the agent itself: it does not launch itself.
@@ -106,7 +106,7 @@ class Links:
         if parent.agent_id is not None and parent.agent_id == named:
             return None
         files = [file for file in self._files_of(call, turn) if file.agent_id != parent.agent_id]
-        return Link(call, _launched(call, parent), named, files)
+        return AgentLink(call, _launched(call, parent), named, files)
 
     def _files_of(self, call: TurnCall, turn: Turn) -> list[AgentFile]:
         found = [file for file in self._by_call.get(call.id, ()) if file.agent_id not in self.launched]
@@ -146,7 +146,7 @@ class Links:
         """Record a call that launched an agent or sent it on."""
         self.launched[agent_id] = (*self.launched.get(agent_id, ()), launched)
 
-    def record_missing(self, link: Link) -> None:
+    def record_missing(self, link: AgentLink) -> None:
         """Record a background launch whose file does not exist yet, or the file is later taken for unclaimed.
 
         The file is created a moment after the call returns (2.1.152).
@@ -165,7 +165,7 @@ def agent_calls(turn: Turn) -> list[TurnCall]:
     ]
 
 
-def _launched(call: TurnCall, parent: Parent) -> Launched:
+def _launched(call: TurnCall, parent: ParentSpan) -> Launched:
     span_id = ids.span_id(parent.trace_id, Kind.TOOL, call.id)
     is_background = call.result is not None and call.result.is_background
     agent_type = agent_arguments(call)[1]

@@ -18,7 +18,7 @@ import msgspec
 
 from turnspan.errors import TranscriptError
 from turnspan.source import forks, tail
-from turnspan.source.agent_links import Parent
+from turnspan.source.agent_links import ParentSpan
 from turnspan.source.agent_runs import identities, started_ns
 from turnspan.source.decode import entries_from, found_again, position_behind, recall_from
 from turnspan.source.ending import IDLE, PENDING, Ending
@@ -336,6 +336,6 @@ class Reading:
 
     def _build(self, turn: Turn) -> None:
         """Add the trace of a turn, with its foreground agents."""
-        parent = Parent(ids.trace_id(turn.session_id, turn.key), f"Turn {turn.number}")
+        parent = ParentSpan(ids.trace_id(turn.session_id, turn.key), f"Turn {turn.number}")
         collected = self._agents.collect(turn, parent)
         self._draft.add(*collected.earlier, build_turn(turn, collected.agents, prices=self._prices))

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from turnspan.source import sessions
-from turnspan.source.agent_links import Links, Parent, agent_calls
+from turnspan.source.agent_links import Links, ParentSpan, agent_calls
 from turnspan.source.agent_progress import progress_agents, progress_responses, without_responses
 from turnspan.source.agent_runs import Runs, identities, read_runs, started_ns
 from turnspan.source.scan import first_row_time_ns, first_time_ns, last_time_ns
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from turnspan.source.agent_links import Link
+    from turnspan.source.agent_links import AgentLink
     from turnspan.source.agent_progress import ProgressAgent
     from turnspan.source.ending import Ending
     from turnspan.source.progress import Launched, Progress
@@ -99,7 +99,7 @@ class Agents:
 
     # ---- with their turn
 
-    def collect(self, turn: Turn, parent: Parent, depth: int = 1) -> Collected:
+    def collect(self, turn: Turn, parent: ParentSpan, depth: int = 1) -> Collected:
         """Return the foreground agents that a turn launched, and record every launch."""
         collected = Collected()
         calls = agent_calls(turn)
@@ -114,7 +114,7 @@ class Agents:
                     self._add_progress(link, in_progress[call.id], collected)
         return collected
 
-    def _add_progress(self, link: Link, found: ProgressAgent, collected: Collected) -> None:
+    def _add_progress(self, link: AgentLink, found: ProgressAgent, collected: Collected) -> None:
         """Add what only the session's progress rows show of a foreground agent."""
         agents = collected.agents.setdefault(link.call.id, [])
         if not agents:
@@ -128,7 +128,7 @@ class Agents:
         if left:
             agents[0] = msgspec.structs.replace(agents[0], turns=(*agents[0].turns, *left))
 
-    def _follow(self, link: Link, parent: Parent, depth: int, collected: Collected) -> None:
+    def _follow(self, link: AgentLink, parent: ParentSpan, depth: int, collected: Collected) -> None:
         """Record a link, and add its foreground agents with the agents they launched."""
         self.links.record_missing(link)
         launched = link.launched
@@ -141,7 +141,7 @@ class Agents:
             self.links.positions[file.agent_id] = read.position
             collected.earlier += self._traces(file, [run for run in read.turns if started_ns(run) < since_ns])
             runs = [run for run in read.turns if started_ns(run) >= since_ns]
-            below = Parent(parent.trace_id, parent.name, file.agent_id)
+            below = ParentSpan(parent.trace_id, parent.name, file.agent_id)
             for run in runs:
                 collected.merge(self.collect(run, below, depth + 1))
             collected.agents.setdefault(link.call.id, []).append(_agent(file, runs, launched))
@@ -230,9 +230,9 @@ class Agents:
             launch: Launch | None = None
             if call is not None:
                 launch = Launch(bytes.fromhex(call.trace_id), bytes.fromhex(call.span_id), call.name)
-                parent = Parent(launch.trace_id, launch.name, file.agent_id)
+                parent = ParentSpan(launch.trace_id, launch.name, file.agent_id)
             else:
-                parent = Parent(trace_of_agent(file.agent_id, turn), agent.type or "agent", file.agent_id)
+                parent = ParentSpan(trace_of_agent(file.agent_id, turn), agent.type or "agent", file.agent_id)
             collected = self.collect(turn, parent)
             traces += collected.earlier
             traces.append(build_agent(agent, turn, launch, collected.agents, prices=self._prices))

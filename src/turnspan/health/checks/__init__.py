@@ -28,7 +28,7 @@ class Check(msgspec.Struct, frozen=True):
     todo: str = ""
 
 
-class Group(msgspec.Struct, frozen=True):
+class CheckGroup(msgspec.Struct, frozen=True):
     """Checks under one heading."""
 
     name: str

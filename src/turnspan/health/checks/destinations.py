@@ -10,7 +10,7 @@ from turnspan.backends import Answer, Finding, Linkable, Outcome, Probeable, rea
 from turnspan.delivery import backoff, state
 from turnspan.delivery.destinations import Target, identity_of
 from turnspan.errors import StateError, TurnspanError
-from turnspan.health.checks import Group, Mark
+from turnspan.health.checks import CheckGroup, Mark
 from turnspan.health.status import where_of
 from turnspan.text import count
 from turnspan.trace.model import Kind, Message, Span, Text, Trace
@@ -35,7 +35,7 @@ def destination_checks(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Check]:
     """Check one destination; `is_sending` also sends it a test trace."""
-    group = Group(f"Destination {destination.name}")
+    group = CheckGroup(f"Destination {destination.name}")
     source = "" if destination.source == "default" else f", set in {destination.source}"
     where = where_of(destination, config.home)
     yield group.good(f"{destination.type}: {where and f'{where}, '}{destination.policy['capture']}{source}")
@@ -62,7 +62,7 @@ def destination_checks(
         backend.close()
 
 
-def _probed(group: Group, backend: Backend) -> Iterator[Check]:
+def _probed(group: CheckGroup, backend: Backend) -> Iterator[Check]:
     """Probe a destination. One that cannot be probed is not sent anything: doctor only looks."""
     if not isinstance(backend, Probeable):
         yield group.good("it cannot be probed; `turnspan doctor --send-test` sends it a test trace")
@@ -82,7 +82,7 @@ def _probed(group: Group, backend: Backend) -> Iterator[Check]:
 # ---- earlier results
 
 
-def _past(group: Group, destination: Destination, config: Config, now_s: float) -> Iterator[Check]:
+def _past(group: CheckGroup, destination: Destination, config: Config, now_s: float) -> Iterator[Check]:
     identity = identity_of(destination)
     try:
         pause = backoff.load(config.home, identity)
@@ -107,7 +107,9 @@ def _past(group: Group, destination: Destination, config: Config, now_s: float) 
 # ---- a test trace
 
 
-def _send_and_read_back(group: Group, target: Target, now_s: float, sleep: Callable[[float], None]) -> Iterator[Check]:
+def _send_and_read_back(
+    group: CheckGroup, target: Target, now_s: float, sleep: Callable[[float], None]
+) -> Iterator[Check]:
     trace = _test_trace(int(now_s * 1e9))
     verdict = target.backend.send(target.backend.encode([trace]))
     name = trace.trace_id.hex()

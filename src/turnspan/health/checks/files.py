@@ -14,7 +14,7 @@ from turnspan.delivery.policy import rules_of
 from turnspan.errors import TurnspanError
 from turnspan.files import can_write
 from turnspan.files import nearest_existing as nearest
-from turnspan.health.checks import Group
+from turnspan.health.checks import CheckGroup
 from turnspan.health.log_lines import read_log
 from turnspan.settings.config import CONFIG_NAME
 from turnspan.settings.planted import LOCATING, OURS, planted_in
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from turnspan.health.checks import Check
     from turnspan.settings.config import Config
 
-FILES: Final = Group("Files")
-SETTINGS: Final = Group("Configuration")
+FILES: Final = CheckGroup("Files")
+SETTINGS: Final = CheckGroup("Configuration")
 _LITTLE_BYTES: Final = 100_000_000
 
 

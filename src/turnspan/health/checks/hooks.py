@@ -19,11 +19,11 @@ from turnspan import __version__
 from turnspan.claude.command import ARGS_SINCE, command_of, runtime_of, words_of
 from turnspan.claude.event import OTHER_SIDE
 from turnspan.claude.hooks import US, Registration, Source, read_sources, registrations, sentences
-from turnspan.claude.install import EVENTS, Scope, client_version, known_events, plan_install, this_runtime
+from turnspan.claude.install import EVENTS, InstallScope, client_version, known_events, plan_install, this_runtime
 from turnspan.delivery import state
 from turnspan.errors import TurnspanError
 from turnspan.files import claude_home, turnspan_home
-from turnspan.health.checks import Group
+from turnspan.health.checks import CheckGroup
 from turnspan.health.log_lines import read_log
 from turnspan.hook import PACKAGE_ROOT
 from turnspan.source.scan import modified_ns
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from turnspan.health.checks import Check
 
-GROUP: Final = Group("Claude Code")
+GROUP: Final = CheckGroup("Claude Code")
 _SCOPES: Final = ("user", "project", "local", "managed")  # lowest precedence first
 _TRUSTED: Final = ("user", "managed")
 _SWITCHES: Final = ("disableAllHooks", "allowManagedHooksOnly")
@@ -84,11 +84,15 @@ def _registered(
         if missing:
             yield GROUP.doubt(
                 f"hooks missing in {scope} ({path}): {', '.join(missing)}",
-                f"run `turnspan install --scope {scope}`" if scope in set(Scope) else "update the plugin",
+                f"run `turnspan install --scope {scope}`" if scope in set(InstallScope) else "update the plugin",
             )
         else:
             yield GROUP.good(f"hooks registered: {scope} ({path})")
-        if scope in set(Scope) and not missing and not _is_as_installed(Scope(scope), env, project, client):
+        if (
+            scope in set(InstallScope)
+            and not missing
+            and not _is_as_installed(InstallScope(scope), env, project, client)
+        ):
             yield GROUP.doubt(
                 f"the hooks in {scope} were registered by another version, path or interpreter",
                 f"re-run `turnspan install --scope {scope}` from the version you want to use",
@@ -117,7 +121,9 @@ def _by_place(ours: Sequence[Registration]) -> dict[tuple[str, Path], set[str]]:
     return found
 
 
-def _is_as_installed(scope: Scope, env: Mapping[str, str], project: Path, client: tuple[int, ...] | None) -> bool:
+def _is_as_installed(
+    scope: InstallScope, env: Mapping[str, str], project: Path, client: tuple[int, ...] | None
+) -> bool:
     try:
         plan = plan_install(scope, env=env, project=project, runtime=this_runtime(), client=client)
     except TurnspanError:  # a malformed file is reported elsewhere
@@ -189,7 +195,7 @@ def _plugin_command(env: Mapping[str, str]) -> Iterator[Check]:
 
 
 def _command(hook: Registration, *, is_trusted: bool) -> Iterator[Check]:
-    again = f"`turnspan install --scope {hook.scope}`" if hook.scope in set(Scope) else "your organisation"
+    again = f"`turnspan install --scope {hook.scope}`" if hook.scope in set(InstallScope) else "your organisation"
     words = words_of(hook.hook)
     if not words or not Path(words[0]).is_absolute():
         yield GROUP.doubt(

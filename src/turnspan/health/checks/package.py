@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from turnspan import __version__
-from turnspan.health.checks import Group
+from turnspan.health.checks import CheckGroup
 from turnspan.hook import PACKAGE_ROOT
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from turnspan.health.checks import Check
 
-GROUP: Final = Group("Installation")
+GROUP: Final = CheckGroup("Installation")
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from turnspan.bulk.retention import cleanup_period, expiring
 from turnspan.errors import TranscriptError
-from turnspan.health.checks import Group
+from turnspan.health.checks import CheckGroup
 from turnspan.source import sessions, tail
 from turnspan.source.sessions import newest_sessions
 from turnspan.text import count
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from turnspan.health.checks import Check
     from turnspan.settings.config import Config
 
-GROUP: Final = Group("Transcripts")
+GROUP: Final = CheckGroup("Transcripts")
 _SESSIONS: Final = 20
 _BYTES: Final = 8 * 1024 * 1024
 _READING_S: Final = 3.0

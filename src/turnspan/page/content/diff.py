@@ -31,7 +31,7 @@ _WORD: Final = re.compile(r"\w+|\s+|.", re.DOTALL)
 _SIGNS: Final = {" ": "", "-": "c-del", "+": "c-ins"}
 
 
-class Row(msgspec.Struct, frozen=True):
+class DiffLine(msgspec.Struct, frozen=True):
     """A line of a diff: its sign, and its number in the old or the new text."""
 
     sign: str  # " ", "-", "+"
@@ -75,12 +75,12 @@ def diff_text(old: str, new: str) -> str:
     return _text(_rows(before, after), before, after)
 
 
-def _text(rows: Sequence[Row], before: Sequence[str], after: Sequence[str]) -> str:
+def _text(rows: Sequence[DiffLine], before: Sequence[str], after: Sequence[str]) -> str:
     sides = {" ": before, "-": before, "+": after}
     return "\n".join(f"{row.sign}{sides[row.sign][row.number]}" for row in rows)
 
 
-def _line(row: Row, html: str) -> str:
+def _line(row: DiffLine, html: str) -> str:
     return tag("div", _sign(row.sign) + tag("span", html), _SIGNS[row.sign])
 
 
@@ -92,7 +92,7 @@ def _number(number: int) -> str:
     return f"<s>{number}</s>"
 
 
-def _folded(rows: Sequence[Row], made: Sequence[str]) -> Iterator[str]:
+def _folded(rows: Sequence[DiffLine], made: Sequence[str]) -> Iterator[str]:
     """Yield the lines, those far from any change inside a fold."""
     at = 0
     while at < len(rows):
@@ -114,7 +114,7 @@ def _folded(rows: Sequence[Row], made: Sequence[str]) -> Iterator[str]:
             at += 1
 
 
-def _rows(before: Sequence[str], after: Sequence[str]) -> list[Row]:
+def _rows(before: Sequence[str], after: Sequence[str]) -> list[DiffLine]:
     """Return the lines of both texts in the order of a diff."""
     head = 0
     while head < min(len(before), len(after)) and before[head] == after[head]:
@@ -122,7 +122,7 @@ def _rows(before: Sequence[str], after: Sequence[str]) -> list[Row]:
     tail = 0
     while tail < min(len(before), len(after)) - head and before[-1 - tail] == after[-1 - tail]:
         tail += 1
-    rows = [Row(" ", number) for number in range(head)]
+    rows = [DiffLine(" ", number) for number in range(head)]
     last, last_new = len(before) - tail, len(after) - tail
     if (last - head) * (last_new - head) <= _MOST_PAIRS:
         matcher = SequenceMatcher(None, before[head:last], after[head:last_new], autojunk=False)
@@ -131,18 +131,18 @@ def _rows(before: Sequence[str], after: Sequence[str]) -> list[Row]:
         blocks = [(last, last_new, 0)]
     old = new = head
     for a, b, size in blocks:
-        rows += [Row("-", number) for number in range(old, a)]
-        rows += [Row("+", number) for number in range(new, b)]
-        rows += [Row(" ", number) for number in range(a, a + size)]
+        rows += [DiffLine("-", number) for number in range(old, a)]
+        rows += [DiffLine("+", number) for number in range(new, b)]
+        rows += [DiffLine(" ", number) for number in range(a, a + size)]
         old, new = a + size, b + size
-    return [*rows, *(Row(" ", number) for number in range(last, len(before)))]
+    return [*rows, *(DiffLine(" ", number) for number in range(last, len(before)))]
 
 
 # ---- words
 
 
 def _changed_words(
-    rows: Sequence[Row], before: Sequence[str], after: Sequence[str]
+    rows: Sequence[DiffLine], before: Sequence[str], after: Sequence[str]
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Return the ranges of both texts that changed within lines."""
     changed: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
@@ -164,11 +164,11 @@ def _starts(lines: Sequence[str]) -> list[int]:
     return starts
 
 
-def _replacements(rows: Sequence[Row]) -> Iterator[tuple[list[int], list[int]]]:
+def _replacements(rows: Sequence[DiffLine]) -> Iterator[tuple[list[int], list[int]]]:
     """Yield the numbers of lines that were replaced by as many others."""
     removed: list[int] = []
     added_rows: list[int] = []
-    for row in (*rows, Row(" ", 0)):
+    for row in (*rows, DiffLine(" ", 0)):
         if row.sign == "-" and not added_rows:
             removed.append(row.number)
         elif row.sign == "+":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from turnspan.page.content import conversation, sections
 from turnspan.page.content.markup import attribute, shown, tag
-from turnspan.page.export.parts import Form, parts
+from turnspan.page.export.parts import DocumentForm, parts
 from turnspan.page.tree import (
     NOT_IN_TOTALS,
     Layout,
@@ -45,7 +45,7 @@ _WIDTH: Final = 1000  # units of a lane
 
 def pieces(traces: Iterable[PreviewedTrace], path: str, layout: Layout) -> Iterator[str]:
     """Yield the page, each turn as soon as it is read. `path` is the transcript's."""
-    return parts(traces, path, layout, Form(_head, _turn, _foot))
+    return parts(traces, path, layout, DocumentForm(_head, _turn, _foot))
 
 
 @cache

@@ -18,7 +18,7 @@ import msgspec
 from turnspan.page.content import conversation
 from turnspan.page.content.code import language_of
 from turnspan.page.content.diff import diff_text
-from turnspan.page.export.parts import Form, parts
+from turnspan.page.export.parts import DocumentForm, parts
 from turnspan.page.tree import Layout, badges_of, by_parent, figures_of, name_of, time_of_day, turn_name
 from turnspan.text import one_line, plain
 from turnspan.trace.model import Json, Kind, Media, Reasoning, Text
@@ -41,7 +41,7 @@ _NO_CONTENT: Final = "content not exported"
 
 def pieces(traces: Iterable[PreviewedTrace], path: str, layout: Layout) -> Iterator[str]:
     """Yield the document, each turn as soon as it is read. `path` is the transcript's."""
-    return parts(traces, path, layout, Form(_head, _turn, _foot))
+    return parts(traces, path, layout, DocumentForm(_head, _turn, _foot))
 
 
 def _head(title: str, facts: dict[str, str]) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from turnspan.trace.model import Trace
 
 
-class Form(NamedTuple):
+class DocumentForm(NamedTuple):
     """How each part of a document is written."""
 
     head: Callable[[str, dict[str, str]], str]  # the title, and what is known about the session
@@ -25,7 +25,7 @@ class Form(NamedTuple):
     foot: Callable[[list[str]], str]  # the totals
 
 
-def parts(traces: Iterable[PreviewedTrace], path: str, layout: Layout, form: Form) -> Iterator[str]:
+def parts(traces: Iterable[PreviewedTrace], path: str, layout: Layout, form: DocumentForm) -> Iterator[str]:
     """Yield the parts of a document, each turn as soon as it is read. `path` is the transcript's."""
     total, masked, held = Tally(), Counter[str](), dict[bytes, list[str]]()
     is_begun = False
