@@ -1,9 +1,9 @@
 """Searches a text for the words of a table, and reads only a small part of it in Python.
 
-A table has a `WordRow` for every word, in small letters: what must follow the word, and the function that looks at it.
-The plain way is to search the text for each word, one after the other (the tests do that). `re` finds a pattern that begins
-with a literal character in a quarter of a nanosecond a byte, but not one that ignores case or begins with a choice, and
-most of the cost is the places where that character occurs. So the search is derived from the table:
+A table has a `WordRow` for every word, in small letters: what must follow the word, and the function that looks at
+it. The plain way is to search the text for each word, one after the other (the tests do that). `re` finds a pattern
+that begins with a literal character in a quarter of a nanosecond a byte, but not one that ignores case or begins with
+a choice, and most of the cost is the places where that character occurs. So the search is derived from the table:
 
 - `_literals` chooses a few infrequent characters, or parts that words have in common, so that each word holds one.
 - The words with the same literal are one pattern: the literal, then what is before and after it in each word.
