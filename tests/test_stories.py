@@ -6,6 +6,7 @@
 import json
 from collections import Counter
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 
 import msgspec
@@ -115,6 +116,18 @@ def test_a_story_gives_its_traces(story, request):
     if request.config.getoption("--update-golden"):
         golden.write_text(json.dumps(rendered, indent=1, ensure_ascii=False) + "\n")
     assert rendered == json.loads(golden.read_text())
+
+
+def test_ids_and_times_change_only_on_purpose(request):
+    """A backend keeps a span by its id and its start: a change means that `--resend` doubles it, so CHANGELOG.md says so."""
+    lines = []
+    for story in STORIES:
+        traces = sorted(one_pass(FIXTURES / story / "projects"), key=lambda trace: (trace.trace_id, trace.spans[0].span_id))
+        kept = [(trace.trace_id.hex(), span.span_id.hex(), span.start_ns) for trace in traces for span in trace.spans]
+        lines.append(f"{story} {len(kept)} {sha256(repr(sorted(kept)).encode()).hexdigest()[:32]}\n")
+    if request.config.getoption("--update-golden"):
+        (FIXTURES / "ids.txt").write_text("".join(lines))
+    assert "".join(lines) == (FIXTURES / "ids.txt").read_text()
 
 
 @pytest.mark.parametrize("story", STORIES)

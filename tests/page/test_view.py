@@ -101,7 +101,9 @@ def test_nothing_is_served_without_the_key(tmp_path):
 def test_another_host_name_is_refused(tmp_path):
     """A web site whose name resolves to this machine is refused, even with the key."""
     with viewing(tmp_path) as viewer:
-        for host in ("evil.example", f"evil.example:{viewer.server_address[1]}", "127.0.0.1.evil.example:80", ""):
+        port = viewer.server_address[1]
+        for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example:80", "", f"127.0.0.1:{port}@evil.example",
+                     f"evil.example@127.0.0.1:{port}", "localhost:"):  # fmt: skip
             assert ask(viewer, f"/{viewer.key}/", Host=host)[0] == 403
         assert ask(viewer, f"/{viewer.key}/", Host="localhost:9")[0] == 200  # through a tunnel from another port
 

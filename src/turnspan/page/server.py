@@ -207,7 +207,8 @@ class _Request(BaseHTTPRequestHandler):
         """Answer one request."""
         path, _, query = self.path.partition("?")
         key, _, rest = path.lstrip("/").partition("/")
-        if self.headers.get("Host", "").rpartition(":")[0] not in _OURSELVES:
+        host, _, port = self.headers.get("Host", "").rpartition(":")
+        if host not in _OURSELVES or not port.isdecimal():
             self._refuse(HTTPStatus.FORBIDDEN)
         elif key == "open" and self.server.takes(rest):
             self._begin(HTTPStatus.SEE_OTHER, Location=f"/{self.server.key}/")
