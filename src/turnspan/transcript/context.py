@@ -70,7 +70,7 @@ class SessionContext:
             return False
         return True
 
-    def claim(self, *uuids: str | None) -> None:
+    def claim(self, uuids: Container[str | None]) -> None:
         """Accept the unclaimed summary if it names one of these rows of this file, or their parents."""
         if self.leaf in uuids:
             lines = {**self.state.lines, "summary": self.state.lines[_UNCLAIMED]}

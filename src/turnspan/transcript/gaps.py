@@ -159,10 +159,12 @@ def gap_of(between: list[TranscriptRow], memory: Memory) -> Gap:
     """Return what is written between two conversation rows; what is remembered of it can be undone."""
     gap, context = Gap(), memory.context
     memory.begin()
+    uuids = {row.entry.uuid for row in between}
     for row in between:
         if context.take(row):
             if context.leaf is not None:
-                context.claim(*dict(memory.rows.latest()), *(other.entry.uuid for other in between))
+                context.claim(uuids)
+                context.claim(dict(memory.rows.latest()))
         else:
             gap.take(row, memory)
         gap.own(row.entry, memory.rows)

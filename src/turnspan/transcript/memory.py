@@ -295,7 +295,7 @@ class Memory:
         self.rows.own(entry.uuid or key_of(entry), turn.number)
         self.open.unnamed = row.response if is_unnamed(entry) else ""
         if self.context.leaf is not None:
-            self.context.claim(entry.uuid, entry.parent_uuid)
+            self.context.claim((entry.uuid, entry.parent_uuid))
 
     # ---- what is kept of turns that are sealed
 

@@ -79,8 +79,9 @@ def merge_line(
     for block in e.blocks(message):
         if block.type == "tool_use":
             call_id = known_as(block.id) or f"{response.key}/{len(response.parts)}"
-            if call_id in exported or (response.calls and call_id in [call.id for call in response.calls]):
+            if call_id in exported or call_id in response.call_ids:
                 continue
+            response.call_ids.add(call_id)
             call = TurnCall(call_id, block.name or "tool", e.raw_text(block.input) or "{}", row.time_ns)
             response.parts.append(call)
             response.calls.append(call)
@@ -97,9 +98,8 @@ def repeats(response: ModelResponse, message: e.ApiMessage) -> bool:
 
     Such a line can be a part of a text that the first one contains. Its time can be that of the copy, hours later.
     """
-    calls = {call.id for call in response.calls}
     return all(
-        known_as(block.id) in calls if block.type == "tool_use" else _is_part_of(_said(block), response)
+        known_as(block.id) in response.call_ids if block.type == "tool_use" else _is_part_of(_said(block), response)
         for block in e.blocks(message)
     )
 

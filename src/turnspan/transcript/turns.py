@@ -67,6 +67,7 @@ class ModelResponse(msgspec.Struct):
     max_tokens: int | None = None
     parts: list[Said | TurnCall] = []
     calls: list[TurnCall] = []  # those of its parts that are tool calls
+    call_ids: set[str] = set()
     texts: list[str] = []  # those of its parts that are text
     usage: e.ApiUsage | None = None
     stop_reason: str | None = None
