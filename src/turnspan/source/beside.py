@@ -142,6 +142,6 @@ class _Project:
         return shared
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=1 << 10)  # a backfill goes through all projects at once, in the order of time
 def _project_of(directory: Path) -> _Project:
     return _Project(directory)
