@@ -4,7 +4,7 @@ Rules:
 
 - Processes are forked where that is safe (Linux, no other thread, no gRPC): a new interpreter takes 0.1 s to import
   everything again.
-- They end with their parent, however that ends: a thread of each waits until nobody holds the other end of a pipe.
+- They end with their parent, however that ends: a thread of each waits until the other end of a pipe is closed.
 - Ctrl-C reaches every process of a terminal, and SIGTERM may reach a process group. They ignore Ctrl-C, and end a few
   seconds after SIGTERM: until then their parent, which got it too, can ask them to stop where nothing is lost.
 - If one of them dies, all do, and every task that is not done raises BrokenExecutor.
@@ -55,7 +55,7 @@ class Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the processes, at once: whoever wants a result waits for it."""
+        """End the processes at once: a caller that wants a result waits for it first."""
         self._leash.close()
         with suppress(KeyboardInterrupt):  # a second Ctrl-C: they end anyway
             self._executor.shutdown(cancel_futures=True)
@@ -127,7 +127,7 @@ def _begin(given: _Given) -> None:
 
 
 def _end_with(leash: End) -> None:
-    """End this process when nobody holds the other end."""
+    """End this process when the other end is closed."""
     leash.poll(None)
     os._exit(1)
 

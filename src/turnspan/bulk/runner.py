@@ -7,7 +7,7 @@ Rules:
 
 - Sessions run in parallel; one session is handled by one process at a time. Tasks become smaller, so that all processes
   finish at about the same time.
-- If a process dies, or a task fails for a reason that nobody foresaw, its sessions are tried again, one after the other
+- If a process dies, or a task fails for an unforeseen reason, its sessions are tried again, one after the other
   and nothing beside them: the one that is the cause is named.
 - A session that another process has locked is retried later.
 - A destination that answers "later" gets the time it asks for. One that does not recover, or refuses our credentials,

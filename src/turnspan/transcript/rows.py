@@ -36,7 +36,7 @@ _INTERRUPTED: Final = "[Request interrupted by user"
 SENDS_ON: Final = frozenset({"coordinator", "task-notification"})  # a message, or the end of the agent's own command
 _NOTIFICATIONS: Final = ("<task-notification>", "<agent-notification>")
 _TASK_NOTICE: Final = '{"task_id"'  # in the queue (2.1.47)
-_SCHEDULED: Final = "scheduled"  # by CronCreate, ScheduleWakeup or `/loop`: a prompt that nobody typed
+_SCHEDULED: Final = "scheduled"  # by CronCreate, ScheduleWakeup or `/loop`: a prompt that was not typed
 _TEAMMATE: Final = "<teammate-message"
 
 
