@@ -186,7 +186,7 @@ else:  # Windows: select() does not work with pipes, and there is no posix_spawn
         import _winapi  # noqa: PLC0415
         import msvcrt  # noqa: PLC0415
 
-        reader, writer = _winapi.CreatePipe(None, len(payload) + 1)  # large enough: the hook does not wait for the worker
+        reader, writer = _winapi.CreatePipe(None, len(payload) + 1)  # the hook does not wait for the worker
         startup = _Startup(reader, msvcrt.get_osfhandle(devnull))
         for handle in startup.lpAttributeList["handle_list"]:
             os.set_handle_inheritable(handle, True)
